@@ -1,0 +1,37 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench install system clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/system.sh
+	@$(MAKE) --no-print-directory system
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@touch $(STAMP)
+
+system:
+	@sh scripts/system.sh
+
+demo: install
+	@$(BIN)/trainmaster run examples/digits/recipe.yaml --yes
+
+lint: install
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python scripts/file_length.py
+
+test: install lint
+	@$(BIN)/python -m pytest
+
+bench: install
+	@$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Debian packages that tests need. Does nothing elsewhere: those tests then skip and say why.
+set -eu
+packages="procps git"
+[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
+missing=""
+for package in $packages; do
+  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"
+done
+[ -z "$missing" ] && exit 0
+apt-get update -qq
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

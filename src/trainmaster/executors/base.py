@@ -1,0 +1,177 @@
+"""The seam between what decides and what starts processes: `Executor` and the nouns it speaks.
+
+An executor starts gangs on a given cluster, observes them, stops them and shows their logs.
+It decides nothing: no retries, no reasons, no order between tasks. All calls are idempotent
+per attempt, so the control loop may repeat any of them after a crash at any line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+
+class Phase(StrEnum):
+    """How far an attempt has come, as the executor sees it.
+
+    UNKNOWN: never heard of it (or forgotten): it is safe to submit it.
+    QUEUED: waits for free slots.
+    GRANTED: holds its slots and ports, waits for `Executor.launch` (only gangs submitted with ``hold``).
+    RUNNING: its members were started.
+    EXITED: no process of it is left; every member has an exit record.
+    """
+
+    UNKNOWN = "UNKNOWN"
+    QUEUED = "QUEUED"
+    GRANTED = "GRANTED"
+    RUNNING = "RUNNING"
+    EXITED = "EXITED"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRequest:
+    """One process of a gang.
+
+    Attributes:
+        name: ``worker-0``, ``ps-1``, ``chief-0``.
+        script: run as ``bash -euo pipefail -c SCRIPT``.
+        env: added to the environment given to `Executor.open`; with ``hold`` it comes with `launch`.
+        cwd: absolute working directory; it exists.
+        ports: how many free loopback ports to hold for it until it starts.
+        essential: the gang has succeeded when every essential member has exited 0; the others
+            (parameter servers) are then stopped.
+        gpus: how many GPUs it needs for itself (``CUDA_VISIBLE_DEVICES`` is set to them).
+    """
+
+    name: str
+    script: str
+    cwd: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: int = 0
+    essential: bool = True
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequest:
+    """One attempt at a task: all its members start, or none.
+
+    Attributes:
+        attempt: unique id such as ``digits-7f3a/train/0/1``; starting it twice starts it once.
+        directory: absolute directory of this attempt; logs are ``DIRECTORY/<member>.log``.
+        members: in rank order.
+        slots: how many slots the whole gang takes while it lives.
+        group: attempts of one group never take more than ``group_slots`` slots together.
+        group_slots: see ``group``.
+        hold: when slots are free, hold them and the ports (phase GRANTED) until `launch`.
+        grace_s: seconds between SIGTERM and SIGKILL when a member failed and the others are stopped.
+    """
+
+    attempt: str
+    directory: str
+    members: tuple[MemberRequest, ...]
+    slots: int
+    group: str
+    group_slots: int
+    hold: bool = False
+    grace_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What is known of one member; its exit record once it has ended.
+
+    Attributes:
+        name: ``worker-0``.
+        pid: process id on its node, None before the start.
+        started_at: Unix time in seconds.
+        ended_at: Unix time in seconds, None while it lives.
+        exit_code: None unless it exited by itself.
+        signal: number of the signal that killed it, else None.
+        stopped: we had asked it to stop (so its exit tells nothing about the user's code).
+        lost: its supervisor died with it: how it ended is not known.
+        oom: the kernel's OOM killer struck while it ran, and it died of SIGKILL that was not ours.
+        error: why it could not be started, else empty.
+    """
+
+    name: str
+    pid: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    stopped: bool = False
+    lost: bool = False
+    oom: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GangStatus:
+    """What is known of one attempt.
+
+    Attributes:
+        attempt: id as submitted.
+        phase: see `Phase`.
+        members: one each, in the order of the request; empty while UNKNOWN or QUEUED.
+        ports: free ports held per member (GRANTED), else empty.
+        started_at: Unix time in seconds of the first member's start.
+        ended_at: Unix time in seconds of the last member's end.
+    """
+
+    attempt: str
+    phase: Phase
+    members: tuple[MemberStatus, ...] = ()
+    ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one node offers to a run.
+
+    Attributes:
+        slots: how many slots may be in use at once by all runs on the node when a gang of this run
+            is granted (cores, or the largest gang of the run, whichever is more).
+        gpus: ids of the node's GPUs, as for CUDA_VISIBLE_DEVICES.
+    """
+
+    slots: int
+    gpus: tuple[str, ...] = ()
+
+
+class Executor(Protocol):
+    """Starts, observes and stops gangs on one cluster. Not thread-safe: one loop owns it.
+
+    Raises (every method): ExecutorError when the node cannot be reached.
+    """
+
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+        """Connect on behalf of a run. ``env`` is the base of every member's environment; never stored."""
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        """Queue gangs in this order; ones already known are left alone."""
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """Start a GRANTED gang with more environment per member name. No effect in another phase."""
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        """The present status of each attempt, in their order; also gone control processes' attempts."""
+
+    def changes(self, timeout_s: float) -> list[GangStatus]:
+        """Wait until something changed or ``timeout_s`` passed; what changed since the last call."""
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        """SIGTERM to every process of the attempt, SIGKILL after ``grace_s``; also un-queues it.
+
+        A repeated call with a shorter grace shortens it.
+        """
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        """The exit records of these EXITED attempts are stored; the node may drop them."""
+
+    def close(self) -> None:
+        """Disconnect. Running gangs go on; queued and GRANTED ones are dropped (they become UNKNOWN)."""

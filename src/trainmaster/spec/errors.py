@@ -1,0 +1,107 @@
+"""Everything Trainmaster raises on purpose.
+
+* TrainmasterError            exit code 1
+  + UsageError                exit code 2: the recipe or the call is wrong; nothing was started
+    - RecipeError             one or more mistakes in a recipe, each with file, line, column, key
+    - MissingPartError        a key, provider or option whose machinery is not installed or not there yet
+  + NotFoundError             exit code 2: no such run, task, model, ...
+  + StoreError                the database cannot be used
+    - LeaseLostError          somebody else drives this run now; nothing was changed
+  + PublishError              an artifact could not be published or read back whole
+  + ExecutorError             the node's supervisor cannot be reached or refused
+  + InterruptedByUser         exit code 130
+
+Each message says what was wrong and where; ``hint`` says what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class TrainmasterError(Exception):
+    """Base of all errors meant for the user.
+
+    Attributes:
+        hint: what to do next, a full sentence or empty.
+        exit_code: what the command line exits with.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message}\n{self.hint}" if self.hint else message
+
+
+class UsageError(TrainmasterError):
+    """The recipe or the call is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake in a recipe.
+
+    Attributes:
+        line: 1-based line in the file.
+        column: 1-based column in the file.
+        key_path: dotted keys, such as ``experiments.train.after``; empty for the whole file.
+        message: ``what was found; what would be right``.
+    """
+
+    line: int
+    column: int
+    key_path: str
+    message: str
+
+
+class RecipeError(UsageError):
+    """One or more mistakes in a recipe, printed as ``FILE:LINE:COL: KEY.PATH: message``."""
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+        self.file = file
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(self._line(mistake) for mistake in self.mistakes))
+
+    def _line(self, mistake: Mistake) -> str:
+        where = f"{self.file}:{mistake.line}:{mistake.column}: "
+        return where + (f"{mistake.key_path}: " if mistake.key_path else "") + mistake.message
+
+
+class MissingPartError(UsageError):
+    """A key, provider or option whose machinery is not installed or not there yet."""
+
+
+class NotFoundError(TrainmasterError):
+    """No such run, task, model, ..."""
+
+    exit_code = 2
+
+
+class StoreError(TrainmasterError):
+    """The database cannot be used."""
+
+
+class LeaseLostError(StoreError):
+    """Somebody else drives this run now; nothing was changed."""
+
+
+class PublishError(TrainmasterError):
+    """An artifact could not be published or read back whole."""
+
+
+class ExecutorError(TrainmasterError):
+    """The node's supervisor cannot be reached or refused."""
+
+
+class InterruptedByUser(TrainmasterError):  # noqa: N818 - it is no error of anybody
+    """The user pressed Ctrl-C (or SIGTERM came) and the members were asked to stop."""
+
+    exit_code = 130

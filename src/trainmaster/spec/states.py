@@ -1,0 +1,76 @@
+"""The states of a task and the reasons for its end: the transition table is data."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a task stands. Experiments and runs use WAITING, RUNNING, STOPPING and DONE."""
+
+    WAITING = "WAITING"
+    PLANNED = "PLANNED"
+    ACQUIRING = "ACQUIRING"
+    STAGING = "STAGING"
+    RUNNING = "RUNNING"
+    RECOVERING = "RECOVERING"
+    SAVING = "SAVING"
+    STOPPING = "STOPPING"
+    DONE = "DONE"
+
+
+class EndReason(StrEnum):
+    """Why something is DONE (or an attempt over); kept apart from the state."""
+
+    SUCCEEDED = "SUCCEEDED"
+    PRUNED = "PRUNED"
+    USER_ERROR = "USER_ERROR"
+    NODE_LOST = "NODE_LOST"
+    PREEMPTED = "PREEMPTED"
+    OOM = "OOM"
+    TIMEOUT = "TIMEOUT"
+    BUDGET = "BUDGET"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+    INTERNAL = "INTERNAL"
+
+    @property
+    def is_success(self) -> bool:
+        """True if nothing is left to do: SUCCEEDED or PRUNED."""
+        return self in (EndReason.SUCCEEDED, EndReason.PRUNED)
+
+    @property
+    def uses_retry(self) -> bool:
+        """True if another attempt costs one of the recipe's ``retries``."""
+        return self in (EndReason.USER_ERROR, EndReason.OOM, EndReason.TIMEOUT)
+
+    @property
+    def is_free_retry(self) -> bool:
+        """True if it was not the task's fault: another attempt is free."""
+        return self in (EndReason.NODE_LOST, EndReason.PREEMPTED)
+
+
+#: What may follow what. ``DONE -> WAITING`` is `resume`.
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.PLANNED, State.STOPPING}),
+    State.PLANNED: frozenset({State.ACQUIRING, State.STOPPING}),
+    State.ACQUIRING: frozenset({State.STAGING, State.STOPPING}),
+    State.STAGING: frozenset({State.RUNNING, State.STOPPING}),
+    State.RUNNING: frozenset({State.SAVING, State.RECOVERING, State.STOPPING}),
+    State.RECOVERING: frozenset({State.ACQUIRING, State.STOPPING}),
+    State.SAVING: frozenset({State.DONE, State.STOPPING}),
+    State.STOPPING: frozenset({State.DONE}),
+    State.DONE: frozenset({State.WAITING}),
+}
+
+#: Free restarts (lost nodes, preemptions) of one task before it is given up.
+MAX_FREE_RESTARTS = 20
+
+
+def may_follow(before: State, after: State) -> bool:
+    """True if the transition table allows ``before -> after``.
+
+    >>> may_follow(State.RUNNING, State.RECOVERING), may_follow(State.DONE, State.RUNNING)
+    (True, False)
+    """
+    return after in TRANSITIONS[before]
