@@ -1,1 +1,29 @@
-"""TODO"""
+"""The command line: one file per verb, thin over `Service`.
+
+Verbs import what they need when they run, so that ``--help`` and errors are quick.
+"""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    from trainmaster.cli.app import app
+    from trainmaster.spec.errors import TrainmasterError
+
+    try:
+        app()
+    except TrainmasterError as error:
+        from trainmaster.cli.output import say_error
+
+        say_error(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # `trainmaster logs RUN | head`
+        sys.stderr.close()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)

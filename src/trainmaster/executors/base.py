@@ -164,6 +164,9 @@ class Executor(Protocol):
     def changes(self, timeout_s: float) -> list[GangStatus]:
         """Wait until something changed or ``timeout_s`` passed; what changed since the last call."""
 
+    def output(self) -> list[tuple[str, str]]:
+        """(attempt, member) of each member that wrote something since the last call; wakes `changes`."""
+
     def stop(self, attempt: str, grace_s: float) -> None:
         """SIGTERM to every process of the attempt, SIGKILL after ``grace_s``; also un-queues it.
 

@@ -1,1 +1,31 @@
-"""TODO"""
+"""Tables, leases and events: the state that survives ``kill -9``. No business rules."""
+
+from __future__ import annotations
+
+from trainmaster.store.changes import (
+    Change,
+    ClosedAttempt,
+    ExperimentChange,
+    Note,
+    Progress,
+    RunChange,
+    TaskChange,
+)
+from trainmaster.store.leases import Lease, is_alive, owner_pid, this_process
+from trainmaster.store.store import NewRun, Store
+
+__all__ = [
+    "Change",
+    "ClosedAttempt",
+    "ExperimentChange",
+    "Lease",
+    "NewRun",
+    "Note",
+    "Progress",
+    "RunChange",
+    "Store",
+    "TaskChange",
+    "is_alive",
+    "owner_pid",
+    "this_process",
+]

@@ -1,0 +1,5 @@
+"""``python -m trainmaster``."""
+
+from trainmaster.cli import main
+
+main()

@@ -1,0 +1,45 @@
+"""The verbs, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli import cancel, check, doctor, drive, logs, models, resume, run, status
+
+app = typer.Typer(
+    name="trainmaster",
+    help="From a recipe to a trained model, at the price that was quoted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from trainmaster import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """From a recipe to a trained model, at the price that was quoted."""
+
+
+app.command(no_args_is_help=True)(run.run)
+app.command(no_args_is_help=True)(check.check)
+app.command()(status.status)
+app.command(no_args_is_help=True)(logs.logs)
+app.command(no_args_is_help=True)(cancel.cancel)
+app.command(no_args_is_help=True)(resume.resume)
+app.add_typer(models.app, name="models")
+app.command()(doctor.doctor)
+app.command("_drive", hidden=True)(drive.drive)

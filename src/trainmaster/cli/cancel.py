@@ -1,0 +1,32 @@
+"""``trainmaster cancel``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def cancel(
+    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
+) -> None:
+    """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""
+    import os
+    import time
+
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+
+    service = Service(Home.from_environment())
+    run = service.resolve(run)
+    if not service.cancel(run):
+        service.finish_cancelled(run, os.environ)
+    while (summary := service.status(run))["state"] != "DONE":
+        if not service.is_driven(run):  # its driver died just now
+            service.finish_cancelled(run, os.environ)
+        time.sleep(0.1)
+    say(f"{run}: {summary['reason']}")
+    if as_json:
+        print_json(summary)

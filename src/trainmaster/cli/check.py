@@ -1,0 +1,58 @@
+"""``trainmaster check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+
+def check(
+    recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
+    tasks: Annotated[bool, typer.Option("--tasks", help="Print every task as a line of JSON.")] = False,
+    set_: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the DAG as JSON.")] = False,
+) -> None:
+    """Read a recipe and show its experiments and tasks; starts nothing."""
+    import json
+    import sys
+
+    from trainmaster.cli.output import print_json, say, table
+    from trainmaster.spec import read_recipe
+
+    found = read_recipe(recipe, overrides=set_ or ())
+    if tasks:
+        for name in found.order():
+            experiment = found.experiments[name]
+            space = experiment.tasks(found.seed)
+            for number in range(len(space)):
+                values = space.parameters(number)
+                line = {
+                    "experiment": name,
+                    "task": number,
+                    "parameters": values,
+                    "command": experiment.command if values is None else experiment.script(values),
+                }
+                sys.stdout.write(json.dumps(line) + "\n")
+    summaries = {name: found.experiments[name].summary() for name in found.order()}
+    if as_json:
+        print_json(found.summary())
+        return
+    rows = [
+        [
+            name,
+            ", ".join(found.experiments[name].depends_on) or "-",
+            str(summary["tasks"]),
+            " + ".join(f"{count} {role}" for role, count in summary["members"].items()),
+            str(summary["workers"] or "-"),
+        ]
+        for name, summary in summaries.items()
+    ]
+    say(
+        f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, provider {found.provider}, seed {found.seed}"
+    )
+    say(table(["experiment", "after", "tasks", "members", "workers"], rows))

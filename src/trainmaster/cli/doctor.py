@@ -1,0 +1,36 @@
+"""``trainmaster doctor``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look at this machine and home: what is there, what is missing, what to do about it."""
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.server.checkup import checkup
+
+    findings = checkup(Home.from_environment())
+    if as_json:
+        print_json({"findings": [vars_of(f) for f in findings], "ok": all(f.ok for f in findings)})
+    else:
+        for finding in findings:
+            say(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.found}")
+            if finding.advice:
+                say(f"      {finding.advice}")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def vars_of(finding: object) -> dict[str, object]:
+    """A finding as a plain object."""
+    from dataclasses import asdict, is_dataclass
+
+    assert is_dataclass(finding)
+    assert not isinstance(finding, type)
+    return asdict(finding)

@@ -1,0 +1,101 @@
+"""What `run` and `resume` share: drive a run here, in the background, or attach to one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import FrameType
+
+from trainmaster.cli.output import duration, metrics_text, print_json, say, say_error
+from trainmaster.control.controller import Controller
+from trainmaster.server import Service, Session
+from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
+from trainmaster.spec.states import EndReason, State
+
+ATTACH_POLL_S = 0.3
+#: Models named one by one at the end; `trainmaster models RUN` lists the others.
+SHOWN_MODELS = 5
+
+
+def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
+    """Drive a run in this process and show it; the exit code."""
+    from trainmaster.cli.watching import make_watcher
+
+    say(f"{session.run}: started (stop it with Ctrl-C, go on with `trainmaster resume {session.run}`)")
+    interrupted: InterruptedByUser | None = None
+    with make_watcher(service, session) as watcher:
+        try:
+            service.drive(session, os.environ, watcher, on_start=_catch_signals)
+        except InterruptedByUser as error:
+            interrupted = error
+    code = finish(service, session.run, as_json=as_json)
+    if interrupted is not None and code != 0:
+        say_error(interrupted)
+        return interrupted.exit_code
+    return code
+
+
+def drive_in_background(service: Service, session: Session) -> None:
+    """Hand a run to a process of its own that gives up this terminal."""
+    directory = service.home.run_directory(session.run)
+    directory.mkdir(parents=True, exist_ok=True)
+    service.store.release(session.lease, time.time())
+    with (directory / "control.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "trainmaster", "_drive", session.run],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+
+
+def attach(service: Service, run: str, *, as_json: bool) -> int:
+    """Wait for the end of a run that another process drives; the exit code."""
+    while True:
+        summary = service.status(run)
+        if summary["state"] == State.DONE:
+            return finish(service, run, as_json=as_json)
+        if not service.is_driven(run):
+            summary = service.status(run)  # it may have ended between the two looks
+            if summary["state"] == State.DONE:
+                return finish(service, run, as_json=as_json)
+            raise TrainmasterError(
+                f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
+            )
+        time.sleep(ATTACH_POLL_S)
+
+
+def finish(service: Service, run: str, *, as_json: bool) -> int:
+    """Show how a run ended; 0 if it succeeded, else 1."""
+    summary = service.status(run)
+    for name, experiment in summary["experiments"].items():
+        if experiment["reason"] not in (None, EndReason.SUCCEEDED):
+            say(
+                f"{name}: {experiment['reason']}"
+                + (f": {experiment['message']}" if "message" in experiment else "")
+            )
+    for model in summary["models"][:SHOWN_MODELS]:
+        say(f"model {model['experiment']}/{model['task']}  {metrics_text(model['metrics'])}  {model['uri']}")
+    if len(summary["models"]) > SHOWN_MODELS:
+        say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
+    say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost ${summary['cost_usd']:.2f}")
+    if summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):
+        say(f"`trainmaster logs {run}` shows what the tasks wrote, `trainmaster resume {run}` tries again")
+    if as_json:
+        print_json(summary)
+    return 0 if summary["reason"] == EndReason.SUCCEEDED else 1
+
+
+def _catch_signals(controller: Controller) -> None:
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        controller.interrupt()
+        if controller.interrupts == 1:
+            say("stopping: the members are asked to end (Ctrl-C again: do not wait for them)")
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)

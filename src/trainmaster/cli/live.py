@@ -1,0 +1,76 @@
+"""`LiveWatcher`: the run as a picture that refreshes itself, above it the tasks' own lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainmaster.cli.output import duration
+from trainmaster.cli.watching import Echo, PlainWatcher, task_text
+from trainmaster.control.board import Board
+from trainmaster.control.progress import TaskProgress
+from trainmaster.control.tick import Turn
+
+REFRESH_S = 0.25
+#: Running tasks shown one by one.
+MAX_SHOWN_TASKS = 8
+
+
+class LiveWatcher(PlainWatcher):
+    """Experiments with progress bars, running tasks with metrics, step rate and time left."""
+
+    def __init__(self, echo: Echo) -> None:
+        super().__init__(echo, every_s=float("inf"))
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._started_at = time.monotonic()
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> LiveWatcher:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+        """Tell what changed, and redraw a few times per second."""
+        super().turned(board, turn, progress)
+        now = time.monotonic()
+        if now - self._drawn_at >= REFRESH_S:
+            self._drawn_at = now
+            self._live.update(self._picture(board, progress), refresh=True)
+
+    def say(self, line: str) -> None:
+        """Print one line above the picture."""
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _picture(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Group:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for experiment in board.experiments.values():
+            done = sum(experiment.ended.values())
+            counts = {
+                key: n for key, n in experiment.tally().items() if n and key not in ("total", "succeeded")
+            }
+            table.add_row(
+                Text(experiment.name, style="bold"),
+                str(experiment.reason or experiment.state),
+                ProgressBar(total=max(1, experiment.total), completed=done, width=24),
+                f"{done}/{experiment.total}",
+                ", ".join(f"{n} {key}" for key, n in counts.items()),
+            )
+        lines = [
+            Text(f"  {name}/{number}  {task_text(found)}")
+            for (name, number), found in list(progress.items())[:MAX_SHOWN_TASKS]
+        ]
+        elapsed = duration(time.monotonic() - self._started_at)
+        return Group(Text(f"{board.run}  {board.state}  {elapsed}", style="dim"), table, *lines)

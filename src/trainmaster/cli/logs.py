@@ -1,0 +1,28 @@
+"""``trainmaster logs``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+
+def logs(
+    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
+    experiment: Annotated[Optional[str], typer.Option(help="Only this experiment.")] = None,  # noqa: UP045
+    task: Annotated[Optional[int], typer.Option(help="Only this task.")] = None,  # noqa: UP045
+    member: Annotated[Optional[str], typer.Option(help="Only this member, such as worker-0.")] = None,  # noqa: UP045
+) -> None:
+    """Print what the tasks wrote: every member and attempt, as it was written."""
+    import sys
+
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.server.log_streams import LogStreams
+
+    service = Service(Home.from_environment())
+    streams = LogStreams(service, service.resolve(run), experiment, task, member)
+    for piece in streams.read(follow=follow):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()

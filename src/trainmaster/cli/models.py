@@ -1,0 +1,73 @@
+"""``trainmaster models``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from trainmaster.cli._groups import DefaultGroup
+
+app = typer.Typer(
+    cls=DefaultGroup, help="List the models that tasks left, or get one.", invoke_without_command=True
+)
+
+
+@app.command("list", hidden=True)
+def list_models(
+    run: Annotated[Optional[str], typer.Argument(help="Only this run's.")] = None,  # noqa: UP045 - read by typer
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List models, newest run first."""
+    import json
+
+    from trainmaster.cli.output import metrics_text, print_json, say, table
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.store import queries
+
+    service = Service(Home.from_environment())
+    rows = queries.models(service.store, service.resolve(run) if run else None)
+    models = [
+        {
+            "run": row["run"],
+            "experiment": row["experiment"],
+            "task": row["task"],
+            "uri": row["uri"],
+            "metrics": json.loads(row["metrics"]),
+            "parameters": json.loads(row["parameters"]),
+        }
+        for row in rows
+    ]
+    if as_json:
+        print_json({"models": models})
+        return
+    if not models:
+        say("no models yet: tasks leave them in TRAINMASTER_OUTPUT_DIR")
+        return
+    say(
+        table(
+            ["run", "task", "metrics", "uri"],
+            [
+                [m["run"], f"{m['experiment']}/{m['task']}", metrics_text(m["metrics"]), m["uri"]]
+                for m in models
+            ],
+        )
+    )
+
+
+@app.command("get")
+def get(
+    uri: Annotated[str, typer.Argument(help="As `models` lists it.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
+    ],
+) -> None:
+    """Download a model and verify every file's hash."""
+    from trainmaster.cli.output import say
+    from trainmaster.volumes import fetch
+
+    manifest = fetch(uri, directory)
+    files = [entry for entry in manifest.files if entry.sha256]
+    say(f"{len(files)} files, {manifest.total_bytes:,} bytes in {directory}, hashes verified")

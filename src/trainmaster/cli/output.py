@@ -1,0 +1,65 @@
+"""What the verbs print with: people read standard error, machines the last line of standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from trainmaster.spec.errors import TrainmasterError
+
+
+def say(text: str = "") -> None:
+    """A line for people."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say_error(error: TrainmasterError) -> None:
+    """An error for people: no traceback, and what to do next."""
+    say(str(error) if error.exit_code == 130 else f"error: {error}")
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object as a line of standard output."""
+    print(json.dumps(value, allow_nan=False), flush=True)  # noqa: T201
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded with spaces; nothing is cut off.
+
+    >>> print(table(["a", "bb"], [["10", "2"]]))
+    a   bb
+    10  2
+    """
+    lines = [list(header), *[list(row) for row in rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time span for people.
+
+    >>> duration(3.14), duration(75), duration(7300)
+    ('3.1 s', '1m15s', '2h01m')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m"
+
+
+def number(value: object) -> str:
+    """A metric for people."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:
+    """Metrics on one line, ``step`` first."""
+    ordered = sorted(metrics.items(), key=lambda item: item[0] != "step")
+    return " ".join(f"{key}={number(value)}" for key, value in ordered[:limit])

@@ -1,0 +1,37 @@
+"""``trainmaster resume``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
+    import os
+
+    from trainmaster.cli.driving import attach, drive_in_background, drive_to_end
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+
+    service = Service(Home.from_environment())
+    run = service.resolve(run)
+    session = service.resume(run, os.environ)
+    if session is None:
+        say(f"{run} is driven by another process; attached to it (Ctrl-C detaches)")
+        raise typer.Exit(attach(service, run, as_json=as_json))
+    for note in session.notes:
+        say(f"note: {note}")
+    if detach:
+        drive_in_background(service, session)
+        say(f"{run} goes on in the background; `trainmaster status {run}` shows it")
+        if as_json:
+            print_json(service.status(run))
+        return
+    raise typer.Exit(drive_to_end(service, session, as_json=as_json))

@@ -1,0 +1,51 @@
+"""``trainmaster run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+
+def run(
+    recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
+    provider: Annotated[Optional[str], typer.Option(help="Where to run, instead of the recipe's.")] = None,  # noqa: UP045
+    set_: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before money is spent.")] = False,
+    keep: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="TIME", help="Keep rented machines warm for the next run, such as 30m."),
+    ] = None,
+    allow_stale: Annotated[bool, typer.Option(help="Accept prices that are old.")] = False,
+    detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Run a recipe: quote, rent, run, keep the model, give the machines back."""
+    import os
+
+    from trainmaster.cli.driving import drive_in_background, drive_to_end
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.spec import parse_duration, read_recipe
+
+    if keep is not None:
+        parse_duration(keep)  # on `local` nothing is rented, so nothing needs to be kept
+    found = read_recipe(recipe, overrides=set_ or (), provider=provider)
+    service = Service(Home.from_environment())
+    if not detach:
+        service.warm_up()
+    session = service.start(found, recipe, os.environ)
+    for note in session.notes:
+        say(f"note: {note}")
+    if detach:
+        drive_in_background(service, session)
+        say(f"{session.run} runs in the background; `trainmaster status {session.run}` shows it")
+        if as_json:
+            print_json(service.status(session.run))
+        return
+    raise typer.Exit(drive_to_end(service, session, as_json=as_json))

@@ -1,0 +1,84 @@
+"""``trainmaster status``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Optional
+
+import typer
+
+_LISTED_RUNS = 20
+_COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
+
+
+def status(
+    run: Annotated[Optional[str], typer.Argument(help="Id of a run, its beginning, or `latest`.")] = None,  # noqa: UP045
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show the runs, or one run with its experiments and models."""
+    from trainmaster.cli.output import print_json
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+
+    service = Service(Home.from_environment())
+    if run is None:
+        listed = service.runs()
+        print_json(listed) if as_json else _show_runs(listed["runs"])
+        return
+    summary = service.status(service.resolve(run))
+    print_json(summary) if as_json else _show_run(service, summary)
+
+
+def _show_runs(runs: list[dict[str, Any]]) -> None:
+    import time
+
+    from trainmaster.cli.output import duration, say, table
+
+    if not runs:
+        say("no runs yet: `trainmaster run RECIPE` starts one")
+        return
+    rows = [
+        [
+            r["run"],
+            _state(r),
+            duration(r["seconds"]),
+            f"${r['cost_usd']:.2f}",
+            duration(time.time() - r["created_at"]),
+        ]
+        for r in runs[:_LISTED_RUNS]
+    ]
+    say(table(["run", "state", "took", "cost", "age"], rows))
+    if len(runs) > _LISTED_RUNS:
+        say(f"... and {len(runs) - _LISTED_RUNS} older ones (`--json` lists all)")
+
+
+def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed
+    from trainmaster.cli.output import duration, metrics_text, say, table
+    from trainmaster.store import queries
+
+    run = summary["run"]
+    driven = service.is_driven(run)
+    gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
+    say(f"{run}: {_state(summary)}{gone}, {duration(summary['seconds'])}, ${summary['cost_usd']:.2f}")
+    rows = []
+    for name, experiment in summary["experiments"].items():
+        counters = ", ".join(
+            f"{experiment['tasks'][key]} {key}" for key in _COUNTERS if experiment["tasks"][key]
+        )
+        rows.append([name, _state(experiment), f"{experiment['tasks']['total']} tasks: {counters}"])
+    say(table(["experiment", "state", ""], rows))
+    for row in queries.tasks(service.store, run, state="RUNNING", limit=10):
+        import json
+
+        say(
+            f"  {row['experiment']}/{row['number']} attempt {row['attempt']}  {metrics_text(json.loads(row['metrics']))}"
+        )
+    for row in queries.tasks(service.store, run, bad_only=True, limit=5):
+        say(f"  {row['experiment']}/{row['number']} {row['reason']}: {row['message']}")
+    for model in summary["models"][:5]:
+        say(
+            f"  model {model['experiment']}/{model['task']}  {metrics_text(model['metrics'])}  {model['uri']}"
+        )
+
+
+def _state(thing: dict[str, Any]) -> str:
+    return str(thing["reason"] or thing["state"])

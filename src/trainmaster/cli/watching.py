@@ -1,0 +1,153 @@
+"""What `run` and `resume` show while they work: plain lines, or a live view on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from trainmaster.cli.output import duration, metrics_text, say
+from trainmaster.control.board import Board, Task
+from trainmaster.control.controller import Watcher
+from trainmaster.control.gangs import member_names
+from trainmaster.control.layout import AttemptPlace
+from trainmaster.control.progress import TaskProgress
+from trainmaster.control.tick import Turn
+from trainmaster.executors.logs import read_log
+from trainmaster.server import Service, Session
+from trainmaster.spec.states import State
+from trainmaster.store.changes import ExperimentChange, TaskChange
+
+#: A run with more tasks than this shows no lines of the tasks' own output.
+MAX_ECHOED_TASKS = 4
+#: A plain line about progress at most this often.
+PLAIN_EVERY_S = 10.0
+#: Failed tasks that are told one by one.
+MAX_TOLD_FAILURES = 5
+
+
+@contextmanager
+def make_watcher(service: Service, session: Session) -> Iterator[Watcher]:
+    """A live view if standard error is a terminal, else plain lines."""
+    if not sys.stderr.isatty():
+        yield PlainWatcher(Echo(service, session), PLAIN_EVERY_S)
+        return
+    from trainmaster.cli.live import LiveWatcher
+
+    with LiveWatcher(Echo(service, session)) as watcher:
+        yield watcher
+
+
+class Echo:
+    """Shows what the first member of each task writes, for runs of a few tasks."""
+
+    def __init__(self, service: Service, session: Session) -> None:
+        recipe = session.recipe
+        total = sum(len(e.tasks(recipe.seed)) for e in recipe.experiments.values())
+        self.enabled = total <= MAX_ECHOED_TASKS
+        self._prefixed = total > 1
+        self._home = service.home
+        self._run = session.run
+        self._first = {name: "{}-{}".format(*member_names(e)[0]) for name, e in recipe.experiments.items()}
+        self._offsets: dict[tuple[str, int, int], int] = {}
+        self._partial: dict[tuple[str, int, int], bytes] = {}
+
+    def lines(self, experiment: str, task: int, attempt: int, *, final: bool = False) -> list[str]:
+        """New whole lines; with ``final`` also a last one without its end."""
+        if not self.enabled or attempt == 0:
+            return []
+        key = (experiment, task, attempt)
+        place: AttemptPlace = self._home.attempt(self._run, experiment, task, attempt)
+        data, self._offsets[key], _ = read_log(
+            place.directory, self._first[experiment], self._offsets.get(key, 0)
+        )
+        *whole, rest = (self._partial.pop(key, b"") + data).split(b"\n")
+        if final and rest:
+            whole.append(rest)
+        else:
+            self._partial[key] = rest
+        prefix = f"{experiment}/{task} | " if self._prefixed else ""
+        # A progress bar rewrites its line with carriage returns: its last state is what counts.
+        return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
+
+    def is_first(self, task: Task, member: str) -> bool:
+        """True if this member's output is shown."""
+        return self.enabled and self._first[task.experiment] == member
+
+
+class PlainWatcher:
+    """Plain lines on standard error, for logs and pipes."""
+
+    def __init__(self, echo: Echo, every_s: float) -> None:
+        self._echo = echo
+        self._every_s = every_s
+        self._told_at = time.monotonic()
+        self._told_failures = 0
+
+    def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+        """Tell what changed, and now and then how far it is."""
+        for change in turn.changes:
+            for line in told(change, board, self._echo):
+                if ": attempt " in line:
+                    self._told_failures += 1
+                    if self._told_failures > MAX_TOLD_FAILURES:
+                        continue
+                self.say(line)
+        now = time.monotonic()
+        if now - self._told_at >= self._every_s and board.state is not State.DONE:
+            self._told_at = now
+            for line in progress_lines(board, progress):
+                self.say(line)
+
+    def output(self, task: Task, member: str) -> None:
+        """Show new lines of a first member."""
+        if self._echo.is_first(task, member):
+            for line in self._echo.lines(task.experiment, task.number, task.attempt):
+                self.say(line)
+
+    def say(self, line: str) -> None:
+        """Print one line."""
+        say(line)
+
+
+def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
+    """What a change is worth telling, in lines."""
+    if isinstance(change, ExperimentChange):
+        experiment = board.experiments[change.experiment]
+        if change.after is State.RUNNING:
+            tasks = "1 task" if experiment.total == 1 else f"{experiment.total} tasks"
+            yield f"{change.experiment}: running, {tasks}"
+        elif change.after is State.DONE:
+            counts = ", ".join(f"{n} {key}" for key, n in experiment.tally().items() if n and key != "total")
+            yield f"{change.experiment}: {change.reason}" + (f" ({counts})" if experiment.total > 1 else "")
+    elif isinstance(change, TaskChange):
+        where = f"{change.experiment}/{change.task}"
+        if change.closes is not None:
+            yield from echo.lines(change.experiment, change.task, change.closes.number, final=True)
+            if not change.closes.reason.is_success:
+                again = "; trying again" if change.opens else ""
+                why = f": {change.closes.message}" if change.closes.message else ""
+                yield f"{where}: attempt {change.closes.number} {change.closes.reason}{why}{again}"
+
+
+def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[str]:
+    """How far the experiments and their running tasks are."""
+    for name, experiment in board.experiments.items():
+        if experiment.state is State.RUNNING and experiment.total > 1:
+            done = sum(experiment.ended.values())
+            yield f"{name}: {done}/{experiment.total} tasks done, {experiment.tally()['running']} running"
+    for (name, number), found in list(progress.items())[:4]:
+        text = task_text(found)
+        if text:
+            yield f"{name}/{number}: {text}"
+
+
+def task_text(progress: TaskProgress) -> str:
+    """Metrics, step rate and time left of one task."""
+    parts = [metrics_text(progress.metrics)] if progress.metrics else []
+    if progress.steps_per_s:
+        parts.append(f"{progress.steps_per_s:.3g} steps/s")
+    if progress.eta_s is not None:
+        parts.append(f"{duration(progress.eta_s)} left")
+    return "  ".join(parts)

@@ -1,0 +1,223 @@
+"""`Controller`: observes, decides, commits, acts, until its run is over.
+
+One process drives a run, as long as it holds the run's lease. It may be killed at any line:
+what is committed is true, and every effect may be repeated by the next controller.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from trainmaster.control.board import Board, Task
+from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
+from trainmaster.control.jobs import Jobs
+from trainmaster.control.layout import attempt_id
+from trainmaster.control.progress import TaskProgress
+from trainmaster.control.tick import Turn, tick
+from trainmaster.control.workshop import Workshop
+from trainmaster.executors.base import Executor, GangStatus, Phase
+from trainmaster.spec.errors import InterruptedByUser
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store import Lease, Progress, Store
+
+#: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
+IDLE_S = 0.2
+#: How often the loop looks whether a background job has ended.
+JOB_POLL_S = 0.01
+RENEW_S = 5.0
+PROGRESS_S = 0.5
+STORE_PROGRESS_S = 2.0
+
+
+class Watcher(Protocol):
+    """Somebody who watches a controller at work; must be quick and never raise."""
+
+    def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+        """Something was decided, or some time has passed."""
+
+    def output(self, task: Task, member: str) -> None:
+        """A member of a task's present attempt has written to its log."""
+
+
+class Controller:
+    """Drives one run to its end.
+
+    Args:
+        store: the database.
+        lease: the right to drive the run.
+        board: the run as recorded.
+        workshop: performs what is decided.
+        executor: opened for this run.
+        policies: per experiment.
+        watcher: shows what happens.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lease: Lease,
+        board: Board,
+        workshop: Workshop,
+        executor: Executor,
+        policies: Mapping[str, Policy],
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.board = board
+        self.jobs: Jobs = workshop.jobs
+        self.interrupts = 0
+        self._store = store
+        self._lease = lease
+        self._workshop = workshop
+        self._executor = executor
+        self._policies = policies
+        self._watcher = watcher
+        self._gangs: dict[str, GangStatus] = {}
+        self._launched: set[str] = set()
+        self._stopping: dict[str, float] = {}
+        self._checkpoint_at: dict[str, float] = {}
+        self._progress: dict[tuple[str, int], TaskProgress] = {}
+        self._wanted: EndReason | None = None
+        self._renewed_at = time.time()
+        self._read_at = self._stored_at = 0.0
+
+    def interrupt(self) -> None:
+        """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe."""
+        self.interrupts += 1
+
+    def run(self) -> Board:
+        """Drive the run until it is DONE.
+
+        Raises:
+            InterruptedByUser: the user interrupted it; its members have ended, it can be resumed.
+            LeaseLostError: another process drives it now.
+            StoreError: the database refused a write.
+            ExecutorError: the node cannot be reached.
+        """
+        self._adopt()
+        while True:
+            now = time.time()
+            wanted = EndReason.CANCELLED if self.interrupts else self._wanted
+            turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
+            turn.changes += self._progress_changes(now)
+            if turn.changes:
+                self._store.commit(self._lease, turn.changes, now)
+                self._renewed_at = now
+            for effect in turn.effects:
+                self._perform(effect)
+            if self._watcher:
+                self._watcher.turned(self.board, turn, self._progress)
+            if self.board.state is State.DONE:
+                break
+            self._observe(0.0 if turn.changes else self._patience_s())
+        if self.interrupts:
+            raise InterruptedByUser(
+                f"{self.board.run} was interrupted", f"`trainmaster resume {self.board.run}` goes on with it."
+            )
+        return self.board
+
+    # --- observing ---------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Learn what became of the attempts that an earlier controller had begun."""
+        attempts = [self._id(task) for task in self.board.live_tasks() if task.attempt]
+        for status in self._executor.observe(attempts):
+            self._gangs[status.attempt] = status
+        self._wanted = self._store.stop_wanted(self.board.run)
+
+    def _observe(self, timeout_s: float) -> None:
+        for status in self._executor.changes(timeout_s):
+            self._gangs[status.attempt] = status
+        self.jobs.collect()
+        if self._watcher:
+            tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
+            for attempt, member in self._executor.output():
+                if attempt in tasks:
+                    self._watcher.output(tasks[attempt], member)
+        now = time.time()
+        self._wanted = self._store.stop_wanted(self.board.run)
+        if now - self._renewed_at >= RENEW_S:
+            self._store.renew(self._lease, now)
+            self._renewed_at = now
+        if now - self._read_at >= PROGRESS_S:
+            self._read_at = now
+            self._read_progress(now)
+
+    def _patience_s(self) -> float:
+        return JOB_POLL_S if self.jobs.pending else IDLE_S
+
+    def _look(self, task: Task, wanted: EndReason | None) -> Seen:
+        attempt = self._id(task)
+        gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
+        return Seen(
+            gang=gang,
+            jobs=self.jobs.of(task.experiment, task.number, task.attempt),
+            wanted=wanted,
+            hurry=self.interrupts > 1,
+            launched=attempt in self._launched,
+            last_checkpoint_at=self._checkpoint_at.get(attempt) or gang.started_at or time.time(),
+        )
+
+    def _read_progress(self, now: float) -> None:
+        running = {}
+        for task in self.board.live_tasks():
+            if task.state is State.RUNNING:
+                progress = self._progress.get(task.key)
+                context = self._workshop.context(task)
+                if progress is None or progress.directory != context.place.directory:
+                    progress = TaskProgress.of(context)
+                progress.update(now)
+                running[task.key] = progress
+        self._progress = running
+
+    def _progress_changes(self, now: float) -> list[Progress]:
+        if now - self._stored_at < STORE_PROGRESS_S:
+            return []
+        self._stored_at = now
+        changes = []
+        for (experiment, number), progress in self._progress.items():
+            task = self.board.experiments[experiment].live.get(number)
+            if progress.changed and task is not None and task.state is State.RUNNING:
+                progress.changed = False
+                changes.append(
+                    Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
+                )
+        return changes
+
+    # --- acting --------------------------------------------------------------------------------
+
+    def _perform(self, effect: Effect) -> None:
+        attempt = attempt_id(self.board.run, effect.experiment, effect.task, effect.attempt)
+        task = self.board.experiments[effect.experiment].live.get(effect.task)
+        if effect.kind is EffectKind.FORGET:
+            self._workshop.clean_up(effect)
+            self._executor.forget([attempt])
+            self.jobs.drop(effect.experiment, effect.task, effect.attempt)
+            for memory in (self._gangs, self._stopping, self._checkpoint_at):
+                memory.pop(attempt, None)
+            self._launched.discard(attempt)
+            return
+        if task is None or task.attempt != effect.attempt:
+            return  # a later step of the same turn has overtaken it
+        match effect.kind:
+            case EffectKind.SUBMIT:
+                self._launched.discard(attempt)
+                self._executor.submit([self._workshop.request(task)])
+                self._gangs[attempt] = GangStatus(attempt, Phase.QUEUED)
+            case EffectKind.LAUNCH:
+                self._executor.launch(attempt, self._workshop.launch_environment(task, self._gangs[attempt]))
+                self._launched.add(attempt)
+            case EffectKind.STOP:
+                if self._stopping.get(attempt, float("inf")) > effect.grace_s:
+                    self._executor.stop(attempt, effect.grace_s)
+                    self._stopping[attempt] = effect.grace_s
+            case EffectKind.CHECKPOINT:
+                self._checkpoint_at[attempt] = time.time()
+                self._workshop.begin(effect.kind, task)
+            case _:
+                self._workshop.begin(effect.kind, task)
+
+    def _id(self, task: Task) -> str:
+        return attempt_id(self.board.run, task.experiment, task.number, task.attempt)

@@ -1,0 +1,110 @@
+"""What to do next about a run and its experiments: pure, without a clock or a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from trainmaster.control.board import Board, Experiment
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store.changes import Change, ExperimentChange, RunChange, TaskChange
+
+#: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
+Plan = Callable[[str, int], Mapping[str, object]]
+
+
+def decide_run(board: Board, wanted: EndReason | None, plan: Plan) -> Iterator[Change]:
+    """The transitions of a run and its experiments that are due; also which tasks begin.
+
+    The caller applies each change to ``board`` before it asks for the next one.
+
+    Args:
+        board: the run.
+        wanted: the whole run must end for this reason (cancel, budget).
+        plan: columns of a task that gets its row now.
+    """
+    if board.state is State.WAITING:
+        yield RunChange(State.WAITING, State.RUNNING)
+    if wanted is not None and board.state is State.RUNNING:
+        yield RunChange(State.RUNNING, State.STOPPING, wanted)
+    for experiment in board.experiments.values():
+        yield from _decide_experiment(board, experiment, wanted)
+        if experiment.state is State.RUNNING and wanted is None:
+            yield from _begin_tasks(experiment, plan)
+    if board.state is not State.DONE and all(e.state is State.DONE for e in board.experiments.values()):
+        reason = run_reason(board)
+        first = next((e for e in board.experiments.values() if e.reason is reason), None)
+        yield RunChange(board.state, State.DONE, reason, first.message if first else "")
+
+
+def run_reason(board: Board) -> EndReason:
+    """SUCCEEDED if every experiment is, otherwise the first other reason (a skip is never first)."""
+    reasons = [e.reason for e in board.experiments.values() if e.reason not in (None, EndReason.SUCCEEDED)]
+    causes = [reason for reason in reasons if reason is not EndReason.SKIPPED]
+    return (causes or reasons or [EndReason.SUCCEEDED])[0] or EndReason.SUCCEEDED
+
+
+def stop_reason(board: Board, experiment: str, wanted: EndReason | None) -> EndReason | None:
+    """Why the tasks of an experiment must end now, if they must."""
+    state = board.experiments[experiment]
+    return wanted or (state.reason if state.state is State.STOPPING else None)
+
+
+def _decide_experiment(board: Board, experiment: Experiment, wanted: EndReason | None) -> Iterator[Change]:
+    name = experiment.name
+    if experiment.state is State.WAITING:
+        reason = wanted
+        message = ""
+        before = [board.experiments[other] for other in experiment.after]
+        failed = next(
+            (e for e in before if e.state is State.DONE and e.reason is not EndReason.SUCCEEDED), None
+        )
+        if reason is None and failed is not None:
+            reason, message = EndReason.SKIPPED, f"{failed.name} ended as {failed.reason}"
+        if reason is not None:
+            yield ExperimentChange(name, State.WAITING, State.STOPPING, reason, message, rest_reason=reason)
+        elif all(e.state is State.DONE for e in before):
+            yield ExperimentChange(name, State.WAITING, State.RUNNING)
+    if experiment.state is State.RUNNING and wanted is not None:
+        yield ExperimentChange(name, State.RUNNING, State.STOPPING, wanted, rest_reason=wanted)
+    if experiment.state is State.RUNNING and experiment.is_exhausted:
+        reason = experiment.first_bad.reason if experiment.first_bad else EndReason.SUCCEEDED
+        yield ExperimentChange(name, State.RUNNING, State.DONE, reason, _message(experiment, reason))
+    if experiment.state is State.STOPPING and not experiment.live:
+        # Its last tasks may have ended well while it was asked to stop.
+        complete = experiment.created >= experiment.total and experiment.first_bad is None
+        reason = EndReason.SUCCEEDED if complete else experiment.reason or EndReason.CANCELLED
+        rest = experiment.rest_reason if experiment.created < experiment.total else None
+        yield ExperimentChange(name, State.STOPPING, State.DONE, reason, experiment.message, rest)
+
+
+def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
+    active = 0
+    for task in experiment.live.values():  # rows that `resume` made WAITING again
+        if task.state is not State.WAITING:
+            active += 1
+    for task in list(experiment.live.values()):
+        if task.state is State.WAITING and active < experiment.window:
+            active += 1
+            yield TaskChange(experiment.name, task.number, task.attempt, State.WAITING, State.PLANNED)
+    while active < experiment.window and experiment.created < experiment.total:
+        active += 1
+        number = experiment.created
+        yield TaskChange(
+            experiment.name,
+            number,
+            0,
+            State.WAITING,
+            State.PLANNED,
+            fields=plan(experiment.name, number),
+            creates=True,
+        )
+
+
+def _message(experiment: Experiment, reason: EndReason) -> str:
+    bad = experiment.first_bad
+    if reason is EndReason.SUCCEEDED or bad is None:
+        return ""
+    if experiment.total == 1:
+        return bad.message
+    count = experiment.total - experiment.ended[EndReason.SUCCEEDED] - experiment.ended[EndReason.PRUNED]
+    return f"{count} of {experiment.total} tasks did not succeed, the first is task {bad.task}: {bad.message}"

@@ -1,0 +1,60 @@
+"""`TaskContext`: everything that the background jobs of one attempt need to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainmaster.control.layout import AttemptPlace, Home
+from trainmaster.launchers import Launcher
+from trainmaster.spec import Experiment, ParameterValue, Recipe
+from trainmaster.volumes import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """One attempt at one task, with its recipe and places.
+
+    Attributes:
+        members: names in rank order; the first is rank 0 or the chief.
+        attempt: 1-based.
+        bad_checkpoints: numbers that are never restored again.
+        parameters: of the task.
+        listings: what each checkpoint directory held when it was last published or restored.
+    """
+
+    home: Home
+    run: str
+    recipe: Recipe
+    experiment: Experiment
+    launcher: Launcher
+    task: int
+    attempt: int
+    members: tuple[str, ...]
+    bad_checkpoints: tuple[int, ...]
+    parameters: dict[str, ParameterValue]
+    listings: dict[Path, Listing] = field(default_factory=dict)
+
+    @property
+    def place(self) -> AttemptPlace:
+        """Directory of the attempt."""
+        return self.home.attempt(self.run, self.experiment.name, self.task, self.attempt)
+
+    @property
+    def checkpoints_uri(self) -> str:
+        """Where the numbered checkpoints of the task are published."""
+        return self.home.checkpoints_uri(self.run, self.experiment.name, self.task)
+
+    @property
+    def model_uri(self) -> str:
+        """Where the model of the task is published."""
+        return self.home.model_uri(self.run, self.experiment.name, self.task)
+
+    @property
+    def parts(self) -> dict[str, Path]:
+        """Output directories of the members: what the model is made of."""
+        place = self.place
+        return {
+            "" if rank == 0 else f"members/{name}": place.output(name, first=rank == 0)
+            for rank, name in enumerate(self.members)
+        }

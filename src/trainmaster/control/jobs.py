@@ -1,0 +1,87 @@
+"""Background work of a control loop: at most a few threads, results collected by the loop."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from trainmaster.control.decide_task import EffectKind, Job
+
+#: (experiment, task, attempt, kind)
+JobKey = tuple[str, int, int, EffectKind]
+
+THREADS = 4
+
+
+class Jobs:
+    """Runs jobs in daemon threads, started when the first job comes. One loop owns it."""
+
+    def __init__(self) -> None:
+        self._results: dict[JobKey, Job] = {}
+        self._todo: queue.SimpleQueue[tuple[JobKey, Callable[[], Job]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[JobKey, Job]] = queue.SimpleQueue()
+        self._threads = 0
+        self._pending = 0
+
+    @property
+    def pending(self) -> int:
+        """How many jobs have not ended yet."""
+        return self._pending
+
+    def of(self, experiment: str, task: int, attempt: int) -> dict[EffectKind, Job]:
+        """What is known of an attempt's jobs."""
+        found = {}
+        for kind in _KINDS:
+            job = self._results.get((experiment, task, attempt, kind))
+            if job is not None:
+                found[kind] = job
+        return found
+
+    def begin(self, key: JobKey, work: Callable[[], Job], *, quick: bool = False) -> None:
+        """Start a job unless it is under way; ``quick`` ones run here and now."""
+        known = self._results.get(key)
+        if known is not None and not known.done:
+            return
+        if quick:
+            self._results[key] = _guarded(work)
+            return
+        self._results[key] = Job()
+        self._pending += 1
+        self._todo.put((key, work))
+        if self._threads < min(THREADS, self._pending):
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"job-{self._threads}", daemon=True).start()
+
+    def collect(self) -> bool:
+        """Take in what has ended; True if anything had."""
+        any_new = False
+        while True:
+            try:
+                key, job = self._done.get_nowait()
+            except queue.Empty:
+                return any_new
+            any_new = True
+            self._pending -= 1
+            if key in self._results:
+                self._results[key] = job
+
+    def drop(self, experiment: str, task: int, attempt: int) -> None:
+        """Forget an attempt's jobs."""
+        for kind in _KINDS:
+            self._results.pop((experiment, task, attempt, kind), None)
+
+    def _work(self) -> None:
+        while True:
+            key, work = self._todo.get()
+            self._done.put((key, _guarded(work)))
+
+
+_KINDS = (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE)
+
+
+def _guarded(work: Callable[[], Job]) -> Job:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - a bug in a job must end one task, not the loop
+        return Job(done=True, error=f"internal error: {type(error).__name__}: {error}")

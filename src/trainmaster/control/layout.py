@@ -1,0 +1,128 @@
+"""Where things lie: `Home` for one user or team, `AttemptPlace` for one attempt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmaster.spec.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The directories and URLs that the ``TRAINMASTER_*`` variables name.
+
+    Attributes:
+        root: all state (``TRAINMASTER_HOME``).
+        cache: what can be made again (``TRAINMASTER_CACHE``).
+        store_url: models and checkpoints (``TRAINMASTER_STORE``).
+        database_url: SQLAlchemy URL (``TRAINMASTER_DATABASE``).
+    """
+
+    root: Path
+    cache: Path
+    store_url: str
+    database_url: str
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
+        """Read the variables, and make the home's directory.
+
+        Raises:
+            UsageError: the directory cannot be made or written.
+        """
+        environ = os.environ if environ is None else environ
+        root = _directory(environ.get("TRAINMASTER_HOME") or "~/.trainmaster", "TRAINMASTER_HOME")
+        cache = Path(environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
+        return cls(
+            root=root,
+            cache=cache,
+            store_url=environ.get("TRAINMASTER_STORE") or f"file://{root / 'store'}",
+            database_url=environ.get("TRAINMASTER_DATABASE") or f"sqlite:///{root / 'trainmaster.db'}",
+        )
+
+    @property
+    def snapshots(self) -> Path:
+        """Immutable copies of the users' code, by content."""
+        return self.root / "snapshots"
+
+    @property
+    def secrets_file(self) -> Path:
+        """Lines ``NAME=VALUE``, readable by the owner only."""
+        return self.root / "secrets"
+
+    def run_directory(self, run: str) -> Path:
+        """Working copy, logs and output of one run."""
+        return self.root / "runs" / run
+
+    def code_directory(self, run: str) -> Path:
+        """The working directory of a run's members."""
+        return self.run_directory(run) / "code"
+
+    def data_directory(self, run: str) -> Path:
+        """What one experiment of a run takes over from another."""
+        return self.run_directory(run) / "data"
+
+    def attempt(self, run: str, experiment: str, task: int, attempt: int) -> AttemptPlace:
+        """The place of one attempt."""
+        return AttemptPlace(self.run_directory(run) / experiment / str(task) / str(attempt))
+
+    def model_uri(self, run: str, experiment: str, task: int) -> str:
+        """Where the model of a task is published."""
+        return f"{self.store_url.rstrip('/')}/models/{run}/{experiment}/{task}"
+
+    def checkpoints_uri(self, run: str, experiment: str, task: int) -> str:
+        """Where the numbered checkpoints of a task are published."""
+        return f"{self.store_url.rstrip('/')}/checkpoints/{run}/{experiment}/{task}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlace:
+    """The directory of one attempt and what lies in it."""
+
+    directory: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """One checkpoint directory for all members of the node."""
+        return self.directory / "checkpoint"
+
+    @property
+    def members(self) -> Path:
+        """Output directories of the members that are not rank 0."""
+        return self.directory / "members"
+
+    def output(self, member: str, *, first: bool) -> Path:
+        """The output directory of a member; rank 0's (``first``) becomes the model."""
+        return self.directory / "output" if first else self.members / member
+
+    def log(self, member: str) -> Path:
+        """First segment of a member's log."""
+        return self.directory / f"{member}.log"
+
+    def metrics(self, member: str) -> Path:
+        """What a member reports through ``TRAINMASTER_METRICS``."""
+        return self.directory / f"{member}.metrics.jsonl"
+
+
+def attempt_id(run: str, experiment: str, task: int, attempt: int) -> str:
+    """The name of an attempt towards executors: ``digits-7f3a/train/0/1``."""
+    return f"{run}/{experiment}/{task}/{attempt}"
+
+
+def _directory(text: str, variable: str) -> Path:
+    path = Path(text).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"{variable}: cannot make the directory {path}: {error.strerror}",
+            f"Set {variable} to a directory that you can write, or free the disk.",
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"{variable}: {path} is not writable", f"Set {variable} to a directory that you can write."
+        )
+    return path

@@ -1,0 +1,90 @@
+"""From the store's rows and the recipe to what a controller works on."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.control.board import Board, Experiment, FirstBad, Task
+from trainmaster.control.decide_task import Policy
+from trainmaster.control.gangs import checkpoints_of
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store import Store
+
+#: Tasks under way beyond those that run: they wait at the node, so that no slot is ever idle.
+LOOKAHEAD = 32
+
+
+def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
+    """The run as recorded.
+
+    Args:
+        store: the database.
+        run: its id.
+        recipe: of the run.
+        slots: how many tasks may run at once at most.
+    """
+    row = store.run_row(run)
+    rows = {found["name"]: found for found in store.experiment_rows(run)}
+    experiments = {}
+    for name in recipe.order():
+        found = recipe.experiments[name]
+        experiments[name] = Experiment(
+            name=name,
+            after=tuple(found.depends_on),
+            total=rows[name]["tasks_total"],
+            window=min(slots, found.workers or slots) + LOOKAHEAD,
+            state=State(rows[name]["state"]),
+            reason=_reason(rows[name]["reason"]),
+            message=rows[name]["message"],
+            rest_reason=_reason(rows[name]["rest_reason"]),
+        )
+    for count in store.tallies(run):
+        experiment = experiments[count["experiment"]]
+        experiment.created += count["tasks"]
+        if count["state"] == State.DONE:
+            reason = EndReason(count["reason"])
+            experiment.ended[reason] += count["tasks"]
+            bad = experiment.first_bad
+            if not reason.is_success and (bad is None or count["first"] < bad.task):
+                experiment.first_bad = FirstBad(count["first"], reason)
+    for task in store.live_task_rows(run):
+        experiments[task["experiment"]].live[task["number"]] = _task(task)
+    return Board(run, experiments, State(row["state"]), _reason(row["reason"]), row["message"])
+
+
+def load_policies(recipe: Recipe) -> dict[str, Policy]:
+    """What the recipe says about each experiment's tasks."""
+    return {
+        name: Policy(
+            retries=experiment.retries,
+            timeout_s=experiment.timeout_s,
+            grace_s=experiment.grace_s,
+            checkpoint_every_s=checkpoints_of(experiment).every_s,
+        )
+        for name, experiment in recipe.experiments.items()
+    }
+
+
+def _task(row: RowMapping) -> Task:
+    return Task(
+        experiment=row["experiment"],
+        number=row["number"],
+        state=State(row["state"]),
+        attempt=row["attempt"],
+        retries_used=row["retries_used"],
+        free_restarts=row["free_restarts"],
+        not_before=row["not_before"],
+        end_reason=_reason(row["end_reason"]),
+        message=row["message"],
+        restored=row["restored"],
+        bad_checkpoints=tuple(json.loads(row["bad_checkpoints"])),
+        metrics=json.loads(row["metrics"]),
+        started_at=row["started_at"],
+    )
+
+
+def _reason(text: str | None) -> EndReason | None:
+    return EndReason(text) if text else None

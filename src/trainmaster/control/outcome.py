@@ -1,0 +1,77 @@
+"""From exit records to a reason and a sentence: pure."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict, dataclass
+
+from trainmaster.executors.base import GangStatus, MemberStatus
+from trainmaster.spec.states import EndReason
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Why an attempt ended, and what to tell the user."""
+
+    reason: EndReason
+    message: str = ""
+
+
+def classify(gang: GangStatus, timeout_s: float | None) -> Outcome:
+    """Judge an attempt whose members have all ended.
+
+    The first member that failed by itself tells the reason; those that were stopped because of
+    it tell nothing. A parameter server stopped after the workers succeeded is no failure.
+
+    Args:
+        gang: with phase EXITED.
+        timeout_s: the recipe's timeout: an attempt stopped after that long has timed out.
+    """
+    failed = sorted((m for m in gang.members if _failed_by_itself(m)), key=lambda m: m.ended_at or 0.0)
+    if failed:
+        return _judge(failed[0], alone=len(gang.members) == 1)
+    lost = [m for m in gang.members if m.lost]
+    if lost:
+        return Outcome(
+            EndReason.NODE_LOST, f"{lost[0].name}: its supervisor died, so how it ended is not known"
+        )
+    if any(m.exit_code == 0 and not m.stopped for m in gang.members):
+        return Outcome(EndReason.SUCCEEDED)
+    duration_s = (gang.ended_at or 0.0) - (gang.started_at or 0.0)
+    if timeout_s is not None and gang.started_at is not None and duration_s >= timeout_s:
+        return Outcome(EndReason.TIMEOUT, f"stopped after {duration_s:.0f} s (timeout: {timeout_s:g}s)")
+    return Outcome(EndReason.PREEMPTED, "its node was told to stop")
+
+
+def exit_records(gang: GangStatus) -> str:
+    """The members' exit records as JSON, for the attempt's row."""
+    return json.dumps([asdict(member) for member in gang.members], separators=(",", ":"))
+
+
+def _failed_by_itself(member: MemberStatus) -> bool:
+    if member.stopped or member.lost:
+        return False
+    return bool(member.error) or bool(member.exit_code) or member.signal is not None
+
+
+def _judge(member: MemberStatus, *, alone: bool) -> Outcome:
+    who = "" if alone else f"{member.name}: "
+    if member.error:
+        return Outcome(EndReason.INTERNAL, f"{who}could not be started: {member.error}")
+    if member.oom:
+        return Outcome(EndReason.OOM, f"{who}killed by the kernel: out of memory")
+    if member.signal is not None:
+        return Outcome(EndReason.USER_ERROR, f"{who}killed by {_signal_name(member.signal)}")
+    code = member.exit_code or 0
+    known = {126: " (not executable)", 127: " (command not found)"}
+    if code > 128 and code - 128 in {s.value for s in signal.Signals}:
+        return Outcome(EndReason.USER_ERROR, f"{who}exit code {code} ({_signal_name(code - 128)})")
+    return Outcome(EndReason.USER_ERROR, f"{who}exit code {code}{known.get(code, '')}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

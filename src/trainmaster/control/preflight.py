@@ -1,0 +1,94 @@
+"""Before anything starts: does this version have what the recipe asks for, and this machine too?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster.control.gangs import member_names
+from trainmaster.executors import NodeCapacity
+from trainmaster.launchers import get_launcher
+from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
+
+
+def check_parts(recipe: Recipe) -> None:
+    """Refuse what this version cannot do yet, naming each key and the missing part.
+
+    Raises:
+        MissingPartError: with one line per key.
+    """
+    missing = list(_missing(recipe))
+    if missing:
+        raise MissingPartError(
+            "\n".join(missing),
+            "`trainmaster check` accepts these keys; running them needs parts that are not there yet.",
+        )
+
+
+def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
+    """Does one machine have what the experiments ask for?
+
+    Args:
+        recipe: for provider ``local``.
+        machine: what it has.
+
+    Returns:
+        Notes for the user: wishes that mean nothing here, and what was capped.
+
+    Raises:
+        UsageError: a demand that this machine can never meet.
+    """
+    notes = []
+    cores, memory_bytes = machine.cores, machine.memory_bytes
+    for experiment in recipe.experiments.values():
+        name, hardware = experiment.name, experiment.hardware
+        members = len(member_names(experiment))
+        for key, wish in (("instance", hardware.instance), ("gpu", hardware.gpu), ("spot", hardware.spot)):
+            if wish:
+                notes.append(f"{name}: hardware.{key} is only a wish on this machine")
+        if hardware.cpus and hardware.cpus * members > cores:
+            raise UsageError(
+                f"experiments.{name}.hardware.cpus: {hardware.cpus} for each of {members} members, "
+                f"this machine has {cores}",
+                "Ask for less, or use another provider.",
+            )
+        if hardware.memory_bytes and hardware.memory_bytes > memory_bytes:
+            raise UsageError(
+                f"experiments.{name}.hardware.memory: {hardware.memory_bytes / 1e9:.1f} GB, "
+                f"this machine has {memory_bytes / 1e9:.1f} GB",
+                "Ask for less, or use another provider.",
+            )
+        if hardware.gpus and hardware.gpus > len(machine.gpus):
+            raise UsageError(
+                f"experiments.{name}.hardware.gpus: {hardware.gpus}, this machine has {len(machine.gpus)}",
+                "Ask for less, or use another provider.",
+            )
+        if experiment.workers and experiment.workers > cores and len(experiment.tasks(recipe.seed)) > cores:
+            notes.append(
+                f"{name}: workers: {experiment.workers} is more than this machine's {cores} slots; capped"
+            )
+    return notes
+
+
+def _missing(recipe: Recipe) -> Iterator[str]:
+    if recipe.provider != "local":
+        yield f"provider: {recipe.provider}: this version rents no machines; only `local` is there"
+    for experiment in recipe.experiments.values():
+        yield from _missing_in(experiment)
+
+
+def _missing_in(experiment: Experiment) -> Iterator[str]:
+    where = f"experiments.{experiment.name}"
+    if experiment.container is not None:
+        yield f"{where}.container: this version starts no containers"
+    if experiment.search is not None:
+        yield f"{where}.search: this version has no samplers and pruners (the part `sweeps`)"
+    if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):
+        yield f"{where}.distributed.workers: {experiment.distributed.workers}: this version makes no quotes (`advisor`)"
+    try:
+        get_launcher(experiment.launcher)
+    except TrainmasterError as error:
+        yield f"{where}.framework: {error}"
+    for name, source in experiment.data.items():
+        if source.volume is not None or source.url is not None:
+            yield f"{where}.data.{name}: this version has no volumes; use `dir` or `from`"

@@ -1,0 +1,68 @@
+"""How far running tasks are: last metrics, steps per second, time left. Read from their files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainmaster.control.job_context import TaskContext
+from trainmaster.control.saving import metrics_pattern
+from trainmaster.executors.logs import read_log
+from trainmaster.executors.metrics import LogMetrics, MetricsReader, StepRate, json_safe
+
+
+@dataclass(slots=True)
+class TaskProgress:
+    """What a running attempt has told so far.
+
+    Attributes:
+        metrics: last value per key of rank 0, JSON-safe.
+        steps_per_s: recent rate, None until known.
+        eta_s: seconds left until ``total_steps``, None if unknown.
+        changed: there is something new since this was last set to False.
+    """
+
+    directory: Path
+    first_member: str
+    total_steps: int | None
+    reader: MetricsReader
+    scanner: LogMetrics
+    rate: StepRate = field(default_factory=StepRate)
+    metrics: dict[str, object] = field(default_factory=dict)
+    log_offset: int = 0
+    changed: bool = False
+
+    @classmethod
+    def of(cls, context: TaskContext) -> TaskProgress:
+        """Start to follow an attempt."""
+        first = context.members[0]
+        return cls(
+            directory=context.place.directory,
+            first_member=first,
+            total_steps=context.experiment.builtin_values().get("steps"),
+            reader=MetricsReader(context.place.metrics(first)),
+            scanner=LogMetrics(metrics_pattern(context)),
+        )
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Recent rate."""
+        return self.rate.steps_per_s
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left."""
+        return self.rate.eta_s(self.total_steps) if self.total_steps else None
+
+    def update(self, now: float) -> None:
+        """Read what is new; a bounded amount per call."""
+        rows = self.reader.read()
+        if not rows and not self.reader.offset:  # it reports nothing: perhaps it prints something
+            data, self.log_offset, _ = read_log(self.directory, self.first_member, self.log_offset)
+            rows = self.scanner.feed(data) if data else []
+        for row in rows:
+            self.metrics.update(json_safe(row))
+            self.changed = True
+        step, examples = self.metrics.get("step"), self.metrics.get("examples")
+        if rows and isinstance(step, int | float):
+            self.rate.observe(now, step, examples if isinstance(examples, int | float) else None)

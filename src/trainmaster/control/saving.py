@@ -1,0 +1,218 @@
+"""After the members ended, and now and then before: checkpoints, the model, the last metrics."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from trainmaster.control.decide_task import Job
+from trainmaster.control.gangs import checkpoints_of
+from trainmaster.control.job_context import TaskContext
+from trainmaster.executors.logs import read_tail
+from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import EndReason
+from trainmaster.volumes import CheckpointSeries, UnstableDirectory, publish
+from trainmaster.volumes.tree import parts_listing
+
+#: How much of the end of a log is searched for metrics and for known failures.
+METRICS_TAIL_BYTES = 4 << 20
+FAILURE_TAIL_BYTES = 16 << 10
+#: A directory that changes while it is read is tried again this often at an attempt's end.
+STABLE_TRIES = 3
+
+_OUT_OF_MEMORY = re.compile(
+    r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc|.*[Cc]annot allocate memory"
+    r"|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)|fatal error: out of memory)",
+    re.MULTILINE,
+)
+
+
+def is_quick(context: TaskContext) -> bool:
+    """True if an ended attempt left next to nothing, so that saving it needs no background job."""
+    place = context.place
+    if any(_has_entries(part) for part in context.parts.values()) or _has_entries(place.checkpoint):
+        return False
+    first = context.members[0]
+    return _size(place.log(first)) < 1 << 16 and _size(place.metrics(first)) < 1 << 16
+
+
+def save(context: TaskContext) -> Job:
+    """Publish the model and the last checkpoint of an attempt that ended well. Safe to repeat."""
+    metrics = last_metrics(context)
+    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    try:
+        if any(_has_entries(part) for part in context.parts.values()):
+            manifest = publish(
+                context.parts,
+                context.model_uri,
+                kind="model",
+                extra={
+                    "run": context.run,
+                    "experiment": context.experiment.name,
+                    "task": context.task,
+                    "attempt": context.attempt,
+                    "parameters": json_safe(context.parameters),
+                    "metrics": metrics,
+                },
+            )
+            if manifest is not None:
+                fields["model_uri"] = context.model_uri
+        publish_checkpoint(context)
+    except (TrainmasterError, OSError) as error:
+        return Job(done=True, error=f"its model could not be saved: {error}", fields=fields)
+    return Job(done=True, fields=fields)
+
+
+def recover(context: TaskContext) -> Job:
+    """Keep what an attempt that ended badly leaves behind: its last checkpoint, metrics, a better reason."""
+    metrics = last_metrics(context)
+    error = ""
+    progressed = bool(metrics)
+    try:
+        published = publish_checkpoint(context, only_if_progressed=not progressed)
+        progressed = progressed or published is not None
+    except (TrainmasterError, OSError) as failure:  # the attempt's own reason matters more than this
+        error = str(failure)
+    reason, message = explain_failure(context)
+    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    return Job(done=True, error=error, fields=fields, reason=reason, message=message, progressed=progressed)
+
+
+def checkpoint(context: TaskContext) -> Job:
+    """Publish the checkpoint directory of a running attempt, if it holds something new and whole."""
+    try:
+        published = publish_checkpoint(context, tries=1)
+    except (TrainmasterError, OSError) as error:
+        return Job(done=True, error=str(error))
+    return Job(done=True, progressed=published is not None)
+
+
+def publish_checkpoint(
+    context: TaskContext, *, tries: int = STABLE_TRIES, only_if_progressed: bool = False
+) -> int | None:
+    """Publish what is in the checkpoint directory as the next number of the task's series.
+
+    Args:
+        context: the attempt.
+        tries: how often a directory that changes under the reader is tried.
+        only_if_progressed: the attempt showed no progress: what it left in a directory that was
+            restored is not to be trusted more than the checkpoint it came from.
+
+    Returns:
+        The number, or None if there was nothing new, or nothing stable.
+    """
+    directory = context.place.checkpoint
+    if not _has_entries(directory) or (only_if_progressed and context.attempt > 1):
+        return None
+    series = CheckpointSeries(context.checkpoints_uri)
+    for _ in range(tries):
+        try:
+            before = parts_listing({"": directory})
+            number = series.publish(
+                {"": directory}, attempt=context.attempt, last=context.listings.get(directory)
+            )
+        except UnstableDirectory:
+            continue
+        context.listings[directory] = before
+        if number is not None:
+            series.prune(checkpoints_of(context.experiment).keep)
+        return number
+    return None
+
+
+def last_metrics(context: TaskContext) -> dict[str, object]:
+    """The last value per key of rank 0: from its metrics file, else from its log."""
+    first = context.members[0]
+    path = context.place.metrics(first)
+    if _size(path):
+        reader = MetricsReader(path)
+        while reader.read():
+            pass
+        if reader.last:
+            return json_safe(reader.last)
+    log = context.place.log(first)
+    if not _size(log):
+        return {}
+    scanner = LogMetrics(metrics_pattern(context))
+    last: dict[str, object] = {}
+    for values in scanner.feed(read_tail(context.place.directory, first, METRICS_TAIL_BYTES) + b"\n"):
+        last.update(values)
+    return json_safe(last)
+
+
+def metrics_pattern(context: TaskContext) -> str | None:
+    """The recipe's pattern for metrics in the output; None tries the common ones."""
+    return context.experiment.metrics.pattern if context.experiment.metrics else None
+
+
+def explain_failure(context: TaskContext) -> tuple[EndReason | None, str]:
+    """A better reason and message than the exit code, read from the members' logs."""
+    for name in context.members:
+        if not _size(context.place.log(name)):
+            continue
+        tail = read_tail(context.place.directory, name, FAILURE_TAIL_BYTES).decode("utf-8", "replace")
+        found = _OUT_OF_MEMORY.search(tail)
+        if found:
+            return EndReason.OOM, f"{name} ran out of memory: {found.group(0).strip()[:200]}"
+        advice = context.launcher.explain(tail)
+        if advice:
+            return None, advice
+    return None, ""
+
+
+def clean_up(context: TaskContext, *, keep_output: bool, keep_checkpoint: bool) -> None:
+    """Remove the working directories of an attempt whose end is recorded; logs and metrics stay.
+
+    Args:
+        context: the attempt.
+        keep_output: it left no published model: what it wrote stays for the user to look at.
+        keep_checkpoint: its last checkpoint could not be published.
+    """
+    place = context.place
+    for directory, keep in (
+        (place.checkpoint, keep_checkpoint),
+        (place.output("", first=True), keep_output),
+        (place.members, keep_output),
+    ):
+        try:
+            directory.rmdir()  # nearly always empty in a sweep: one call instead of a walk
+        except OSError:
+            if keep:
+                _remove_if_empty(directory)
+            else:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_if_empty(directory: Path) -> None:
+    for child in _directories(directory):
+        _remove_if_empty(child)
+    try:
+        directory.rmdir()
+    except OSError:
+        return
+
+
+def _directories(directory: Path) -> list[Path]:
+    try:
+        with os.scandir(directory) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _has_entries(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

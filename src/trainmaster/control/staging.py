@@ -1,0 +1,212 @@
+"""Before the members start: directories, the checkpoint to go on from, data, the cached environment."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainmaster.control.decide_task import Job
+from trainmaster.control.job_context import TaskContext
+from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError
+from trainmaster.volumes import CheckpointSeries, fetch
+from trainmaster.volumes.tree import parts_listing
+
+
+def make_directories(context: TaskContext) -> None:
+    """Make the directories of an attempt; quick, so it needs no background job."""
+    place = context.place
+    place.checkpoint.mkdir(parents=True, exist_ok=True)
+    for rank, name in enumerate(context.members):
+        place.output(name, first=rank == 0).mkdir(parents=True, exist_ok=True)
+
+
+def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
+    """Prepare everything an attempt needs. Safe to repeat.
+
+    Args:
+        context: the attempt.
+        models: per experiment that ``data: {from: ...}`` names, the tasks and URIs of its models.
+
+    Returns:
+        The job's result; its fields hold ``restored``.
+    """
+    try:
+        make_directories(context)
+        restored = _restore(context) if context.attempt > 1 else None
+        for name, source in context.experiment.data.items():
+            if source.experiment is not None:
+                take_over(context, name, models[source.experiment])
+            link_at(context, name)
+        setup_environment(context)
+    except UsageError as error:
+        return Job(done=True, error=str(error), users_fault=True)
+    except (TrainmasterError, OSError) as error:
+        return Job(done=True, error=str(error))
+    return Job(done=True, fields={"restored": restored})
+
+
+def data_path(context: TaskContext, name: str) -> Path:
+    """Where the members find the data called ``name``."""
+    source = context.experiment.data[name]
+    if source.directory is not None:
+        return (context.recipe.directory / Path(source.directory).expanduser()).resolve()
+    best = f"-best-{source.best}" if source.best else ""
+    return context.home.data_directory(context.run) / f"{source.experiment}{best}"
+
+
+def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) -> None:
+    """Bring the models of another experiment here: one directory, shared by the run's tasks.
+
+    A single model (the only one, or ``best``) is the directory itself; several lie in one
+    directory per task, named by its number.
+
+    Raises:
+        UsageError: the experiment left no model at all.
+    """
+    source = context.experiment.data[name]
+    if not models:
+        raise UsageError(
+            f"data.{name}: the experiment {source.experiment!r} left no model",
+            "Its tasks must write files into TRAINMASTER_OUTPUT_DIR.",
+        )
+    target = data_path(context, name)
+    single = source.best is not None or len(models) == 1
+    with _locked(target):
+        if target.is_dir():
+            return
+        if single:
+            fetch(models[0][1], target)
+            return
+        partial = target.with_name(target.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        for task, uri in models:
+            fetch(uri, partial / str(task))
+        partial.rename(target)
+
+
+def link_at(context: TaskContext, name: str) -> None:
+    """Show data at the path that ``at:`` names, inside the working directory.
+
+    Raises:
+        UsageError: the path leaves the working directory, or something else is there.
+    """
+    at = context.experiment.data[name].at
+    if at is None:
+        return
+    code = context.home.code_directory(context.run)
+    link = Path(os.path.normpath(code / at))
+    if not link.is_relative_to(code) or link == code:
+        raise UsageError(f"data.{name}.at: {at} lies outside the working directory", "Give a relative path.")
+    target = data_path(context, name)
+    with _locked(context.home.data_directory(context.run) / f"at-{name}"):
+        if link.is_symlink() and link.readlink() == target:
+            return
+        if link.exists() or link.is_symlink():
+            raise UsageError(f"data.{name}.at: {at} exists already in the code", "Choose another path.")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
+
+def environment_path(context: TaskContext) -> Path | None:
+    """The cached virtual environment that the experiment's ``setup`` makes; None without ``setup``.
+
+    Its name is a hash of what goes into it: the script, the Python, and every file of the code
+    that the script mentions.
+    """
+    setup = context.experiment.setup
+    if setup is None:
+        return None
+    code = context.home.code_directory(context.run)
+    digest = hashlib.sha256(f"{sys.version}\0{setup}".encode())
+    for word in sorted(set(setup.replace("'", " ").replace('"', " ").split())):
+        path = code / word.rstrip(";").partition("[")[0]
+        if path.is_file():
+            digest.update(f"\0{word}\0".encode() + path.read_bytes())
+        elif path.is_dir() and path.resolve().is_relative_to(code.resolve()):
+            for file in sorted(p for p in path.rglob("*") if p.is_file()):
+                digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
+    return context.home.cache / "environments" / digest.hexdigest()[:20]
+
+
+def setup_environment(context: TaskContext) -> None:
+    """Make the experiment's virtual environment, once per node and hash of its inputs.
+
+    Raises:
+        UsageError: the recipe's ``setup`` failed; its log is named.
+    """
+    path = environment_path(context)
+    if path is None:
+        return
+    log = path.with_suffix(".log")
+    with _locked(path):
+        if (path / "ready").exists():
+            return
+        shutil.rmtree(path, ignore_errors=True)
+        python = Path(sys.base_prefix) / "bin" / "python3"
+        with log.open("wb") as output:
+            code = _run([str(python), "-m", "venv", str(path)], output, {}, path.parent)
+            if code == 0:
+                env = {
+                    "VIRTUAL_ENV": str(path),
+                    "PATH": f"{path / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+                }
+                script = ["bash", "-euo", "pipefail", "-c", context.experiment.setup or "", "setup"]
+                code = _run(script, output, env, context.home.code_directory(context.run))
+        if code != 0:
+            tail = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()[-3:]
+            raise UsageError(
+                f"setup failed with exit code {code}: {' / '.join(tail)}", f"Its whole output: {log}"
+            )
+        (path / "ready").touch()
+
+
+def _run(command: list[str], output: object, env: dict[str, str], cwd: Path) -> int:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,  # type: ignore[call-overload]
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **env},
+        cwd=cwd,
+        check=False,
+    ).returncode
+
+
+def _restore(context: TaskContext) -> int | None:
+    series = CheckpointSeries(context.checkpoints_uri)
+    numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
+    target = context.place.checkpoint
+    for number in reversed(numbers):
+        if target.exists():
+            shutil.rmtree(target)
+        try:
+            series.restore(number, target)
+        except PublishError:  # damaged in the store: the one before is better than none
+            continue
+        context.listings[target] = parts_listing({"": target})
+        return number
+    target.mkdir(parents=True, exist_ok=True)
+    return None
+
+
+_thread_locks: dict[Path, threading.Lock] = {}
+_thread_locks_guard = threading.Lock()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One at a time, over all threads and processes of this machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _thread_locks_guard:
+        lock = _thread_locks.setdefault(path, threading.Lock())
+    with lock, path.with_name(path.name + ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,89 @@
+"""One turn of the loop: from what was observed to changes (to commit) and effects (to perform). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from trainmaster.control.board import Board, Task
+from trainmaster.control.decide_run import Plan, decide_run, stop_reason
+from trainmaster.control.decide_task import Effect, Policy, Seen, decide_task
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store.changes import Change
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn asks for: commit all changes in one transaction, then perform the effects."""
+
+    changes: list[Change] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+
+
+#: What was observed of a task's present attempt: (task, why it must end) -> Seen.
+Look = Callable[[Task, EndReason | None], Seen]
+
+
+def tick(
+    board: Board,
+    look: Look,
+    policies: Mapping[str, Policy],
+    plan: Plan,
+    wanted: EndReason | None,
+    now: float,
+) -> Turn:
+    """Decide until nothing more follows from what was observed.
+
+    ``board`` is brought up to date with every change given; the caller must commit them all, or
+    throw the board away.
+
+    Args:
+        board: the run.
+        look: what was observed of a task.
+        policies: per experiment.
+        plan: columns of a task that gets its row now.
+        wanted: the whole run must end for this reason.
+        now: Unix seconds.
+    """
+    turn = Turn()
+    moved = True
+    while moved:
+        moved = False
+        for change in decide_run(board, wanted, plan):
+            board.apply(change)
+            turn.changes.append(change)
+            moved = True
+        for experiment in board.experiments.values():
+            if experiment.state is State.RUNNING or experiment.state is State.STOPPING:
+                reason = stop_reason(board, experiment.name, wanted)
+                for task in list(experiment.live.values()):
+                    moved |= _settle(board, task, look, policies[experiment.name], reason, now, turn)
+    turn.effects = list(dict.fromkeys(turn.effects))
+    return turn
+
+
+def _settle(
+    board: Board,
+    task: Task,
+    look: Look,
+    policy: Policy,
+    reason: EndReason | None,
+    now: float,
+    turn: Turn,
+) -> bool:
+    """Take one task as far as the observations carry it; True if its state changed."""
+    if task.state is State.WAITING and reason is None:
+        return False  # it begins when its experiment has room for it
+    any_move = False
+    while task.state is not State.DONE:
+        attempt, state = task.attempt, task.state
+        for step in decide_task(task, look(task, reason), policy, now):
+            if isinstance(step, Effect):
+                turn.effects.append(step)
+            else:
+                board.apply(step)
+                turn.changes.append(step)
+        if (task.attempt, task.state) == (attempt, state):
+            break
+        any_move = True
+    return any_move

@@ -1,0 +1,223 @@
+"""`Workshop`: turns decisions about tasks into requests, environments and background jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trainmaster.control import saving, staging
+from trainmaster.control.board import Task
+from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.environment import member_environment
+from trainmaster.control.gangs import gang_of, member_names, slots_of, slots_per_member
+from trainmaster.control.job_context import TaskContext
+from trainmaster.control.jobs import Jobs
+from trainmaster.control.layout import Home, attempt_id
+from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
+from trainmaster.launchers import Launcher, get_launcher
+from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
+from trainmaster.volumes import Listing
+
+LOOPBACK = "127.0.0.1"
+
+#: Models of an experiment: (experiment, metric or None) -> [(task, uri)]; the best one only with a metric.
+FindModels = Callable[[str, str | None], list[tuple[int, str]]]
+
+
+class Workshop:
+    """Performs what the loop decided for one run on this machine.
+
+    Args:
+        home: where things lie.
+        run: its id.
+        recipe: what the user wants.
+        base: what every member inherits.
+        secrets: per experiment, names and values; they go nowhere but into members' environments.
+        find_models: looks up what another experiment left.
+        slots: of this machine, for this run.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        run: str,
+        recipe: Recipe,
+        base: Mapping[str, str],
+        secrets: Mapping[str, Mapping[str, str]],
+        find_models: FindModels,
+        slots: int,
+    ) -> None:
+        self.jobs = Jobs()
+        self._home = home
+        self._run = run
+        self._recipe = recipe
+        self._base = base
+        self._secrets = secrets
+        self._find_models = find_models
+        self._slots = slots
+        self._spaces: dict[str, TaskSpace] = {}
+        self._launchers: dict[str, Launcher] = {}
+        self._listings: dict[Path, Listing] = {}
+
+    def columns(self, experiment: str, number: int) -> dict[str, object]:
+        """The columns of a task that gets its row now: its parameters."""
+        return {"parameters": self.parameters(experiment, number)}
+
+    def parameters(self, experiment: str, number: int) -> dict[str, ParameterValue]:
+        """A task's parameters."""
+        if experiment not in self._spaces:
+            self._spaces[experiment] = self._recipe.experiments[experiment].tasks(self._recipe.seed)
+        return dict(self._spaces[experiment].parameters(number) or {})
+
+    def context(self, task: Task) -> TaskContext:
+        """What the jobs of a task's present attempt need to know."""
+        return self._context(task.experiment, task.number, task.attempt, task.bad_checkpoints)
+
+    def request(self, task: Task) -> GangRequest:
+        """What the executor is to start. A gang that needs ports or staging waits for `launch`."""
+        context = self.context(task)
+        experiment = context.experiment
+        hold = self._needs_hold(context)
+        if not hold:
+            staging.make_directories(context)
+        script = experiment.script(context.parameters)
+        cwd = str(self._home.code_directory(self._run))
+        environments = {} if hold else self._environments(context, {})
+        members = tuple(
+            MemberRequest(
+                name=name,
+                script=script,
+                cwd=cwd,
+                env=environments.get(name, {}),
+                ports=context.launcher.ports_per_member(name.rpartition("-")[0]),
+                essential=context.launcher.is_essential(name.rpartition("-")[0]),
+                gpus=experiment.hardware.gpus or 0,
+            )
+            for name in context.members
+        )
+        return GangRequest(
+            attempt=attempt_id(self._run, experiment.name, task.number, task.attempt),
+            directory=str(context.place.directory),
+            members=members,
+            slots=slots_of(experiment),
+            group=f"{self._run}/{experiment.name}",
+            group_slots=min(self._slots, slots_per_member(experiment) * (experiment.workers or self._slots)),
+            hold=hold,
+            grace_s=experiment.grace_s,
+        )
+
+    def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
+        """The members' variables, now that their ports are known."""
+        return self._environments(self.context(task), gang.ports)
+
+    def begin(self, kind: EffectKind, task: Task) -> None:
+        """Start a background job of a task's present attempt; quick ones are over at once."""
+        context = self.context(task)
+        work: Callable[[], Job]
+        quick = False
+        match kind:
+            case EffectKind.STAGE:
+                models = {
+                    source.experiment: self._find_models(source.experiment, source.best)
+                    for source in context.experiment.data.values()
+                    if source.experiment is not None
+                }
+
+                def work() -> Job:
+                    return staging.stage(context, models)
+
+                quick = task.attempt == 1 and not models and context.experiment.setup is None
+            case EffectKind.SAVE:
+
+                def work() -> Job:
+                    return saving.save(context)
+
+                quick = saving.is_quick(context)
+            case EffectKind.RECOVER:
+
+                def work() -> Job:
+                    return saving.recover(context)
+
+                quick = saving.is_quick(context)
+            case EffectKind.CHECKPOINT:
+
+                def work() -> Job:
+                    return saving.checkpoint(context)
+
+            case _:
+                raise AssertionError(f"{kind} is no job")
+        self.jobs.begin((task.experiment, task.number, task.attempt, kind), work, quick=quick)
+
+    def clean_up(self, effect: Effect) -> None:
+        """Remove the working directories of an attempt whose end is recorded."""
+        context = self._context(effect.experiment, effect.task, effect.attempt, ())
+        jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
+        save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
+        saved = save is not None and save.done and not save.error
+        recovered = recover is not None and recover.done and not recover.error
+        saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
+
+    def _context(self, experiment: str, number: int, attempt: int, bad: tuple[int, ...]) -> TaskContext:
+        found = self._recipe.experiments[experiment]
+        return TaskContext(
+            home=self._home,
+            run=self._run,
+            recipe=self._recipe,
+            experiment=found,
+            launcher=self._launcher(found),
+            task=number,
+            attempt=attempt,
+            members=tuple(f"{role}-{index}" for role, index in member_names(found)),
+            bad_checkpoints=bad,
+            parameters=self.parameters(experiment, number),
+            listings=self._listings,
+        )
+
+    def _launcher(self, experiment: Experiment) -> Launcher:
+        if experiment.name not in self._launchers:
+            self._launchers[experiment.name] = get_launcher(experiment.launcher)
+        return self._launchers[experiment.name]
+
+    def _needs_hold(self, context: TaskContext) -> bool:
+        ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
+        experiment = context.experiment
+        return ports or context.attempt > 1 or bool(experiment.data) or experiment.setup is not None
+
+    def _environments(
+        self, context: TaskContext, ports: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, dict[str, str]]:
+        experiment, place = context.experiment, context.place
+        gang = gang_of(experiment, LOOPBACK, dict(ports))
+        identity = {
+            "TRAINMASTER_RUN": context.run,
+            "TRAINMASTER_EXPERIMENT": experiment.name,
+            "TRAINMASTER_TASK": str(context.task),
+            "TRAINMASTER_ATTEMPT": str(context.attempt),
+        }
+        data = {
+            f"TRAINMASTER_DATA_{name.upper().replace('-', '_')}": str(staging.data_path(context, name))
+            for name in experiment.data
+        }
+        values = experiment.environment(context.parameters)
+        recipe_env = {**experiment.env, **self._secrets.get(experiment.name, {})}
+        venv: Path | None = staging.environment_path(context)
+        return {
+            member.name: member_environment(
+                gang=gang,
+                member=member,
+                launcher=context.launcher,
+                base=self._base,
+                identity=identity,
+                places={
+                    **data,
+                    "TRAINMASTER_CHECKPOINT_DIR": str(place.checkpoint),
+                    "TRAINMASTER_OUTPUT_DIR": str(place.output(member.name, first=rank == 0)),
+                    "TRAINMASTER_METRICS": str(place.metrics(member.name)),
+                },
+                recipe_env=recipe_env,
+                values=values,
+                venv=venv,
+            )
+            for rank, member in enumerate(gang.members)
+        }

@@ -1,0 +1,178 @@
+"""The control processes that are connected, and what they have to be told."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+
+from trainmaster.executors._wire import Splitter, WireError, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from trainmaster.executors._wire import Message
+
+_READ_BYTES = 1 << 20
+_NEWS_PER_FRAME = 512
+#: News of more output than the first one comes at most this often.
+OUTPUT_PAUSE_S = 0.05
+
+
+class Client:
+    """One connection.
+
+    What changed is kept as a set of attempts, not as a queue of messages: a client that is slow
+    (or stopped) costs no memory and then gets the newest status of each.
+
+    Attributes:
+        run: on whose behalf it came; empty until it said so.
+        env: base of its members' environment; lives here and nowhere else.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.descriptor = connection.fileno()
+        self.run = ""
+        self.env: dict[str, str] = {}
+        self.watches = False
+        self._splitter = Splitter()
+        self._out = bytearray()
+        self._changed: dict[str, None] = {}
+        self._grew: dict[tuple[str, str], None] = {}
+        self._grew_at = 0.0
+        self._grew_due: float | None = None
+
+    def receive(self) -> list[Message] | None:
+        """Frames that have arrived; None when the connection is over.
+
+        Raises:
+            WireError: the peer does not speak our protocol.
+        """
+        try:
+            data = self.connection.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        return self._splitter.feed(data) if data else None
+
+    def send(self, message: Message) -> None:
+        """Send as soon as the peer takes it."""
+        self._out += encode(message)
+
+    def changed(self, attempt: str) -> None:
+        """Tell it the status of an attempt."""
+        self._changed[attempt] = None
+
+    def grew(self, key: tuple[str, str], first: bool, now: float) -> None:
+        """Tell it that a member has written something."""
+        self._grew[key] = None
+        due = now if first else max(now, self._grew_at + OUTPUT_PAUSE_S)
+        self._grew_due = due if self._grew_due is None else min(due, self._grew_due)
+
+    def flush(self, status: Callable[[str], list[Any]], now: float) -> float | None:
+        """Write what can be written; seconds until there is more to say.
+
+        Raises:
+            OSError: the connection is over.
+        """
+        while True:
+            if not self._out and self._changed:
+                attempts = list(self._changed)[:_NEWS_PER_FRAME]
+                for attempt in attempts:
+                    del self._changed[attempt]
+                self.send({"news": [status(attempt) for attempt in attempts]})
+            if not self._out and self._grew_due is not None and self._grew_due <= now:
+                self.send({"output": list(self._grew)})
+                self._grew.clear()
+                self._grew_at, self._grew_due = now, None
+            if not self._out:
+                break
+            try:
+                sent = self.connection.send(self._out)
+            except BlockingIOError:
+                break
+            del self._out[:sent]
+        return self._grew_due - now if self._grew_due is not None and not self._out else None
+
+    @property
+    def stuck(self) -> bool:
+        """It has not taken everything yet."""
+        return bool(self._out)
+
+
+class Clients:
+    """All connections."""
+
+    def __init__(self, epoll: select.epoll, gone: Callable[[Client], None]) -> None:
+        self._epoll = epoll
+        self._gone = gone
+        self._by_descriptor: dict[int, Client] = {}
+        self._due_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_descriptor)
+
+    def __contains__(self, descriptor: int) -> bool:
+        return descriptor in self._by_descriptor
+
+    def accept(self, listener: socket.socket) -> None:
+        """Take the connections that wait."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # gave up while waiting, or no descriptor is free: it will try again
+                return
+            connection.setblocking(False)
+            client = Client(connection)
+            self._by_descriptor[client.descriptor] = client
+            self._epoll.register(client.descriptor, select.EPOLLIN)
+
+    def receive(self, descriptor: int, handle: Callable[[Client, Message], None]) -> None:
+        """Handle what one of them has sent."""
+        client = self._by_descriptor[descriptor]
+        try:
+            messages = client.receive()
+            for message in messages or ():
+                handle(client, message)
+        except (WireError, KeyError, TypeError, ValueError, AttributeError):
+            messages = None  # no client of ours: hang up
+        if messages is None:
+            self._hang_up(client)
+
+    def changed(self, run: str, attempt: str) -> None:
+        """Tell all clients of a run."""
+        for client in self._by_descriptor.values():
+            if client.run == run:
+                client.changed(attempt)
+
+    def grew(self, key: tuple[str, str], run: str, first: bool) -> None:
+        """Tell those who watch."""
+        for client in self._by_descriptor.values():
+            if client.watches and client.run == run:
+                client.grew(key, first, time.monotonic())
+
+    def flush(self, status: Callable[[str], list[Any]]) -> float | None:
+        """Write to all; seconds until there is more to say."""
+        now = time.monotonic()
+        due: float | None = None
+        for client in list(self._by_descriptor.values()):
+            try:
+                wait = client.flush(status, now)
+            except OSError:
+                self._hang_up(client)
+                continue
+            self._epoll.modify(client.descriptor, select.EPOLLIN | (select.EPOLLOUT if client.stuck else 0))
+            if wait is not None:
+                due = wait if due is None else min(due, wait)
+        return due
+
+    def _hang_up(self, client: Client) -> None:
+        del self._by_descriptor[client.descriptor]
+        client.connection.close()
+        self._gone(client)

@@ -1,0 +1,269 @@
+"""What the supervisor knows of an attempt and its members."""
+
+from __future__ import annotations
+
+import socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainmaster.executors._clients import Client
+    from trainmaster.executors._outputs import Output
+
+QUEUED = "QUEUED"
+GRANTED = "GRANTED"
+RUNNING = "RUNNING"
+EXITED = "EXITED"
+UNKNOWN = "UNKNOWN"
+
+
+class Member:
+    """One process of a gang; ``script`` and ``env`` are dropped once it was started."""
+
+    __slots__ = (
+        "cwd",
+        "ended_at",
+        "env",
+        "error",
+        "essential",
+        "exit_code",
+        "gpu_ids",
+        "gpus",
+        "kills_before",
+        "lost",
+        "name",
+        "oom",
+        "output",
+        "pid",
+        "port_count",
+        "ports",
+        "script",
+        "signal",
+        "start_ticks",
+        "started_at",
+        "stopped",
+    )
+
+    def __init__(self, name: str, essential: bool) -> None:
+        self.name = name
+        self.essential = essential
+        self.script = ""
+        self.cwd = ""
+        self.env: dict[str, str] = {}
+        self.port_count = 0
+        self.ports: list[socket.socket] = []
+        self.gpus = 0
+        self.gpu_ids: tuple[str, ...] = ()
+        self.output: Output | None = None
+        self.kills_before = 0
+        self.start_ticks = 0
+        self.pid: int | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+        self.stopped = False
+        self.lost = False
+        self.oom = False
+        self.error = ""
+
+    @property
+    def alive(self) -> bool:
+        """It was started and has no exit record."""
+        return self.pid is not None and self.ended_at is None
+
+    @property
+    def failed(self) -> bool:
+        """It has ended, and not with exit code 0."""
+        return self.ended_at is not None and self.exit_code != 0
+
+    def status(self) -> list[Any]:
+        """As it goes over the wire and into the journal: the fields of `MemberStatus`, in order."""
+        return [
+            self.name,
+            self.pid,
+            self.started_at,
+            self.ended_at,
+            self.exit_code,
+            self.signal,
+            self.stopped,
+            self.lost,
+            self.oom,
+            self.error,
+        ]
+
+    def restore(self, status: list[Any]) -> None:
+        """The contrary of `status`."""
+        (
+            self.name,
+            self.pid,
+            self.started_at,
+            self.ended_at,
+            self.exit_code,
+            self.signal,
+            self.stopped,
+            self.lost,
+            self.oom,
+            self.error,
+        ) = status
+
+
+class Gang:
+    """One attempt.
+
+    Attributes:
+        client: who submitted it, None once it is of no use any more.
+        kill_at: monotonic time of the SIGKILL, None while nobody asked it to stop.
+        killed: SIGKILL was sent, so one that dies of it did not run out of memory.
+        sweeping: every member has ended, but other processes of it live.
+        ports: held or handed over to its members.
+        lost: its supervisor was killed; its processes may belong to anybody now.
+    """
+
+    __slots__ = (
+        "attempt",
+        "client",
+        "directory",
+        "ended_at",
+        "grace_s",
+        "hold",
+        "kill_at",
+        "kill_pause_s",
+        "killed",
+        "lost",
+        "members",
+        "phase",
+        "ports",
+        "run",
+        "sweeping",
+    )
+
+    def __init__(self, attempt: str, run: str, directory: str, grace_s: float, members: list[Member]) -> None:
+        self.attempt = attempt
+        self.run = run
+        self.directory = directory
+        self.grace_s = grace_s
+        self.members = members
+        self.client: Client | None = None
+        self.hold = False
+        self.phase = QUEUED
+        self.kill_at: float | None = None
+        self.kill_pause_s = 0.02
+        self.killed = False
+        self.sweeping = False
+        self.lost = False
+        self.ports: tuple[int, ...] = ()
+        self.ended_at: float | None = None
+
+    @classmethod
+    def from_request(cls, request: dict[str, Any], client: Client) -> Gang:
+        """A gang as `LocalExecutor` sends it."""
+        members = []
+        for each in request["members"]:
+            member = Member(each["name"], each["essential"])
+            member.script = each["script"]
+            member.cwd = each["cwd"]
+            member.env = each["env"]
+            member.port_count = each["ports"]
+            member.gpus = each["gpus"]
+            members.append(member)
+        gang = cls(request["attempt"], client.run, request["directory"], request["grace_s"], members)
+        gang.hold = request["hold"]
+        gang.client = client
+        return gang
+
+    def status(self) -> list[Any]:
+        """As it goes over the wire: the fields of `GangStatus`, in order."""
+        if self.phase in (QUEUED, UNKNOWN):
+            return [self.attempt, self.phase, [], {}, None, None]
+        ports: dict[str, list[int]] = {}
+        if self.phase == GRANTED:
+            ports = {each.name: [held.getsockname()[1] for held in each.ports] for each in self.members}
+        started = [each.started_at for each in self.members if each.started_at is not None]
+        return [
+            self.attempt,
+            self.phase,
+            [each.status() for each in self.members],
+            ports,
+            min(started, default=None),
+            self.ended_at,
+        ]
+
+    def hold_ports(self, taken: set[int]) -> None:
+        """Bind the loopback ports that its members asked for.
+
+        Raises:
+            OSError: there are none left.
+        """
+        for member in self.members:
+            while len(member.ports) < member.port_count:
+                held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                member.ports.append(held)
+                held.bind(("127.0.0.1", 0))
+                port = held.getsockname()[1]
+                if port in taken:  # of a gang that was launched but does not listen yet
+                    member.ports.pop().close()
+                else:
+                    taken.add(port)
+                    self.ports += (port,)
+
+    def release_ports(self) -> None:
+        """Let go of the ports, so that the members can bind them."""
+        for member in self.members:
+            for held in member.ports:
+                held.close()
+            member.ports.clear()
+
+    def start_record(self) -> dict[str, Any]:
+        """The journal line before its start; the environment is not in it."""
+        return {
+            "r": "start",
+            "attempt": self.attempt,
+            "run": self.run,
+            "directory": self.directory,
+            "grace_s": self.grace_s,
+            "members": [[member.name, member.essential] for member in self.members],
+        }
+
+    def pids_record(self) -> dict[str, Any]:
+        """The journal line after its start."""
+        pids = [[member.pid, member.start_ticks, member.started_at] for member in self.members]
+        return {"r": "pids", "attempt": self.attempt, "pids": pids}
+
+    def exit_record(self, index: int) -> dict[str, Any]:
+        """The journal line of a member's end."""
+        return {"r": "exit", "attempt": self.attempt, "member": index, "status": self.members[index].status()}
+
+    def end_record(self) -> dict[str, Any]:
+        """The journal line of its own end."""
+        return {"r": "end", "attempt": self.attempt, "ended_at": self.ended_at}
+
+    def records(self) -> list[dict[str, Any]]:
+        """All that the journal needs to know of it."""
+        if self.phase not in (RUNNING, EXITED):
+            return []
+        records = [self.start_record(), self.pids_record()]
+        ended = [index for index, member in enumerate(self.members) if member.ended_at is not None]
+        records += [self.exit_record(index) for index in ended]
+        if self.phase == EXITED:
+            records.append(self.end_record())
+        return records
+
+    @classmethod
+    def from_records(cls, records: list[dict[str, Any]]) -> Gang:
+        """The contrary of `records`."""
+        start = records[0]
+        members = [Member(name, essential) for name, essential in start["members"]]
+        gang = cls(start["attempt"], start["run"], start["directory"], start["grace_s"], members)
+        gang.phase = RUNNING
+        for record in records[1:]:
+            if record["r"] == "pids":
+                for member, (pid, ticks, started_at) in zip(members, record["pids"], strict=True):
+                    member.pid, member.start_ticks, member.started_at = pid, ticks, started_at
+            elif record["r"] == "exit":
+                members[record["member"]].restore(record["status"])
+            elif record["r"] == "end":
+                gang.phase = EXITED
+                gang.ended_at = record["ended_at"]
+        return gang

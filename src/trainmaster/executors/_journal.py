@@ -1,0 +1,148 @@
+"""What must survive the supervisor: which attempts were started and how their members ended.
+
+One JSON object per line, appended by one ``write`` per turn. Nothing is synced: it survives
+``kill -9`` of any process, not a power cut, after which no process lives either.
+
+==========  ==================================================================================
+start       before the first member is started: ``attempt run directory members grace_s``
+pids        after: ``pids``, one ``[pid, start_ticks, started_at]`` per member
+exit        a member ended: ``member`` (its place) and ``status`` (see `_gangs.Member.status`)
+end         no process of the attempt is left: ``ended_at``
+forget      the control process has stored these: ``attempts``
+==========  ==================================================================================
+"""
+
+# ruff: noqa: PTH104, PTH123, SIM105 - pathlib and contextlib would slow down the supervisor's start
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Record = dict[str, Any]
+
+COMPACT_BYTES = 1 << 20
+
+
+class Journal:
+    """An append-only file of records that is rewritten when most of it is of no use any more."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._pending: list[bytes] = []
+        self._descriptor = -1
+        self._size_bytes = 0
+        self._rewritten_bytes = 0
+
+    def replay(self) -> dict[str, list[Record]]:
+        """The records of every attempt that was not forgotten, oldest first; leaves a compact journal.
+
+        A torn last line (the machine or the disk gave up in it) is left out.
+        """
+        attempts = parse(_read(self.path))
+        self.rewrite([record for records in attempts.values() for record in records])
+        return attempts
+
+    def add(self, record: Record) -> None:
+        """Append at the next `flush`."""
+        self._pending.append(_line(record))
+
+    def flush(self) -> None:
+        """Write what was added.
+
+        Raises:
+            OSError: it cannot be written now; it stays pending for the next flush.
+        """
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError:
+            self._cut()
+            raise
+        if written < len(data):
+            self._cut()
+            raise OSError(28, "No space left on device", self.path)
+        self._size_bytes += written
+        self._pending.clear()
+
+    def write(self, record: Record) -> None:
+        """Append now, or not at all.
+
+        Raises:
+            OSError: it cannot be written, and will not be.
+        """
+        self._pending.append(_line(record))
+        try:
+            self.flush()
+        except OSError:
+            self._pending.pop()
+            raise
+
+    def is_large(self) -> bool:
+        """It is time to `rewrite` it."""
+        return self._size_bytes > COMPACT_BYTES + 2 * self._rewritten_bytes
+
+    def rewrite(self, records: list[Record]) -> None:
+        """Replace the whole journal, at once or not at all.
+
+        Raises:
+            OSError: it cannot be written; the old one stays.
+        """
+        data = b"".join([_line(record) for record in records] + self._pending)
+        new = self.path + ".new"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.rename(new, self.path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._size_bytes = self._rewritten_bytes = len(data)
+        self._pending.clear()
+
+    def _cut(self) -> None:
+        """Take half a line back, so that the next one does not continue it."""
+        try:
+            os.ftruncate(self._descriptor, self._size_bytes)
+        except OSError:
+            pass
+
+
+def parse(data: bytes) -> dict[str, list[Record]]:
+    """Records by attempt, without what was forgotten; unreadable lines are left out."""
+    attempts: dict[str, list[Record]] = {}
+    for line in data.split(b"\n"):
+        try:
+            record = json.loads(line)
+            if record["r"] == "forget":
+                for attempt in record["attempts"]:
+                    attempts.pop(attempt, None)
+            elif record["r"] == "start":
+                attempts[record["attempt"]] = [record]
+            else:
+                attempts[record["attempt"]].append(record)
+        except (ValueError, KeyError, TypeError):
+            continue  # torn by a full disk or a power cut
+    return attempts
+
+
+def _line(record: Record) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return b""

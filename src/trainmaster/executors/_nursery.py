@@ -1,0 +1,466 @@
+"""The life of gangs on this node: granted, started, watched, stopped, cleaned up after."""
+
+# ruff: noqa: PTH103, PTH118, SIM105 - pathlib and contextlib would slow down the supervisor's start
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from trainmaster.executors import _processes
+from trainmaster.executors._gangs import EXITED, GRANTED, QUEUED, RUNNING, UNKNOWN, Gang, Member
+from trainmaster.executors._slots import Slots, Ticket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from trainmaster.executors._clients import Client
+    from trainmaster.executors._journal import Journal
+    from trainmaster.executors._members import Spawner
+    from trainmaster.executors._outputs import Outputs
+
+#: What a member leaves behind when it ended gets at most this long between SIGTERM and SIGKILL.
+LEFTOVER_GRACE_S = 2.0
+#: How often to look whether left-over processes are gone, beside when we are told.
+SWEEP_PAUSE_S = 0.05
+_KILL_PAUSE_MAX_S = 1.0
+_OOM_AGE_S = 0.2
+_EXIT_BY_SIGKILL = 128 + signal.SIGKILL
+
+
+class Nursery:
+    """All gangs that were not forgotten.
+
+    Attributes:
+        gangs: by attempt.
+        grantable: something changed, so that `grant` may have something to do.
+    """
+
+    def __init__(
+        self,
+        home_id: str,
+        journal: Journal,
+        outputs: Outputs,
+        spawner: Spawner,
+        changed: Callable[[Gang], None],
+        note: Callable[[str], None],
+        subreaper: bool = True,
+    ) -> None:
+        self.gangs: dict[str, Gang] = {}
+        self.slots = Slots()
+        self.grantable = False
+        self._home_id = home_id
+        self._journal = journal
+        self._outputs = outputs
+        self._spawner = spawner
+        self._changed = changed
+        self._note = note
+        self._subreaper = subreaper
+        self._members: dict[int, tuple[Gang, int]] = {}
+        self._running = 0
+        self._closing: dict[str, Gang] = {}
+        self._sweep_at: float | None = None
+        self._oom_kills = _processes.oom_kills()
+        self._oom_read_at = time.monotonic()
+
+    # -- what clients ask for
+
+    def submit(self, client: Client, requests: list[dict[str, Any]]) -> None:
+        """Queue gangs that are not known yet."""
+        for request in requests:
+            if request["attempt"] in self.gangs:
+                continue
+            gang = Gang.from_request(request, client)
+            self.gangs[gang.attempt] = gang
+            gpus = sum(member.gpus for member in gang.members)
+            offered = self.slots.offers_gpus(gang.run)
+            if gpus > offered:
+                self._refuse(gang, f"needs {gpus} GPUs, this node offers {offered}; ask for fewer")
+                continue
+            ticket = Ticket(
+                gang.attempt, gang.run, request["slots"], request["group"], request["group_slots"], gpus
+            )
+            self.slots.add(ticket)
+            self.grantable = True
+
+    def launch(self, attempt: str, env: dict[str, dict[str, str]]) -> None:
+        """Start a gang that holds its slots."""
+        gang = self.gangs.get(attempt)
+        if gang is None or gang.phase != GRANTED:
+            return
+        for member in gang.members:
+            member.env.update(env.get(member.name, {}))
+        self._start(gang)
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        """Un-queue a gang or ask its processes to end."""
+        gang = self.gangs.get(attempt)
+        if gang is None:
+            return
+        if gang.phase in (QUEUED, GRANTED):
+            self._drop(gang)
+        elif gang.phase == RUNNING:
+            self._terminate(gang, grace_s)
+
+    def forget(self, attempts: Iterable[str]) -> None:
+        """Drop the exit records of gangs that ended."""
+        forgotten = [
+            attempt
+            for attempt in attempts
+            if (gang := self.gangs.get(attempt)) is not None and gang.phase == EXITED
+        ]
+        for attempt in forgotten:
+            del self.gangs[attempt]
+        if forgotten:
+            self._journal.add({"r": "forget", "attempts": forgotten})
+            self.flush()
+            if self._journal.is_large():
+                self._compact()
+
+    def drop_client(self, client: Client) -> None:
+        """Its control process is gone: what did not start yet never will."""
+        for gang in list(self.gangs.values()):
+            if gang.client is client:
+                gang.client = None
+                if gang.phase in (QUEUED, GRANTED):
+                    self._drop(gang)
+
+    def shut_down(self, grace_s: float) -> None:
+        """Stop everything."""
+        for gang in list(self.gangs.values()):
+            self.stop(gang.attempt, min(grace_s, gang.grace_s))
+
+    @property
+    def busy(self) -> bool:
+        """Processes of a gang live."""
+        return self._running > 0
+
+    # -- starting
+
+    def grant(self) -> None:
+        """Start, or let hold, all gangs for which there are slots now."""
+        self.grantable = False
+        while granted := self.slots.grant():
+            for ticket in granted:
+                gang = self.gangs[ticket.key]
+                gpu_ids = list(ticket.gpu_ids)
+                for member in gang.members:
+                    member.gpu_ids = tuple(gpu_ids[: member.gpus])
+                    del gpu_ids[: member.gpus]
+                if not gang.hold:
+                    self._start(gang)
+                    continue
+                try:
+                    gang.hold_ports(self._ports())
+                except OSError as error:
+                    gang.release_ports()
+                    self._refuse(gang, f"no free loopback port: {error.strerror}")
+                    continue
+                gang.phase = GRANTED
+                self._changed(gang)
+
+    def _ports(self) -> set[int]:
+        """Those of gangs that were granted, also of launched ones: they may not listen yet."""
+        return {port for gang in self.gangs.values() if gang.phase != EXITED for port in gang.ports}
+
+    def _start(self, gang: Gang) -> None:
+        gang.release_ports()
+        base = gang.client.env if gang.client else {}
+        gang.client = None
+        try:
+            # First of all: whoever comes after us must know that there may be processes of it.
+            self._journal.write(gang.start_record())
+        except OSError as error:
+            self._refuse(gang, f"cannot write {self._journal.path}: {error.strerror}; make room there")
+            return
+        gang.phase = RUNNING
+        self._running += 1
+        kills = self._oom_count()
+        failed: Member | None = None
+        for index, member in enumerate(gang.members):
+            if failed is None:
+                try:
+                    self._spawn(gang, member, base)
+                    member.kills_before = kills
+                    self._members[member.pid or 0] = (gang, index)
+                except OSError as error:
+                    failed = member
+                    member.error = _explain(error)
+            else:
+                member.error = f"not started, because {failed.name} could not be: {failed.error}"
+            member.script = ""
+            member.env = {}
+        self._journal.add(gang.pids_record())
+        if failed is not None:
+            now = time.time()
+            for index, member in enumerate(gang.members):
+                if member.error:
+                    member.ended_at = now
+                    self._journal.add(gang.exit_record(index))
+            if any(member.alive for member in gang.members):
+                self._terminate(gang, min(gang.grace_s, LEFTOVER_GRACE_S))
+            else:
+                self._finish(gang)
+        self._changed(gang)
+        self.flush()
+
+    def _spawn(self, gang: Gang, member: Member, base: dict[str, str]) -> None:
+        if "/" in member.name or not member.name:
+            raise OSError(22, "a member's name is no file name", member.name)
+        key = (gang.attempt, member.name)
+        path = os.path.join(gang.directory, member.name + ".log")
+        try:
+            output, writing = self._outputs.open(key, path)
+        except FileNotFoundError:
+            os.makedirs(gang.directory, exist_ok=True)
+            output, writing = self._outputs.open(key, path)
+        try:
+            self._spawner.spawn(gang, member, base, writing)
+        except OSError:
+            self._outputs.close(output)
+            raise
+        finally:
+            os.close(writing)
+        member.output = output
+
+    def _refuse(self, gang: Gang, reason: str) -> None:
+        """It cannot be started at all: every member gets an exit record that says why."""
+        self.slots.remove(gang.attempt)
+        self.grantable = True
+        now = time.time()
+        for member in gang.members:
+            member.error, member.ended_at = reason, now
+        gang.client = None
+        gang.phase = EXITED
+        gang.ended_at = now
+        for record in gang.records():
+            self._journal.add(record)
+        self._changed(gang)
+        self.flush()
+
+    def _drop(self, gang: Gang) -> None:
+        gang.release_ports()
+        self.slots.remove(gang.attempt)
+        self.grantable = True
+        del self.gangs[gang.attempt]
+        gang.phase = UNKNOWN
+        self._changed(gang)
+
+    # -- ending
+
+    def reap(self) -> None:
+        """Take the exits of all children that have ended."""
+        touched: dict[str, Gang] = {}
+        strays = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if not pid:
+                break
+            found = self._members.pop(pid, None)
+            if found is None:
+                strays = True
+                continue
+            gang, index = found
+            self._exited(gang, index, status)
+            touched[gang.attempt] = gang
+        for gang in touched.values():
+            self._after_exit(gang)
+        if self._sweep_at is not None and (touched or strays):
+            self.sweep(time.monotonic())
+        self.flush()
+
+    def _exited(self, gang: Gang, index: int, status: int) -> None:
+        member = gang.members[index]
+        member.ended_at = time.time()
+        if os.WIFSIGNALED(status):
+            member.signal = os.WTERMSIG(status)
+        else:
+            member.exit_code = os.WEXITSTATUS(status)
+        # bash says 137 when it was not itself the one that was killed
+        if not gang.killed and (member.signal == signal.SIGKILL or member.exit_code == _EXIT_BY_SIGKILL):
+            self._oom_read_at = 0.0
+            member.oom = self._oom_count() > member.kills_before
+        if member.output is not None:
+            self._outputs.drain(member.output)
+        self._journal.add(gang.exit_record(index))
+
+    def _after_exit(self, gang: Gang) -> None:
+        self._changed(gang)
+        if not any(member.alive for member in gang.members):
+            self._finish(gang)
+        elif gang.kill_at is None:
+            essential = [member for member in gang.members if member.essential]
+            # a server that falls over once the first worker is done tells nothing about the gang
+            serving = not any(member.exit_code == 0 for member in essential)
+            failed = any(member.failed and (member.essential or serving) for member in gang.members)
+            if failed or all(member.ended_at is not None for member in essential):
+                self._terminate(gang, gang.grace_s)
+
+    def _terminate(self, gang: Gang, grace_s: float) -> None:
+        now = time.monotonic()
+        if gang.kill_at is not None:
+            gang.kill_at = min(gang.kill_at, now + grace_s)
+            return
+        gang.kill_at = now + grace_s
+        self._closing[gang.attempt] = gang
+        for member in gang.members:
+            member.stopped = member.stopped or member.alive
+        if grace_s > 0:
+            self._signal(gang, signal.SIGTERM)
+
+    def _signal(self, gang: Gang, number: int) -> bool:
+        """Signal every process of a gang; whether there was any."""
+        pids = self._processes_of([gang])[gang.attempt]
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except OSError:
+                pass  # gone meanwhile, or another user's (sudo)
+        return bool(pids)
+
+    def _processes_of(self, gangs: list[Gang]) -> dict[str, list[int]]:
+        table = _processes.scan()
+        members = {pid: gang.attempt for pid, (gang, _) in self._members.items()}
+        everywhere = not self._subreaper or any(gang.lost for gang in gangs)
+        if everywhere:
+            for gang in gangs:
+                members.update(_recorded(gang, table))
+        owners = _processes.owners(table, members, self._home_id, everywhere)
+        found: dict[str, list[int]] = {gang.attempt: [] for gang in gangs}
+        for pid, attempt in owners.items():
+            if attempt in found:
+                found[attempt].append(pid)
+            elif not attempt and (owner := self._last_candidate(gangs, table[pid].start_ticks)):
+                found[owner].append(pid)
+        return found
+
+    def _last_candidate(self, gangs: list[Gang], start_ticks: int) -> str:
+        """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""
+        for gang in self.gangs.values():
+            if gang.phase == RUNNING and not gang.sweeping:
+                first = min((member.start_ticks for member in gang.members if member.pid), default=0)
+                if first <= start_ticks:
+                    return ""
+        return next((gang.attempt for gang in gangs if gang.sweeping), "")
+
+    def _finish(self, gang: Gang) -> None:
+        """Every member has an exit record; the gang ends when no process of it is left."""
+        if not gang.lost and self._subreaper and not _processes.has_orphans():
+            self._end(gang)
+            return
+        gang.sweeping = True
+        self._closing[gang.attempt] = gang
+        self._sweep_at = time.monotonic()
+
+    def sweep(self, now: float) -> None:
+        """End the gangs that have no processes any more; ask those that are left to go."""
+        gangs = [gang for gang in self._closing.values() if gang.sweeping]
+        self._sweep_at = now + SWEEP_PAUSE_S if gangs else None
+        if not gangs:
+            return
+        processes = self._processes_of(gangs)
+        for gang in gangs:
+            if not processes[gang.attempt]:
+                self._end(gang)
+            elif gang.kill_at is None:
+                gang.kill_at = now + min(gang.grace_s, LEFTOVER_GRACE_S)
+                self._signal(gang, signal.SIGTERM)
+
+    def _end(self, gang: Gang) -> None:
+        now = time.time()
+        for index, member in enumerate(gang.members):
+            if member.ended_at is None:  # only those of a supervisor that was killed
+                member.lost, member.ended_at = True, now
+                self._journal.add(gang.exit_record(index))
+            if member.output is not None:
+                self._outputs.close(member.output)
+                member.output = None
+        gang.phase = EXITED
+        gang.ended_at = max((member.ended_at or now for member in gang.members), default=now)
+        gang.ports = ()
+        self._running -= 1
+        self._closing.pop(gang.attempt, None)
+        self.slots.remove(gang.attempt)
+        self.grantable = True
+        self._journal.add(gang.end_record())
+        self._changed(gang)
+
+    # -- time
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due; seconds until the next thing is."""
+        for gang in list(self._closing.values()):
+            if gang.kill_at is not None and now >= gang.kill_at:
+                gang.killed = True
+                self._signal(gang, signal.SIGKILL)
+                gang.kill_at = now + gang.kill_pause_s  # again: it may have forked in that moment
+                gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
+        if self._sweep_at is not None and now >= self._sweep_at:
+            self.sweep(now)
+            self.flush()
+        due = [gang.kill_at for gang in self._closing.values() if gang.kill_at is not None]
+        if self._sweep_at is not None:
+            due.append(self._sweep_at)
+        return max(0.0, min(due) - now) if due else None
+
+    def living(self) -> dict[int, tuple[Gang, int]]:
+        """Members that run now, by process id."""
+        return self._members
+
+    def _oom_count(self) -> int:
+        now = time.monotonic()
+        if now - self._oom_read_at > _OOM_AGE_S:
+            self._oom_kills = _processes.oom_kills()
+            self._oom_read_at = now
+        return self._oom_kills
+
+    # -- the journal
+
+    def adopt(self, attempts: dict[str, list[dict[str, Any]]]) -> None:
+        """Take over what an earlier supervisor left: its records, and processes to be ended."""
+        for records in attempts.values():
+            gang = Gang.from_records(records)
+            self.gangs[gang.attempt] = gang
+            if gang.phase == RUNNING:
+                self._note(f"{gang.attempt}: the supervisor that started it was killed; ending what is left")
+                gang.lost = True
+                self._running += 1
+                self._finish(gang)
+
+    def flush(self) -> None:
+        """Write the journal."""
+        try:
+            self._journal.flush()
+        except OSError as error:
+            self._note(f"cannot write {self._journal.path}: {error.strerror}; will try again")
+
+    def _compact(self) -> None:
+        try:
+            self._journal.rewrite([record for gang in self.gangs.values() for record in gang.records()])
+        except OSError as error:
+            self._note(f"cannot rewrite {self._journal.path}: {error.strerror}")
+
+
+def _recorded(gang: Gang, table: _processes.Table) -> dict[int, str]:
+    """Members that the journal knows and that still live; a process id that was used again does not count."""
+    found = {}
+    for member in gang.members:
+        process = table.get(member.pid or 0)
+        if process is not None and process.start_ticks == member.start_ticks:
+            found[process.pid] = gang.attempt
+    return found
+
+
+def _explain(error: OSError) -> str:
+    where = f": {error.filename}" if error.filename else ""
+    hints = {
+        7: "; the script and its environment are larger than the kernel allows",
+        11: "; the limit of processes (ulimit -u) is reached",
+        24: "; the limit of open files (ulimit -n) is reached",
+    }
+    return f"cannot be started: {error.strerror}{where}{hints.get(error.errno or 0, '')}"

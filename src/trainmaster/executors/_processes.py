@@ -1,0 +1,177 @@
+"""Whose processes are these? One look at ``/proc``, never on the way of a task that ends cleanly.
+
+A process belongs to an attempt when it descends from one of its members. Members that ended
+leave their children to us (we are their subreaper); those are told by the marker variables in the
+environment they were started with, and failing that by their parent's.
+"""
+
+# ruff: noqa: PTH110, PTH123, PTH208 - pathlib would slow down the supervisor's start
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ATTEMPT_VARIABLE = "TRAINMASTER_ATTEMPT_ID"
+HOME_VARIABLE = "TRAINMASTER_HOME_ID"
+
+_WAIT_THIS_THREAD = 0x20000000  # __WNOTHREAD
+_SET_CHILD_SUBREAPER = 36
+
+
+class Process:
+    """One line of ``/proc/PID/stat``."""
+
+    __slots__ = ("cpu_ticks", "pid", "ppid", "rss_pages", "start_ticks", "zombie")
+
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        self.pid = pid
+        self.zombie = fields[0] in (b"Z", b"X")
+        self.ppid = int(fields[1])
+        self.cpu_ticks = sum(map(int, fields[11:15]))  # its own, and of its children that have ended
+        self.start_ticks = int(fields[19])
+        self.rss_pages = int(fields[21])
+
+
+Table = dict[int, Process]
+
+
+def read_process(pid: int) -> Process | None:
+    """One process, None when it is gone."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        data = os.read(descriptor, 4096)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    # the name in parentheses may hold anything, also ") R 1"
+    fields = data[data.rfind(b")") + 2 :].split()
+    return Process(pid, fields) if len(fields) > 21 else None
+
+
+def scan() -> Table:
+    """All processes of the node."""
+    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def marker(pid: int, home_id: str) -> str:
+    """The attempt that a process was started for, empty when none of this home."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:
+        return ""  # gone, or another user's
+    if f"{HOME_VARIABLE}={home_id}".encode() not in variables:
+        return ""
+    prefix = f"{ATTEMPT_VARIABLE}=".encode()
+    for variable in variables:
+        if variable.startswith(prefix):
+            return variable[len(prefix) :].decode("utf-8", "surrogateescape")
+    return ""
+
+
+def owners(
+    table: Table, members: Mapping[int, str], home_id: str, everywhere: bool = False
+) -> dict[int, str]:
+    """The attempt of each living process that has one; "" for orphans that tell nothing.
+
+    Args:
+        table: from `scan`.
+        members: attempt by process id of its living members.
+        home_id: see `marker`.
+        everywhere: look for markers outside our descendants too (after a supervisor was killed its
+            members belong to ``init``, or to whoever is a subreaper above).
+    """
+    own_pid = os.getpid()
+    found: dict[int, str | None] = {pid: attempt for pid, attempt in members.items() if pid in table}
+    found[own_pid] = None
+
+    def owner(process: Process) -> str | None:
+        chain = []
+        current: Process | None = process
+        while current is not None and current.pid not in found:
+            chain.append(current)
+            current = table.get(current.ppid)
+        inherited = found[current.pid] if current is not None else None
+        ours = current is not None and (current.pid == own_pid or inherited is not None)
+        for link in reversed(chain):
+            if not inherited and (ours or everywhere):
+                inherited = marker(link.pid, home_id) or ("" if ours else None)
+            found[link.pid] = inherited
+        return inherited
+
+    result: dict[int, str] = {}
+    for process in table.values():
+        attempt = owner(process)
+        if attempt is not None and not process.zombie:
+            result[process.pid] = attempt
+    return result
+
+
+def descent(table: Table, roots: Iterable[int]) -> dict[int, int]:
+    """For each process that is one of ``roots`` or descends from one: which."""
+    found: dict[int, int | None] = {pid: pid for pid in roots if pid in table}
+    for process in table.values():
+        chain = []
+        current: Process | None = process
+        while current is not None and current.pid not in found:
+            chain.append(current.pid)
+            current = table.get(current.ppid)
+        root = found[current.pid] if current is not None else None
+        found.update(dict.fromkeys(chain, root))
+    return {pid: root for pid, root in found.items() if root is not None}
+
+
+def has_orphans() -> bool:
+    """Whether any process was left to us by a member that ended; costs one system call.
+
+    Members are started by a thread of their own (see `_members.Spawner`), and the kernel gives
+    orphans to the main thread: so the children of the main thread are orphans and nothing else.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WAIT_THIS_THREAD)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def become_subreaper() -> bool:
+    """Have orphaned descendants given to us instead of to ``init``."""
+    try:
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (ImportError, OSError, AttributeError):
+        return False  # a Python without libffi: orphans are looked for everywhere then
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory, as far as we may know."""
+    total = 0
+    for path, prefix in _oom_counters():
+        try:
+            with open(path, "rb") as file:
+                for line in file:
+                    if line.startswith(prefix):
+                        total += int(line[len(prefix) :])
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def _oom_counters() -> list[tuple[str, bytes]]:
+    global _counters
+    if _counters is None:
+        _counters = [("/proc/vmstat", b"oom_kill "), ("/sys/fs/cgroup/memory.events", b"oom_kill ")]
+        _counters = [(path, prefix) for path, prefix in _counters if os.path.exists(path)]
+    return _counters
+
+
+_counters: list[tuple[str, bytes]] | None = None

@@ -1,0 +1,143 @@
+"""The nouns of the launchers: `Member`, `Gang` and the `Launcher` protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a gang and where it runs.
+
+    Attributes:
+        role: ``chief``, ``worker`` or ``ps``.
+        index: 0-based within its role.
+        host: address under which the other members reach it; members on one machine share it.
+        ports: free ports held for it on its host, as many as its launcher asked for.
+
+    >>> Member("worker", 0, "127.0.0.1", (29500,)).name
+    'worker-0'
+    """
+
+    role: str
+    index: int
+    host: str
+    ports: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``worker-0``: unique in its gang, and the name of its log."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The members of one attempt, in rank order; all of them run, or none.
+
+    What is "local" to a member goes by its host and not by `per_node`: four workers that were
+    meant for four nodes and run on one laptop share its disk and its cores, and must know it.
+
+    Attributes:
+        members: in rank order, at least one, each name once.
+        per_node: how many training processes the recipe wants on each node.
+
+    >>> workers = tuple(Member("worker", i, f"10.0.0.{1 + i // 2}", (29500 + i,)) for i in range(3))
+    >>> gang = Gang(workers, per_node=2)
+    >>> gang.world_size, gang.chief.name, gang.hosts
+    (3, 'worker-0', ('10.0.0.1', '10.0.0.2'))
+    >>> [(gang.rank(w), gang.node_rank(w), gang.local_rank(w), gang.local_world_size(w)) for w in workers]
+    [(0, 0, 0, 2), (1, 0, 1, 2), (2, 1, 0, 1)]
+    """
+
+    members: tuple[Member, ...]
+    per_node: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise ValueError("a gang needs at least one member")
+        if self.per_node < 1:
+            raise ValueError(f"per_node must be at least 1, not {self.per_node}")
+        names = [member.name for member in self.members]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two members of a gang have the same name: {', '.join(names)}")
+
+    @property
+    def world_size(self) -> int:
+        """How many members there are."""
+        return len(self.members)
+
+    @property
+    def chief(self) -> Member:
+        """The member with rank 0: its metrics and its output directory count."""
+        return self.members[0]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The machines, each once, in the order of their lowest rank."""
+        return tuple(dict.fromkeys(member.host for member in self.members))
+
+    def rank(self, member: Member) -> int:
+        """The member's place in the gang, from 0."""
+        return self.members.index(member)
+
+    def node_rank(self, member: Member) -> int:
+        """The place of the member's machine among `hosts`, from 0."""
+        return self.hosts.index(member.host)
+
+    def local_rank(self, member: Member) -> int:
+        """The member's place among those on its machine, from 0."""
+        return sum(other.host == member.host for other in self.members[: self.rank(member)])
+
+    def local_world_size(self, member: Member) -> int:
+        """How many members its machine runs."""
+        return sum(other.host == member.host for other in self.members)
+
+
+class Launcher(Protocol):
+    """Turns a gang into each member's environment. Pure: same gang in, same variables out.
+
+    A plug-in inherits from this class, is found through the entry point group
+    ``trainmaster.launchers`` (a class or function without arguments) and inherits
+    `trainmaster.testing.launcher_contract.LauncherContract` in its tests.
+
+    Attributes:
+        name: as in the recipe's ``framework``.
+    """
+
+    name: str
+
+    def ports_per_member(self, role: str) -> int:
+        """How many free ports to hold for each member of this role until it starts."""
+        return 0
+
+    def is_essential(self, role: str) -> bool:
+        """Whether the gang's success needs this role to end well.
+
+        Parameter servers serve until they are stopped, so nobody waits for them.
+        """
+        return role != "ps"
+
+    def environment(self, gang: Gang, member: Member) -> Mapping[str, str]:
+        """What the framework must find; it wins over the user's ``env`` and inherited variables.
+
+        Raises:
+            ValueError: the gang has not got the ports that `ports_per_member` asked for.
+        """
+        ...
+
+    def defaults(self, gang: Gang, member: Member) -> Mapping[str, str]:
+        """What is good to have; each is set only when neither ``env`` nor the caller has set it."""
+        return {}
+
+    def explain(self, log_tail: str) -> str:
+        """The cause and the fix, if the end of a failed member's log shows a known failure.
+
+        Args:
+            log_tail: the last few KB of the log as text.
+
+        Returns:
+            A sentence or two for the user; empty when nothing is recognised.
+        """
+        return ""

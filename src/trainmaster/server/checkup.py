@@ -1,0 +1,105 @@
+"""What `doctor` looks at: each finding says what was found and, if it is bad, what to do."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainmaster.control.layout import Home
+from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
+from trainmaster.server.summary import is_driven
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.store import Store, queries
+from trainmaster.volumes import ObjectStore
+
+LOW_DISK_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    what: str
+    found: str
+    ok: bool = True
+    advice: str = ""
+
+
+def checkup(home: Home) -> list[Finding]:
+    """Look at everything; never raises for what it finds."""
+    return [*_machine(), *_disk(home), *_database(home), *_store(home), *_supervisor(home)]
+
+
+def _machine() -> Iterator[Finding]:
+    capacity = detect_capacity()
+    gpus = f", {len(capacity.gpus)} GPUs" if capacity.gpus else ", no GPU"
+    yield Finding("machine", f"{capacity.cores} cores, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}")
+    yield Finding("python", f"{sys.version.split()[0]} at {sys.executable}")
+    for tool, needed_for in (("bash", "every command"), ("git", "code: a git URL")):
+        path = shutil.which(tool)
+        advice = "" if path else f"Install {tool}; it is needed for {needed_for}."
+        yield Finding(tool, path or "not found", bool(path) or tool != "bash", advice)
+
+
+def _disk(home: Home) -> Iterator[Finding]:
+    free = shutil.disk_usage(home.root).free
+    ok = free >= LOW_DISK_BYTES
+    yield Finding(
+        "home",
+        f"{home.root}, {free / 2**30:.1f} GiB free",
+        ok,
+        "" if ok else "Free some space, or move TRAINMASTER_HOME.",
+    )
+
+
+def _database(home: Home) -> Iterator[Finding]:
+    try:
+        store = Store(home.database_url)
+        runs = queries.runs(store)
+    except TrainmasterError as error:
+        yield Finding("database", str(error).splitlines()[0], ok=False, advice=error.hint)
+        return
+    orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row)]
+    yield Finding("database", f"{store.engine.url.render_as_string()}, {len(runs)} runs")
+    if orphaned:
+        yield Finding(
+            "runs",
+            f"nobody drives {', '.join(orphaned[:5])}",
+            advice="`trainmaster resume RUN` goes on, `cancel` ends.",
+        )
+    store.close()
+
+
+def _store(home: Home) -> Iterator[Finding]:
+    began = time.monotonic()
+    try:
+        objects = ObjectStore(home.store_url)
+        objects.put("doctor", b"probe")
+        objects.delete("doctor")
+    except (TrainmasterError, OSError) as error:
+        advice = (
+            error.hint
+            if isinstance(error, TrainmasterError)
+            else "Set TRAINMASTER_STORE to a place that you can write."
+        )
+        yield Finding("store", f"{home.store_url}: {str(error).splitlines()[0]}", ok=False, advice=advice)
+        return
+    yield Finding(
+        "store", f"{home.store_url}, write and delete took {1000 * (time.monotonic() - began):.0f} ms"
+    )
+
+
+def _supervisor(home: Home) -> Iterator[Finding]:
+    executor = LocalExecutor(home.root)
+    began = time.monotonic()
+    try:
+        executor.open("doctor", Capacity(slots=1), {})
+    except TrainmasterError as error:
+        yield Finding("supervisor", str(error).splitlines()[0], ok=False, advice=error.hint)
+        return
+    finally:
+        executor.close()
+    yield Finding("supervisor", f"answers after {1000 * (time.monotonic() - began):.0f} ms")

@@ -1,0 +1,265 @@
+"""`Service`: everything a user can do, for the command line now, for REST and the web on top of it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster.control.controller import Controller, Watcher
+from trainmaster.control.environment import base_environment, read_secrets
+from trainmaster.control.gangs import slots_of
+from trainmaster.control.layout import Home
+from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.preflight import check_machine, check_parts
+from trainmaster.control.workshop import Workshop
+from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
+from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store import Lease, NewRun, Store, queries
+from trainmaster.volumes import materialise, take_snapshot
+
+#: Called with the controller before it starts, so that signals can reach it.
+OnStart = Callable[[Controller], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """A run that this process holds the lease of and is about to drive."""
+
+    run: str
+    lease: Lease
+    recipe: Recipe
+    notes: list[str]
+
+
+class Service:
+    """One home and its database.
+
+    Args:
+        home: where things lie.
+
+    Raises:
+        StoreError: (every method) the database cannot be used.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        # The supervisor starts while the database is opened: both take a moment.
+        self._executor: LocalExecutor | None = None
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The database, opened at its first use."""
+        if self._store is None:
+            self._store = Store(self.home.database_url)
+        return self._store
+
+    def warm_up(self) -> None:
+        """Start what a run will need in the background; quick, and harmless if no run follows."""
+        if self._executor is None:
+            self._executor = LocalExecutor(self.home.root)
+            self._executor.start()
+
+    def close(self) -> None:
+        """Give back connections."""
+        if self._executor is not None:
+            self._executor.close()
+        if self._store is not None:
+            self._store.close()
+
+    # --- running -----------------------------------------------------------------------------
+
+    def check(self, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+        """Refuse what cannot run here, before anything starts; notes for the user.
+
+        Raises:
+            UsageError: naming each key at fault.
+        """
+        check_parts(recipe)
+        notes = check_machine(recipe, detect_capacity())
+        self._secrets(recipe, environ)
+        return notes
+
+    def start(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Session:
+        """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
+
+        Raises:
+            UsageError: it cannot run here; nothing was written.
+        """
+        notes = self.check(recipe, environ)
+        excluded = (self.home.root, self.home.cache)
+        snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
+        notes += snapshot.notes
+        for _ in range(100):
+            run = f"{recipe.name}-{secrets.token_hex(2)}"
+            if not self.home.run_directory(run).exists():
+                break
+        materialise(snapshot.path, self.home.code_directory(run))
+        lease = self.store.create_run(
+            NewRun(
+                id=run,
+                name=recipe.name,
+                recipe=recipe.model_dump_json(),
+                recipe_path=str(recipe_path.absolute()),
+                provider=recipe.provider,
+                code_path=str(snapshot.path),
+                store_url=self.home.store_url,
+                experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
+            ),
+            time.time(),
+        )
+        return Session(run, lease, recipe, notes)
+
+    def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
+        """Take over a run that nobody drives; all that did not succeed waits again.
+
+        Returns:
+            None if a living process drives it already: attach to it.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        row = self.store.run_row(run)
+        recipe = Recipe.model_validate_json(row["recipe"])
+        notes = self.check(recipe, environ)
+        lease = self.store.acquire(run, time.time())
+        if lease is None:
+            return None
+        if not (row["state"] == State.DONE and row["reason"] == EndReason.SUCCEEDED):
+            self.store.requeue(lease, time.time())
+            materialise(Path(row["code_path"]), self.home.code_directory(run))
+        return Session(run, lease, recipe, notes)
+
+    def drive(
+        self,
+        session: Session,
+        environ: Mapping[str, str],
+        watcher: Watcher | None = None,
+        on_start: OnStart | None = None,
+    ) -> None:
+        """Drive a run to its end.
+
+        Raises:
+            InterruptedByUser: its members were stopped; it can be resumed.
+            LeaseLostError: another process drives it now.
+            ExecutorError: the node cannot be reached.
+        """
+        recipe, run = session.recipe, session.run
+        machine = detect_capacity()
+        slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
+        self.warm_up()
+        executor = self._executor
+        assert executor is not None
+        base = base_environment(environ)
+        executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
+        controller = Controller(
+            store=self.store,
+            lease=session.lease,
+            board=load_board(self.store, run, recipe, slots),
+            workshop=Workshop(
+                home=self.home,
+                run=run,
+                recipe=recipe,
+                base=base,
+                secrets=self._secrets(recipe, environ),
+                find_models=lambda experiment, best: self.find_models(run, experiment, best),
+                slots=slots,
+            ),
+            executor=executor,
+            policies=load_policies(recipe),
+            watcher=watcher,
+        )
+        if on_start is not None:
+            on_start(controller)
+        try:
+            controller.run()
+        finally:
+            self.store.release(session.lease, time.time())
+
+    def cancel(self, run: str) -> bool:
+        """Ask for the end of a run. True if a living process drives it and will see to it.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        row = self.store.run_row(run)
+        if row["state"] == State.DONE:
+            return True
+        self.store.want_stop(run, EndReason.CANCELLED)
+        return is_driven(self.store.run_row(run))
+
+    def finish_cancelled(self, run: str, environ: Mapping[str, str]) -> None:
+        """Drive a run that nobody drives to its wanted end: stop what is left of it."""
+        lease = self.store.acquire(run, time.time())
+        if lease is None:
+            return
+        recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
+        self.drive(Session(run, lease, recipe, []), environ)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def resolve(self, text: str) -> str:
+        """The id of the run that the user means.
+
+        Raises:
+            NotFoundError: none, or several.
+        """
+        return resolve_run(self.store, text)
+
+    def status(self, run: str) -> dict[str, Any]:
+        """One run, as ``--json`` prints it."""
+        return run_summary(self.store, run)
+
+    def runs(self) -> dict[str, Any]:
+        """All runs, newest first."""
+        return runs_summary(self.store)
+
+    def is_driven(self, run: str) -> bool:
+        """True if a living process drives the run."""
+        return is_driven(self.store.run_row(run))
+
+    def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
+        """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
+
+        The goal is ``min`` for names that sound like a loss or an error, else ``max``.
+
+        Raises:
+            UsageError: no model has that metric.
+        """
+        found = queries.models(self.store, run, experiment)
+        if best is None:
+            return [(row["task"], row["uri"]) for row in found]
+        values = [(json.loads(row["metrics"]).get(best), row) for row in found]
+        numbers = [(float(v), row) for v, row in values if isinstance(v, int | float)]
+        if not numbers:
+            seen = sorted({key for row in found for key in json.loads(row["metrics"])})
+            raise UsageError(
+                f"no model of {experiment!r} has the metric {best!r}",
+                f"Metrics seen: {', '.join(seen) or 'none'}.",
+            )
+        smallest = any(word in best.lower() for word in ("loss", "error", "err", "perplexity"))
+        row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
+        return [(row["task"], row["uri"])]
+
+    # --- private ----------------------------------------------------------------------------
+
+    def _secrets(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        values: dict[str, dict[str, str]] = {}
+        missing: list[str] = []
+        for name, experiment in recipe.experiments.items():
+            values[name], absent = read_secrets(experiment.secrets, environ, self.home.secrets_file)
+            missing += [secret for secret in absent if secret not in missing]
+        if missing:
+            raise UsageError(
+                f"secrets: no value for {', '.join(missing)}",
+                f"Export it, or add a line NAME=VALUE to {self.home.secrets_file} (chmod 600).",
+            )
+        return values

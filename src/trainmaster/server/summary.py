@@ -1,0 +1,126 @@
+"""What `--json` prints: the state of runs as plain objects, the same for `run`, `resume` and `status`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import Any
+
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.control.board import RUNNING_STATES, tally
+from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store import Store, is_alive, queries
+
+#: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
+MAX_SHOWN_MODELS = 1000
+
+
+def run_summary(store: Store, run: str) -> dict[str, Any]:
+    """One run: state, counters, models.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    row = store.run_row(run)
+    experiments: dict[str, Any] = {}
+    counts: dict[str, list[RowMapping]] = {}
+    for found in store.tallies(run):
+        counts.setdefault(found["experiment"], []).append(found)
+    for experiment in store.experiment_rows(run):
+        shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
+        if experiment["message"]:
+            shown["message"] = experiment["message"]
+        shown["tasks"] = _tasks(experiment, counts.get(experiment["name"], []))
+        experiments[experiment["name"]] = shown
+    models = [
+        {
+            "experiment": m["experiment"],
+            "task": m["task"],
+            "uri": m["uri"],
+            "metrics": json.loads(m["metrics"]),
+        }
+        for m in queries.models(store, run)[:MAX_SHOWN_MODELS]
+    ]
+    return {
+        "run": run,
+        "state": row["state"],
+        "reason": row["reason"],
+        **({"message": row["message"]} if row["message"] else {}),
+        "seconds": round(run_seconds(row), 3),
+        "cost_usd": row["cost_usd"],
+        "experiments": experiments,
+        "models": models,
+    }
+
+
+def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:
+    """All runs, newest first."""
+    return {
+        "runs": [
+            {
+                "run": row["id"],
+                "state": row["state"],
+                "reason": row["reason"],
+                "created_at": row["created_at"],
+                "seconds": round(run_seconds(row), 3),
+                "cost_usd": row["cost_usd"],
+                "driven": is_driven(row),
+            }
+            for row in queries.runs(store, limit)
+        ]
+    }
+
+
+def run_seconds(row: RowMapping) -> float:
+    """How long a run has been driven, over all its sessions."""
+    if row["session_at"] is None:
+        return 0.0
+    if row["ended_at"] is not None:
+        end = row["ended_at"]
+    elif is_driven(row):
+        end = time.time()
+    else:
+        end = row["lease_expires_at"] or row["session_at"]
+    return float(row["earlier_s"] + max(0.0, min(end, time.time()) - row["session_at"]))
+
+
+def is_driven(row: RowMapping) -> bool:
+    """True if a living process drives the run."""
+    return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], time.time())
+
+
+def resolve_run(store: Store, text: str) -> str:
+    """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
+
+    Raises:
+        NotFoundError: none, or several.
+    """
+    ids = [row["id"] for row in queries.runs(store)]
+    if text in ids:
+        return text
+    if text == "latest" and ids:
+        return str(ids[0])
+    found = [run for run in ids if run.startswith(text)]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        raise NotFoundError(
+            f"several runs begin with {text!r}: {', '.join(found[:5])}", "Give more of the id."
+        )
+    raise NotFoundError(f"there is no run {text!r}", "`trainmaster status` lists the runs.")
+
+
+def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:
+    ended: Counter[EndReason] = Counter()
+    running = created = 0
+    for found in counts:
+        created += found["tasks"]
+        if found["state"] == State.DONE:
+            ended[EndReason(found["reason"])] += found["tasks"]
+        elif found["state"] in RUNNING_STATES:
+            running += found["tasks"]
+    rest = EndReason(experiment["rest_reason"]) if experiment["rest_reason"] else None
+    return tally(experiment["tasks_total"], ended, running=running, rest_reason=rest, created=created)

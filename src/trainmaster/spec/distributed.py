@@ -1,0 +1,110 @@
+"""How the processes of one training work together."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from trainmaster.spec.hardware import Hardware
+from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, integer, mapping_of, noun
+
+#: More processes than this in one gang are a slip.
+MAX_WORKERS: Final = 65536
+ROLES: Final = ("chief", "worker", "ps")
+
+_SPAN = re.compile(r"([0-9]{1,6})\s*\.\.\s*([0-9]{1,6})")
+_RIGHT: Final = "write a whole number of at least 1, auto, or a range such as 1..8"
+
+
+class Strategy(StrEnum):
+    """Who averages the gradients, and when."""
+
+    ALLREDUCE = "allreduce"
+    PS_SYNC = "ps-sync"
+    PS_ASYNC = "ps-async"
+
+    @property
+    def has_servers(self) -> bool:
+        """True for the strategies with parameter servers."""
+        return self is not Strategy.ALLREDUCE
+
+
+def _workers(node: Node, path: Path, problems: Problems) -> int | str:
+    if node.kind is Kind.SCALAR:
+        value = node.value
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_WORKERS:
+            return value
+        if value == "auto":
+            return "auto"
+        if match := _SPAN.fullmatch(node.text.strip()):
+            low, high = int(match[1]), int(match[2])
+            if 1 <= low < high <= MAX_WORKERS:
+                return f"{low}..{high}"
+            if low == high and 1 <= low <= MAX_WORKERS:
+                return low
+    raise problems.refuse(node, path, f"{node.describe()}; {_RIGHT}")
+
+
+class Distributed(Noun):
+    """A gang.
+
+    Attributes:
+        strategy: all-reduce, or parameter servers.
+        workers: training processes without parameter servers and chief: a number, ``auto``, or a span
+            ``1..8`` of which the advisor chooses.
+        parameter_servers: processes that hold the weights.
+        per_node: workers on each node; None is one per GPU, else 1.
+        hardware: what a role needs beyond the experiment's hardware.
+    """
+
+    strategy: Annotated[Strategy, Key("strategy", choice(*Strategy))] = Strategy.ALLREDUCE
+    workers: Annotated[int | str, Key("workers", _workers)] = "auto"
+    parameter_servers: Annotated[int, Key("parameter_servers", integer(0, MAX_WORKERS))] = 0
+    per_node: Annotated[int | None, Key("per_node", integer(1, 1024))] = None
+    hardware: Annotated[
+        dict[str, Hardware],
+        Key(
+            "hardware",
+            mapping_of(
+                noun(Hardware),
+                "write hardware by role",
+                name="|".join(ROLES),
+                what="a role is chief, worker or ps",
+            ),
+        ),
+    ] = Field(default={})
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        if "strategy" in node.entries and "strategy" not in values:
+            return
+        has_servers = Strategy(values.get("strategy", Strategy.ALLREDUCE)).has_servers
+        servers = (
+            values.setdefault("parameter_servers", int(has_servers))
+            if ("parameter_servers" not in node.entries or "parameter_servers" in values)
+            else None
+        )
+        where = node.entries.get("parameter_servers", node)
+        if servers == 0 and has_servers:
+            problems.add(where, (*path, "parameter_servers"), "0 with a ps strategy; write at least 1")
+        elif servers and not has_servers:
+            right = "leave it out, or choose strategy: ps-sync or ps-async"
+            problems.add(where, (*path, "parameter_servers"), f"{servers} with strategy allreduce; {right}")
+
+    @property
+    def is_flexible(self) -> bool:
+        """True if the number of workers is chosen later."""
+        return isinstance(self.workers, str)
+
+    @property
+    def worker_bounds(self) -> tuple[int, int | None]:
+        """Fewest and most workers; None is no limit."""
+        if isinstance(self.workers, int):
+            return self.workers, self.workers
+        low, _, high = self.workers.partition("..")
+        return (int(low), int(high)) if high else (1, None)

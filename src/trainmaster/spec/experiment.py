@@ -1,0 +1,294 @@
+"""A node of the workflow: one command, many tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from trainmaster.spec import template
+from trainmaster.spec.batch import Batch
+from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
+from trainmaster.spec.distributed import Distributed, Strategy
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.experiment_checks import check_experiment, lift_samples, read_framework
+from trainmaster.spec.habits import Checkpoint, Metrics, ProfilePlan
+from trainmaster.spec.hardware import Hardware
+from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.parameter import Parameter, read_parameter
+from trainmaster.spec.reading import (
+    Key,
+    Noun,
+    Path,
+    Problems,
+    duration,
+    integer,
+    list_of,
+    mapping_of,
+    noun,
+    pattern,
+    shell_script,
+    text,
+    verbatim,
+)
+from trainmaster.spec.role import Role
+from trainmaster.spec.search import Search
+from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
+from trainmaster.spec.values import ParameterValue, format_value
+
+_VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_VARIABLE_RIGHT: Final = "write a name of letters, digits and '_' that does not begin with a digit"
+
+read_env = mapping_of(verbatim, "write a mapping of variables", name=_VARIABLE, what=_VARIABLE_RIGHT)
+read_secrets = list_of(pattern(_VARIABLE, _VARIABLE_RIGHT), "write a list of names of variables")
+read_data = mapping_of(
+    noun(DataSource), "write NAME: {volume: V} or the like", name=_VARIABLE, what=_VARIABLE_RIGHT
+)
+_AFTER = list_of(pattern(EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT), "write a list of experiments", single=True)
+_PARAMETERS = mapping_of(
+    read_parameter, "write a mapping of parameters", name=_VARIABLE, what=_VARIABLE_RIGHT
+)
+
+
+class Experiment(Noun):
+    """What to run, how often, with what and on what.
+
+    Attributes:
+        name: its key under ``experiments``.
+        after: experiments to wait for, as written; see `depends_on`.
+        workers: most nodes (local: slots) that its tasks spread over; None is all there are.
+        distributed: how its processes work together; None is a single process.
+        framework: as written; see `launcher`.
+        container: image to run in.
+        hardware: what each node must have.
+        batch: examples per step.
+        steps: steps to train.
+        epochs: passes over the data.
+        examples: size of the data.
+        until: what ends the training early, such as ``accuracy >= 0.97``, in the user's words.
+        parameters: what the command's ``{{name}}`` can be.
+        samples: how many tasks to draw; None for the whole product.
+        search: who chooses parameters, and by which metric.
+        data: by name, the recipe's own included.
+        env: variables, the recipe's own included.
+        secrets: names of secret variables, the recipe's own included.
+        setup: bash script that prepares a node.
+        command: bash script of a task, a template.
+        checkpoint: how often checkpoints are taken; None where the recipe says nothing.
+        metrics: how metrics are read from the output; None tries common patterns.
+        retries: further attempts after a failure of the user's code.
+        timeout_s: seconds that an attempt may take; None is no limit.
+        grace_s: seconds between SIGTERM and SIGKILL.
+        profile: how it is measured for a quote.
+    """
+
+    name: str
+    after: Annotated[tuple[str, ...], Key("after", _AFTER)] = ()
+    workers: Annotated[int | None, Key("workers", integer(1))] = None
+    distributed: Annotated[Distributed | None, Key("distributed", noun(Distributed))] = None
+    framework: Annotated[str | None, Key("framework", read_framework)] = None
+    container: Annotated[str | None, Key("container", text("write an image's name"))] = None
+    hardware: Annotated[Hardware, Key("hardware", noun(Hardware))] = Hardware()
+    batch: Annotated[Batch | None, Key("batch", noun(Batch))] = None
+    steps: Annotated[int | None, Key("steps", integer(1))] = None
+    epochs: Annotated[int | None, Key("epochs", integer(1))] = None
+    examples: Annotated[int | None, Key("examples", integer(1))] = None
+    until: Annotated[str | None, Key("until", text("write a condition such as accuracy >= 0.97"))] = None
+    parameters: Annotated[dict[str, Parameter], Key("parameters", _PARAMETERS)] = Field(default={})
+    samples: Annotated[int | None, Key("samples", integer(1, MAX_TASKS))] = None
+    search: Annotated[Search | None, Key("search", noun(Search))] = None
+    data: Annotated[dict[str, DataSource], Key("data", read_data)] = Field(default={})
+    env: Annotated[dict[str, str], Key("env", read_env)] = Field(default={})
+    secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
+    setup: Annotated[str | None, Key("setup", shell_script)] = None
+    command: Annotated[str, Key("command", shell_script)] = ""
+    checkpoint: Annotated[Checkpoint | None, Key("checkpoint", noun(Checkpoint))] = None
+    metrics: Annotated[Metrics | None, Key("metrics", noun(Metrics))] = None
+    retries: Annotated[int, Key("retries", integer(0, 1_000_000))] = 0
+    timeout_s: Annotated[float | None, Key("timeout", duration())] = None
+    grace_s: Annotated[float, Key("grace", duration(may_be_zero=True))] = 20.0
+    profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
+
+    @classmethod
+    def prepare(cls, node: Node, path: Path, problems: Problems) -> Node:
+        """Move ``samples`` out of ``parameters`` (the other reading of Hyper's Figure 1)."""
+        if node.kind is not Kind.MAPPING or not node.entries:
+            right = "write a mapping with at least the key `command`, indented below the name"
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        return lift_samples(node, path, problems)
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        values["name"] = path[-1]
+        check_experiment(values, node, path, problems)
+
+    @property
+    def depends_on(self) -> tuple[str, ...]:
+        """Experiments that must have succeeded: ``after``, and those whose models are data."""
+        sources = (source.experiment for source in self.data.values())
+        return tuple(dict.fromkeys([*self.after, *(name for name in sources if name)]))
+
+    @property
+    def launcher(self) -> str:
+        """Name of the launcher: the framework's if one is given, else the strategy's.
+
+        A single process with a framework has that framework's launcher too: the variables of a world of
+        one do no harm, and the same script runs alone and in a gang. What is no framework that we know is
+        taken for a launcher's name (launchers can be plugged in).
+        """
+        if self.framework is not None:
+            return LAUNCHERS.get(self.framework.lower(), self.framework)
+        if self.distributed is None:
+            return "plain"
+        return "tensorflow" if self.distributed.strategy.has_servers else "torchrun"
+
+    def tasks(self, seed: int) -> TaskSpace:
+        """All tasks, none of them stored.
+
+        Args:
+            seed: the recipe's; the same seed gives the same tasks.
+        """
+        later = self.search is not None and self.search.chooses_later
+        return TaskSpace(self.parameters, self.samples, seed, chosen_later=later)
+
+    def members(self, workers: int | None = None) -> tuple[Role, ...]:
+        """The roles of a task's gang. One ``worker`` without ``distributed``.
+
+        Args:
+            workers: how many were chosen where the recipe leaves it open; its fewest if None.
+        """
+        if self.distributed is None:
+            return (Role("worker", 1, self.hardware),)
+        count = self._worker_count(workers)
+        has_chief = self.distributed.strategy is not Strategy.ALLREDUCE and self.launcher == "tensorflow"
+        counts = {"chief": int(has_chief), "ps": self.distributed.parameter_servers, "worker": count}
+        return tuple(
+            Role(
+                role, number, self._hardware_of(role), essential=role == ("chief" if has_chief else "worker")
+            )
+            for role, number in counts.items()
+            if number
+        )
+
+    def builtin_values(self, workers: int | None = None) -> dict[str, int]:
+        """Values of ``batch_per_worker``, ``batch_global``, ``steps`` and ``epochs``, those that are known.
+
+        ``steps`` follows from epochs, examples and the batch where it is not given: epochs x the steps of
+        one epoch, the last of which may be smaller.
+
+        Args:
+            workers: as for `members`.
+
+        Raises:
+            UsageError: the global batch cannot be shared evenly by so many workers.
+        """
+        values: dict[str, int] = {}
+        if self.batch is not None:
+            try:
+                total, each = self.batch.sizes(self._worker_count(workers))
+            except ValueError as error:
+                raise UsageError(
+                    f"experiment {self.name}: {error}", "Choose another number of workers."
+                ) from None
+            values |= {"batch_per_worker": each, "batch_global": total}
+            if self.epochs and self.examples:
+                values["steps"] = self.epochs * math.ceil(self.examples / total)
+        if self.steps is not None:
+            values["steps"] = self.steps
+        if self.epochs is not None:
+            values["epochs"] = self.epochs
+        return values
+
+    def script(self, values: Mapping[str, ParameterValue], workers: int | None = None) -> str:
+        """The command with every ``{{name}}`` replaced by its shell-quoted value.
+
+        Args:
+            values: of every parameter that the command names.
+            workers: as for `members`.
+
+        Raises:
+            UsageError: a value is missing, or contains a NUL byte.
+        """
+        texts = self._texts(values)
+        if "{{" in self.command:
+            texts |= {name: format_value(value) for name, value in self.builtin_values(workers).items()}
+        try:
+            return template.render(self.command, texts)
+        except KeyError as error:
+            raise UsageError(
+                f"experiment {self.name}: the command needs {error}, which has no value"
+            ) from None
+
+    def environment(self, values: Mapping[str, ParameterValue], workers: int | None = None) -> dict[str, str]:
+        """The variables that carry the values.
+
+        ``TRAINMASTER_PARAM_<NAME>``, and where they are known ``TRAINMASTER_BATCH_PER_WORKER``,
+        ``TRAINMASTER_BATCH_GLOBAL``, ``TRAINMASTER_STEPS`` and ``TRAINMASTER_EPOCHS``.
+
+        Args:
+            values: of the parameters.
+            workers: as for `members`.
+        """
+        variables = {f"TRAINMASTER_PARAM_{name.upper()}": text for name, text in self._texts(values).items()}
+        for name, value in self.builtin_values(workers).items():
+            variables[f"TRAINMASTER_{name.upper()}"] = format_value(value)
+        return variables
+
+    def summary(self) -> dict[str, Any]:
+        """What ``check --json`` shows of it."""
+        count = len(self.tasks(0))
+        return {
+            "after": list(self.depends_on),
+            "tasks": count,
+            "workers": self.workers,
+            "hardware": self.hardware.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
+            "distributed": None if self.distributed is None else self.distributed.model_dump(mode="json"),
+            "launcher": self.launcher,
+            "members": self._member_counts(),
+            "parameters": {
+                name: parameter.model_dump(mode="json", exclude_defaults=True, exclude={"texts"})
+                for name, parameter in self.parameters.items()
+            },
+            "samples": self.samples,
+            "search": None if self.search is None else self.search.model_dump(mode="json"),
+            "data": {
+                name: source.model_dump(mode="json", exclude_none=True) for name, source in self.data.items()
+            },
+            "retries": self.retries,
+            "timeout_s": self.timeout_s,
+        }
+
+    def _member_counts(self) -> dict[str, int | str]:
+        counts: dict[str, int | str] = {role.name: role.count for role in self.members()}
+        if self.distributed is not None:
+            counts["worker"] = self.distributed.workers
+        return counts
+
+    def _worker_count(self, workers: int | None) -> int:
+        if self.distributed is None:
+            return 1
+        fewest, most = self.distributed.worker_bounds
+        if workers is None:
+            return fewest
+        if workers < fewest or (most is not None and workers > most):
+            raise UsageError(
+                f"experiment {self.name}: {workers} workers, but the recipe says {self.distributed.workers}"
+            )
+        return workers
+
+    def _hardware_of(self, role: str) -> Hardware:
+        override = self.distributed.hardware.get(role) if self.distributed else None
+        return self.hardware.overridden_by(override) if override else self.hardware
+
+    def _texts(self, values: Mapping[str, ParameterValue]) -> dict[str, str]:
+        texts = {}
+        for name, value in values.items():
+            parameter = self.parameters.get(name)
+            texts[name] = format_value(value) if parameter is None else parameter.text(value)
+            if "\0" in texts[name]:
+                raise UsageError(f"experiment {self.name}: the value of {name} contains a NUL byte")
+        return texts

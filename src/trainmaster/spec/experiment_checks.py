@@ -1,0 +1,212 @@
+"""What is wrong with an experiment although every key by itself is right."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Any, Final
+
+from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.node import Kind, Node, nearest, place
+from trainmaster.spec.permutation import MAX_SIZE
+from trainmaster.spec.reading import Path, Problems, pattern, suggest
+from trainmaster.spec.task_space import MAX_TASKS
+from trainmaster.spec.template import Placeholder, placeholders
+
+#: Cannot be parameters: inside ``parameters`` they are keys.
+RESERVED_NAMES: Final = ("samples",)
+BUILTIN_NAMES: Final = ("batch_per_worker", "batch_global", "steps", "epochs")
+
+_BRACES = re.compile(r"\{\{")
+
+
+def read_framework(node: Node, path: Path, problems: Problems) -> str:
+    """Read a framework or a launcher's name; refuse a misspelt one and an image."""
+    right = f"write {', '.join(sorted(set(LAUNCHERS.values())))}, pytorch or the name of a launcher"
+    if node.kind is Kind.SCALAR and re.search(r"[/:]", node.text):
+        raise problems.refuse(node, path, f"{node.describe()}; an image goes beside it, as `container:`")
+    found: str = pattern(r"[A-Za-z][A-Za-z0-9_-]*", right)(node, path, problems)
+    if found.lower() not in LAUNCHERS and (near := nearest(found, list(LAUNCHERS))):
+        raise problems.refuse(node, path, f"unknown framework '{found}'; did you mean '{near}'?")
+    return found
+
+
+def lift_samples(node: Node, path: Path, problems: Problems) -> Node:
+    """Move ``samples`` from inside ``parameters`` to beside it."""
+    parameters = node.entries.get("parameters")
+    if parameters is None or parameters.kind is not Kind.MAPPING or "samples" not in parameters.entries:
+        return node
+    inner = parameters.entries["samples"]
+    outer = node.entries.get("samples")
+    if outer is not None and outer.text != inner.text:
+        message = f"{inner.describe()}, but {outer.describe()} beside `parameters`; give `samples` once"
+        problems.add(inner, (*path, "parameters", "samples"), message)
+    entries = {name: child for name, child in parameters.entries.items() if name != "samples"}
+    keys = {name: key for name, key in parameters.keys.items() if name != "samples"}
+    return replace(
+        node,
+        entries={
+            "samples": inner,
+            **node.entries,
+            "parameters": replace(parameters, entries=entries, keys=keys),
+        },
+        keys={"samples": parameters.keys["samples"], **node.keys},
+    )
+
+
+def check_experiment(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    """Note what does not fit together. ``values`` has the keys that could be read, by field name."""
+    _check_names(values, node, path, problems)
+    _check_tasks(values, node, path, problems)
+    _check_batch(values, node, path, problems)
+    _check_search(values, node, path, problems)
+    _check_template(values, node, path, problems)
+    for name in values.get("secrets", ()):
+        if name in values.get("env", {}):
+            where = node.entries["env"].keys[name]
+            problems.add(where, (*path, "env", name), f"'{name}' is in `secrets` too; leave it out here")
+
+
+def _check_names(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    for section in ("parameters", "data"):
+        parent = node.entries.get(section)
+        upper: dict[str, str] = {}
+        for name, key in parent.keys.items() if parent is not None else ():
+            where = (*path, section, name)
+            if name.upper() in upper:
+                variable = "TRAINMASTER_" + ("PARAM_" if section == "parameters" else "DATA_") + name.upper()
+                message = (
+                    f"'{name}' and '{upper[name.upper()]}' would share the variable {variable}; rename one"
+                )
+                problems.add(key, where, message)
+            upper[name.upper()] = name
+            if section == "parameters" and name in _builtins(node):
+                problems.add(key, where, f"the name '{name}' is taken by a key of the experiment; rename one")
+
+
+def _builtins(node: Node) -> list[str]:
+    """Names of the built-in values that a recipe's keys give."""
+    given = {key for key in node.entries if not node.entries[key].is_null}
+    names = ["batch_per_worker", "batch_global"] if "batch" in given else []
+    if "steps" in given or {"batch", "epochs", "examples"} <= given:
+        names.append("steps")
+    return [*names, "epochs"] if "epochs" in given else names
+
+
+def _check_tasks(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    parameters = values.get("parameters")
+    if not parameters:
+        return
+    parent = node.entries["parameters"]
+    combinations = math.prod(
+        parameter.count for parameter in parameters.values() if not parameter.is_continuous
+    )
+    if "samples" not in node.entries:
+        for name, parameter in parameters.items():
+            if parameter.is_continuous:
+                right = "add `samples: n` to draw n values, or `step` to list them"
+                problems.add(
+                    parent.entries[name],
+                    (*path, "parameters", name),
+                    f"a continuous range without samples; {right}",
+                )
+        if combinations > MAX_TASKS:
+            found = f"{combinations:,}" if combinations < 10**18 else "more than 10^18"
+            message = f"a product of {found} tasks; add `samples: n`, at most {MAX_TASKS:,}"
+            problems.add(parent, (*path, "parameters"), message)
+    elif combinations > MAX_SIZE:
+        message = (
+            "a product of more than 10^18 combinations; leave out a `step` to draw from the continuous range"
+        )
+        problems.add(parent, (*path, "parameters"), message)
+
+
+def _check_batch(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    batch, distributed = values.get("batch"), values.get("distributed")
+    if distributed is None:
+        return
+    if distributed.is_flexible:
+        missing = [] if "batch" in node.entries else ["`batch`"]
+        if not {"steps", "epochs", "examples", "until"} & set(node.entries):
+            missing.append("a length (`steps`, or `epochs` and `examples`)")
+        if missing:
+            where = node.entries["distributed"]
+            where = where.entries.get("workers", where)
+            found = f"workers: {distributed.workers} without {' and '.join(missing)}"
+            right = "add it, else another number of workers would silently change what is trained"
+            problems.add(where, (*path, "distributed", "workers"), f"{found}; {right}")
+    elif batch is not None and batch.total is not None and batch.total % distributed.workers:
+        where = node.entries["batch"].entries["global"]
+        found = f"{batch.total} cannot be shared evenly by {distributed.workers} workers"
+        right = f"write a multiple of {distributed.workers}, or per_worker"
+        problems.add(where, (*path, "batch", "global"), f"{found}; {right}")
+
+
+def _check_search(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    search = values.get("search")
+    if search is None:
+        return
+    where = (*path, "search")
+    if "parameters" not in node.entries:
+        problems.add(node.entries["search"], where, "a search without `parameters`; name what to look for")
+    elif search.chooses_later and "samples" not in node.entries:
+        message = f"sampler {search.sampler} without `samples`; write how many tasks to try"
+        problems.add(node.entries["search"], where, message)
+
+
+def _check_template(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    parent = node.entries.get("parameters")
+    known = [*(parent.entries if parent is not None else ()), *_builtins(node)]
+    for placeholder, script, line, where in _placeholders_of(values, "command", node, path):
+        at = _place(script, line, placeholder)
+        if placeholder.refusal:
+            problems.add(line, where, placeholder.refusal, place=at)
+        elif placeholder.name not in known:
+            right = suggest(placeholder.name, known)
+            if placeholder.name in BUILTIN_NAMES:
+                needs = "`batch`" if placeholder.name.startswith("batch") else f"`{placeholder.name}`"
+                right = f"it is known where the experiment has the key {needs}"
+            problems.add(line, where, f"undefined {{{{{placeholder.name}}}}}; {right}", place=at)
+    for placeholder, script, line, where in _placeholders_of(values, "setup", node, path):
+        if placeholder.name in known:
+            message = (
+                f"{{{{{placeholder.name}}}}} in `setup`; it runs once per node, before any task: leave it out"
+            )
+            problems.add(line, where, message, place=_place(script, line, placeholder))
+
+
+def _placeholders_of(
+    values: dict[str, Any], key: str, node: Node, path: Path
+) -> list[tuple[Placeholder, str, Node, Path]]:
+    """Each placeholder with the text, the node and the path of the list item or scalar it stands in."""
+    if key not in values or key not in node.entries:
+        return []
+    parent = node.entries[key]
+    lines = parent.items if parent.kind is Kind.LIST else [parent]
+    found: list[tuple[Placeholder, str, Node, Path]] = []
+    start = 0
+    whole = placeholders(values[key])
+    for index, line in enumerate(lines):
+        end = start + len(line.text)
+        where = (*path, key, str(index)) if parent.kind is Kind.LIST else (*path, key)
+        for item in whole:
+            if start <= item.start < end:
+                moved = Placeholder(item.name, item.start - start, item.end - start, item.refusal)
+                found.append((moved, line.text, line, where))
+        start = end + 1
+    return found
+
+
+def _place(script: str, line: Node, placeholder: Placeholder) -> tuple[int, int] | None:
+    """Where a placeholder stands in the file: the n-th ``{{`` of the value is the n-th of its source.
+
+    Folding, quoting and indentation change offsets, but hardly ever the order of the braces; where they do
+    (escapes that write braces), the beginning of the value must do.
+    """
+    in_value = [match.start() for match in _BRACES.finditer(script)]
+    in_source = [match.start() for match in _BRACES.finditer(line.source)]
+    if len(in_value) != len(in_source) or placeholder.start not in in_value:
+        return None
+    row, column = place(line.source, in_source[in_value.index(placeholder.start)])
+    return line.line + row - 1, column + (line.column - 1 if row == 1 else 0)

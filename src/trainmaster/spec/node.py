@@ -1,0 +1,326 @@
+"""The recipe as a tree of nodes, each with its place in the file and its text as written.
+
+Only the events of ruamel.yaml are used: no tag ever constructs an object, numbers keep their source
+text (``3.10`` stays ``3.10``), and what could exhaust memory or the stack is refused while reading.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.spec.errors import Mistake, RecipeError
+
+if TYPE_CHECKING:
+    from ruamel.yaml.events import Event
+
+#: A recipe names code and data, it does not contain them.
+MAX_RECIPE_BYTES: Final = 1 << 20
+#: How deep lists and mappings may be nested; the key table needs 7.
+MAX_DEPTH: Final = 32
+#: How many nodes all aliases together may stand for.
+MAX_ALIAS_NODES: Final = 10_000
+#: A number with more characters than this is no number anybody means.
+MAX_NUMBER_CHARACTERS: Final = 100
+
+Scalar = None | bool | int | float | str
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
+_DECIMAL = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NON_FINITE = re.compile(r"([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_UNREPRESENTABLE = re.compile("[\0\ud800-\udfff]")
+_CONSTANTS: Final[dict[str, bool | None]] = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    "true": True,
+    "True": True,
+    "TRUE": True,
+    "false": False,
+    "False": False,
+    "FALSE": False,
+}
+
+
+class Kind(Enum):
+    """What a node is."""
+
+    SCALAR = "scalar"
+    LIST = "list"
+    MAPPING = "mapping"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value in the recipe.
+
+    Attributes:
+        kind: which of the following attributes are filled.
+        line: 1-based.
+        column: 1-based.
+        text: a scalar's text, unescaped and unfolded.
+        plain: a scalar is written without quotes, so it may be a number, true, false or null.
+        items: a list's values.
+        entries: a mapping's values by key, in order.
+        keys: a mapping's keys as nodes.
+        source: the text between the first and the last character in the file.
+        size: how many nodes it stands for, itself and those behind aliases included.
+        via: the ``--set`` text it came from, else empty.
+    """
+
+    kind: Kind
+    line: int
+    column: int
+    text: str = ""
+    plain: bool = False
+    items: list[Node] = field(default_factory=list)
+    entries: dict[str, Node] = field(default_factory=dict)
+    keys: dict[str, Node] = field(default_factory=dict)
+    source: str = ""
+    size: int = 1
+    via: str = ""
+
+    @property
+    def is_null(self) -> bool:
+        """True for ``null``, ``~`` and a value left out."""
+        return self.kind is Kind.SCALAR and self.value is None
+
+    @property
+    def value(self) -> Scalar:
+        """A scalar's value by the core schema of YAML 1.2 (``on`` and ``yes`` are texts)."""
+        return resolve(self.text) if self.plain else self.text
+
+    def describe(self) -> str:
+        """What was found, in YAML terms, for messages."""
+        if self.kind is Kind.LIST:
+            return "a list" if self.items else "an empty list"
+        if self.kind is Kind.MAPPING:
+            return "a mapping" if self.entries else "an empty mapping"
+        value = self.value
+        if value is None:
+            return "nothing"
+        shown = self.text if len(self.text) <= 60 else self.text[:57] + "..."
+        if isinstance(value, bool):
+            return shown
+        return f"the text {shown!r}" if isinstance(value, str) else f"the number {shown}"
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        yield self
+        for child in [*self.items, *self.entries.values()]:
+            yield from child.walk()
+
+
+def resolve(text: str) -> Scalar:
+    """Read an unquoted scalar by the core schema of YAML 1.2.
+
+    >>> [resolve(text) for text in ("12", "1e3", "0x10", "yes", "true", "~", "1-2")]
+    [12, 1000.0, 16, 'yes', True, None, '1-2']
+    """
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if len(text) > MAX_NUMBER_CHARACTERS or text[0] not in "+-.0123456789":
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    if _OCTAL.fullmatch(text):
+        return int(text[2:], 8)
+    if _HEXADECIMAL.fullmatch(text):
+        return int(text[2:], 16)
+    if match := _NON_FINITE.fullmatch(text):
+        return float("nan") if match[1] is None else float(f"{match[1]}inf")
+    return text
+
+
+def compose(text: str, file: str) -> Node:
+    """Read YAML text into nodes.
+
+    Args:
+        text: the whole file.
+        file: its name in messages.
+
+    Raises:
+        RecipeError: it is not YAML, or YAML of a kind that recipes do without.
+    """
+    return _Composer(text, file).document()
+
+
+class _Composer:
+    """Builds nodes from parser events. One use."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self._text = text
+        self._file = file
+        self._mistakes: list[Mistake] = []
+        self._anchors: dict[str, Node] = {}
+        self._alias_nodes = 0
+
+    def document(self) -> Node:
+        self._refuse_control_characters()
+        from ruamel.yaml import YAML  # only those who read a recipe pay for it
+        from ruamel.yaml.error import MarkedYAMLError
+
+        try:
+            events = YAML(typ="safe", pure=True).parse(self._text)
+            node = self._read(events)
+        except RecipeError:
+            raise
+        except MarkedYAMLError as error:
+            raise self._not_yaml(error) from None
+        except Exception as error:  # noqa: BLE001 - ruamel's scanner raises what it likes for odd escapes
+            raise self._error(1, 1, f"not readable as YAML ({error}); see https://yaml.org") from None
+        if self._mistakes:
+            raise RecipeError(self._file, self._mistakes)
+        return node
+
+    def _read(self, events: Iterator[Event]) -> Node:
+        node: Node | None = None
+        for event in events:
+            name = type(event).__name__
+            if name == "DocumentStartEvent":
+                if node is not None:
+                    raise self._at(event, "a second document; a recipe is one YAML document")
+                node = None
+            elif name in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
+                continue
+            else:
+                node = self._node(event, events, 0)
+        if node is None or node.is_null:
+            raise self._error(1, 1, "an empty file; a recipe is a mapping with the key `experiments`")
+        return node
+
+    def _node(self, event: Event, events: Iterator[Event], depth: int) -> Node:
+        name = type(event).__name__
+        anchor = getattr(event, "anchor", None)
+        if name == "AliasEvent":
+            return self._alias(event, str(anchor))
+        if depth > MAX_DEPTH:
+            raise self._at(event, f"nested more than {MAX_DEPTH} levels deep; recipes are flat")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            written = str(tag).replace("tag:yaml.org,2002:", "!!")
+            raise self._at(event, f"a YAML tag '{written}'; recipes have no tags: leave it out")
+        mark = event.start_mark
+        node = Node(Kind.SCALAR, mark.line + 1, mark.column + 1)
+        if name == "SequenceStartEvent":
+            node.kind = Kind.LIST
+            while type(event := next(events)).__name__ != "SequenceEndEvent":
+                node.items.append(self._node(event, events, depth + 1))
+            node.size += sum(item.size for item in node.items)
+        elif name == "MappingStartEvent":
+            node.kind = Kind.MAPPING
+            while type(event := next(events)).__name__ != "MappingEndEvent":
+                self._entry(node, event, events, depth + 1)
+        else:
+            scalar: Any = event
+            node.text = scalar.value
+            node.plain = scalar.style is None
+            node.source = self._text[mark.index : event.end_mark.index] if node.text else ""
+            if _UNREPRESENTABLE.search(node.text):
+                raise self._at(
+                    event, "an escaped NUL or half a surrogate pair; neither programs nor files take it"
+                )
+        if anchor is not None:
+            self._anchors[str(anchor)] = node
+        return node
+
+    def _entry(self, mapping: Node, event: Event, events: Iterator[Event], depth: int) -> None:
+        key = self._node(event, events, depth)
+        value = self._node(next(events), events, depth)
+        mapping.size += key.size + value.size
+        if value.is_null and not value.source and value is not key:
+            # The parser places what is left out at the next token, lines below: its key is where people look.
+            value.line, value.column = key.line, key.column
+        if key.kind is not Kind.SCALAR:
+            self._add(key, f"{key.describe()} as a key; a key is a text")
+        elif key.text == "<<" and key.plain:
+            self._add(key, "a merge key '<<'; it is no part of YAML 1.2: write the keys out")
+        elif key.text in mapping.keys:
+            first = mapping.keys[key.text]
+            where = f"line {first.line}, column {first.column}"
+            self._add(key, f"a second key '{key.text}'; it was given before, at {where}: keep one of them")
+        else:
+            mapping.keys[key.text] = key
+            mapping.entries[key.text] = value
+
+    def _alias(self, event: Event, anchor: str) -> Node:
+        node = self._anchors.get(anchor)
+        if node is None:
+            raise self._at(
+                event, f"an alias '*{anchor}' without an anchor before it; define '&{anchor}' first"
+            )
+        self._alias_nodes += node.size
+        if self._alias_nodes > MAX_ALIAS_NODES:
+            raise self._at(
+                event, f"aliases that stand for more than {MAX_ALIAS_NODES} values; write them out"
+            )
+        return node
+
+    def _refuse_control_characters(self) -> None:
+        if match := re.search(
+            r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", self._text
+        ):
+            line, column = place(self._text, match.start())
+            what = "a NUL byte" if match[0] == "\0" else f"the control character {match[0]!r}"
+            raise self._error(line, column, f"{what}; a recipe is a text file")
+
+    def _not_yaml(self, error: Any) -> RecipeError:  # noqa: ANN401 - ruamel's marks are not typed
+        mark = error.problem_mark or error.context_mark
+        if "end of stream" in str(error.problem) and error.context_mark is not None:
+            mark = error.context_mark  # where the quote was opened, not where the file ends
+        problem = " ".join(str(error.problem or error).split())
+        if mark is None:
+            return self._error(1, 1, f"not YAML: {problem}")
+        line, column = mark.line + 1, mark.column + 1
+        lines = self._text.split("\n")
+        start = lines[mark.line] if mark.line < len(lines) else ""
+        indent = start[: len(start) - len(start.lstrip())]
+        if "\t" in indent:
+            return self._error(line, indent.index("\t") + 1, "a tab was found; indent with spaces")
+        if "'\\t'" in problem:
+            return self._error(line, column, "a tab was found; use spaces")
+        context = f" {error.context}" if error.context else ""
+        return self._error(
+            line, column, f"not YAML: {problem}{context}; check quotes, colons and indentation"
+        )
+
+    def _add(self, node: Node, message: str) -> None:
+        self._mistakes.append(Mistake(node.line, node.column, "", message))
+
+    def _at(self, event: Event, message: str) -> RecipeError:
+        return self._error(event.start_mark.line + 1, event.start_mark.column + 1, message)
+
+    def _error(self, line: int, column: int, message: str) -> RecipeError:
+        return RecipeError(self._file, [*self._mistakes, Mistake(line, column, "", message)])
+
+
+def place(text: str, index: int) -> tuple[int, int]:
+    r"""Line and column, both 1-based, of a character.
+
+    >>> place("ab\ncd", 4)
+    (2, 2)
+    """
+    before = text[:index]
+    return before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """The known word most like a misspelt one, or None.
+
+    >>> nearest("hardwear", ["hardware", "samples"])
+    'hardware'
+    """
+    import difflib  # only mistakes need it
+
+    lowered = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.6)
+    return lowered[found[0]] if found else None

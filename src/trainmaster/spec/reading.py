@@ -1,0 +1,366 @@
+"""From nodes to models: every model names its keys and how to read them, once, in its fields.
+
+A field's ``Annotated`` metadata carries a `Key`: the name in the recipe and a reader. `read_noun` walks
+a mapping by these keys, so the models are the only schema there is. A reader adds what is wrong to
+`Problems` and raises `Refused`; whoever can go on without the value catches it, so that all mistakes of
+a recipe are found in one go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from trainmaster.spec.errors import Mistake
+from trainmaster.spec.node import Kind, Node, nearest
+from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
+
+T = TypeVar("T")
+Path = tuple[str, ...]
+
+_MAX_TEXT_IN_MESSAGE: Final = 60
+
+
+class Refused(Exception):  # noqa: N818 - never leaves this package
+    """A value was wrong and the mistake was noted."""
+
+
+class Problems:
+    """The mistakes found so far."""
+
+    def __init__(self) -> None:
+        self.mistakes: list[Mistake] = []
+
+    def add(self, node: Node, path: Path, message: str, *, place: tuple[int, int] | None = None) -> None:
+        """Note a mistake at a node, or at a place within it."""
+        line, column = place or (node.line, node.column)
+        if node.via:
+            message = f"{message} (given by --set {node.via})"
+        mistake = Mistake(line, column, ".".join(path), message)
+        if mistake not in self.mistakes:
+            self.mistakes.append(mistake)
+
+    def refuse(self, node: Node, path: Path, message: str) -> Refused:
+        """Note a mistake and make the exception to raise."""
+        self.add(node, path, message)
+        return Refused()
+
+    @contextmanager
+    def goes_on(self) -> Iterator[None]:
+        """Go on after a value that was refused."""
+        try:
+            yield
+        except Refused:
+            return
+
+
+Reader = Callable[[Node, Path, Problems], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """How a field is written in the recipe.
+
+    Attributes:
+        name: the key.
+        read: how to read its value.
+        required: what to say when it is missing; empty if it may be.
+    """
+
+    name: str
+    read: Reader
+    required: str = ""
+
+
+class Noun(BaseModel):
+    """Base of all models: frozen, and strict about its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    @classmethod
+    def prepare(cls, node: Node, path: Path, problems: Problems) -> Node:
+        """Turn other ways of writing it into the mapping that the keys describe."""
+        if node.kind is not Kind.MAPPING:
+            example = ", ".join(key.name for _, key in keys_of(cls))
+            raise problems.refuse(node, path, f"{node.describe()}; write a mapping with the keys {example}")
+        return node
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+        """Check fields against each other; ``values`` has those that were given, by field name."""
+
+
+N = TypeVar("N", bound=Noun)
+
+_KEYS: dict[type[Noun], list[tuple[str, Key]]] = {}
+
+
+def keys_of(noun: type[Noun]) -> list[tuple[str, Key]]:
+    """The fields that are keys of the recipe."""
+    if noun not in _KEYS:
+        _KEYS[noun] = [
+            (name, data)
+            for name, info in noun.model_fields.items()
+            for data in info.metadata
+            if isinstance(data, Key)
+        ]
+    return _KEYS[noun]
+
+
+def read_noun(noun: type[N], node: Node, path: Path, problems: Problems) -> N:
+    """Read a mapping into a model.
+
+    Raises:
+        Refused: something in it is wrong; all of it was noted.
+    """
+    node = noun.prepare(node, path, problems)
+    found_before = len(problems.mistakes)
+    keys = {key.name: (field, key) for field, key in keys_of(noun)}
+    refuse_unknown_keys(node, path, problems, list(keys))
+    values: dict[str, Any] = {}
+    for name, (field, key) in keys.items():
+        child = node.entries.get(name)
+        if child is None:
+            if key.required:
+                problems.add(node, path, f"no `{name}`; {key.required}")
+            continue
+        with problems.goes_on():
+            values[field] = key.read(child, (*path, name), problems)
+    noun.check(values, node, path, problems)
+    if len(problems.mistakes) > found_before:
+        raise Refused
+    return noun(**values)
+
+
+def refuse_unknown_keys(node: Node, path: Path, problems: Problems, known: Sequence[str]) -> None:
+    """Note every key that is not known, with the nearest one that is."""
+    for name, key in node.keys.items():
+        if name not in known:
+            problems.add(key, (*path, name), f"unknown key '{shorten(name)}'; {suggest(name, known)}")
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """What to write instead of a word that is not known.
+
+    >>> suggest("sampels", ["samples", "steps"]), suggest("q", ["a", "b"])
+    ("did you mean 'samples'?", 'known here: a, b')
+    """
+    if near := nearest(word, known):
+        return f"did you mean '{near}'?"
+    return f"known here: {', '.join(known)}" if known else "nothing is known here"
+
+
+def shorten(text: str) -> str:
+    """A text that fits into a message."""
+    return text if len(text) <= _MAX_TEXT_IN_MESSAGE else text[: _MAX_TEXT_IN_MESSAGE - 3] + "..."
+
+
+def noun(kind: type[N]) -> Reader:
+    """Read a model."""
+    return lambda node, path, problems: read_noun(kind, node, path, problems)
+
+
+def text(right: str = "write a text") -> Reader:
+    """Read a text that is not empty. Numbers and true or false count with their source text."""
+
+    def read(node: Node, path: Path, problems: Problems) -> str:
+        if node.kind is not Kind.SCALAR or node.is_null:
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        if not node.text.strip():
+            raise problems.refuse(node, path, f"an empty text; {right}")
+        return node.text
+
+    return read
+
+
+def pattern(allowed: str, right: str, max_length: int = 100) -> Reader:
+    """Read a text of which a regular expression describes the whole."""
+    compiled = re.compile(allowed)
+    read_text = text(right)
+
+    def read(node: Node, path: Path, problems: Problems) -> str:
+        found: str = read_text(node, path, problems)
+        if not compiled.fullmatch(found):
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        if len(found) > max_length:
+            raise problems.refuse(
+                node, path, f"{node.describe()}; at most {max_length} characters are allowed"
+            )
+        return found
+
+    return read
+
+
+def verbatim(node: Node, path: Path, problems: Problems) -> str:
+    """Read the source text of a scalar, also an empty one in quotes."""
+    if node.kind is not Kind.SCALAR or node.is_null:
+        raise problems.refuse(
+            node, path, f"{node.describe()}; write a text, a number, true or false ('' is an empty text)"
+        )
+    return node.text
+
+
+def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader:
+    """Read a whole number."""
+    least = "" if minimum is None else f" of at least {minimum}"
+
+    def read(node: Node, path: Path, problems: Problems) -> int:
+        value = node.value if node.kind is Kind.SCALAR else None
+        if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
+            raise problems.refuse(node, path, f"{node.describe()}; write a whole number{least}")
+        if abs(value) > maximum:
+            raise problems.refuse(node, path, f"{node.describe()}; write a number of at most {maximum}")
+        return value
+
+    return read
+
+
+def number(minimum: float) -> Reader:
+    """Read a finite number."""
+
+    def read(node: Node, path: Path, problems: Problems) -> float:
+        value = node.value if node.kind is Kind.SCALAR else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value < 1e300:
+            raise problems.refuse(node, path, f"{node.describe()}; write a number of at least {minimum:g}")
+        return float(value)
+
+    return read
+
+
+def boolean(node: Node, path: Path, problems: Problems) -> bool:
+    """Read true or false; ``on``, ``off``, ``yes`` and ``no`` are texts in YAML 1.2."""
+    value = node.value if node.kind is Kind.SCALAR else None
+    if not isinstance(value, bool):
+        raise problems.refuse(node, path, f"{node.describe()}; write true or false")
+    return value
+
+
+def choice(*known: str) -> Reader:
+    """Read one of some words."""
+
+    def read(node: Node, path: Path, problems: Problems) -> str:
+        if node.kind is not Kind.SCALAR or node.text not in known:
+            near = nearest(node.text, known) if node.text else None
+            right = f"did you mean '{near}'?" if near else f"write {' or '.join(known)}"
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        return node.text
+
+    return read
+
+
+def duration(*, may_be_zero: bool = False) -> Reader:
+    """Read a duration in seconds."""
+    return _measured(
+        parse_duration, 0.0 if may_be_zero else None, "write a duration such as 60s, 30m or 1h30m"
+    )
+
+
+def size(node: Node, path: Path, problems: Problems) -> int:
+    """Read a size in bytes."""
+    found: int = _measured(parse_bytes, None, "write a size such as 16GB or 16GiB")(node, path, problems)
+    return found
+
+
+def money(node: Node, path: Path, problems: Problems) -> float:
+    """Read an amount in US dollars."""
+    found: float = _measured(parse_money, None, "write an amount such as $20 or 20 USD")(node, path, problems)
+    return found
+
+
+def _measured(parse: Callable[[str], float], least: float | None, right: str) -> Reader:
+    def read(node: Node, path: Path, problems: Problems) -> float:
+        if node.kind is not Kind.SCALAR or node.is_null or isinstance(node.value, bool):
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        if node.text.lstrip().startswith("-"):
+            raise problems.refuse(node, path, f"{node.describe()} is negative; {right}")
+        try:
+            value = parse(node.text)
+        except ValueError as error:
+            raise problems.refuse(node, path, str(error)) from None
+        if value <= 0 and least is None:
+            raise problems.refuse(node, path, f"{node.describe()} is zero; {right}")
+        return value
+
+    return read
+
+
+def list_of(read_item: Reader, right: str, *, single: bool = False) -> Reader:
+    """Read a list without repetitions; with ``single``, a value stands for the list of it."""
+
+    def read(node: Node, path: Path, problems: Problems) -> tuple[Any, ...]:
+        if node.kind is Kind.MAPPING or (node.kind is Kind.SCALAR and (node.is_null or not single)):
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        found: list[Any] = []
+        refused = False
+        for index, item in enumerate(node.items if node.kind is Kind.LIST else [node]):
+            try:
+                value = read_item(item, (*path, str(index)) if node.kind is Kind.LIST else path, problems)
+            except Refused:
+                refused = True
+                continue
+            if value in found:
+                problems.add(item, (*path, str(index)), f"{item.describe()} a second time; name it once")
+                refused = True
+            found.append(value)
+        if refused:
+            raise Refused
+        return tuple(found)
+
+    return read
+
+
+def mapping_of(read_value: Reader, right: str, *, name: str, what: str) -> Reader:
+    """Read a mapping from names of one's own choice.
+
+    Args:
+        read_value: reads each value.
+        right: what to write when it is no mapping.
+        name: regular expression for the names.
+        what: what the names are and may look like.
+    """
+    compiled = re.compile(name)
+
+    def read(node: Node, path: Path, problems: Problems) -> dict[str, Any]:
+        if node.kind is not Kind.MAPPING:
+            raise problems.refuse(node, path, f"{node.describe()}; {right}")
+        found: dict[str, Any] = {}
+        refused = False
+        for key, value in node.entries.items():
+            if len(key) > 100 or not compiled.fullmatch(key):
+                problems.add(node.keys[key], (*path, key), f"the name '{shorten(key)}'; {what}")
+                refused = True
+            try:
+                found[key] = read_value(value, (*path, key), problems)
+            except Refused:
+                refused = True
+        if refused:
+            raise Refused
+        return found
+
+    return read
+
+
+def shell_script(node: Node, path: Path, problems: Problems) -> str:
+    """Read a script: a text, or a list of lines."""
+    lines = node.items if node.kind is Kind.LIST else [node]
+    refused = False
+    for index, line in enumerate(lines):
+        where = (*path, str(index)) if node.kind is Kind.LIST else path
+        if line.kind is Kind.MAPPING and line.entries:
+            problems.add(line, where, "a mapping; put the line in quotes, it contains a colon and a space")
+            refused = True
+        elif line.kind is not Kind.SCALAR or line.is_null:
+            problems.add(line, where, f"{line.describe()}; write a text or a list of lines")
+            refused = True
+    found = "\n".join(line.text for line in lines)
+    if not refused and not found.strip():
+        problems.add(node, path, "an empty script; write a text or a list of lines")
+        refused = True
+    if refused:
+        raise Refused
+    return found

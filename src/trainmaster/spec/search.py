@@ -1,0 +1,51 @@
+"""A search for the best parameters."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from trainmaster.spec.reading import Key, Noun, choice, mapping_of, pattern, text, verbatim
+
+#: Samplers of our own, that know every task's parameters beforehand.
+FIXED_SAMPLERS: Final = ("grid", "random")
+_PLUGIN: Final = r"[a-z][a-z0-9_-]*"
+
+
+class Search(Noun):
+    """Which metric to make best, and how to look for it.
+
+    Attributes:
+        metric: name of a reported metric.
+        goal: ``max`` or ``min``.
+        sampler: who chooses parameters; ``grid`` and ``random`` are what tasks have without a search.
+        pruner: who ends hopeless tasks early; None is nobody.
+        options: options of sampler and pruner, as written.
+    """
+
+    metric: Annotated[
+        str, Key("metric", text("write a metric's name"), required="name the metric to look at")
+    ]
+    goal: Annotated[str, Key("goal", choice("max", "min"), required="write goal: max or goal: min")]
+    sampler: Annotated[str, Key("sampler", pattern(_PLUGIN, "write a sampler's name such as tpe"))] = "random"
+    pruner: Annotated[str | None, Key("pruner", pattern(_PLUGIN, "write a pruner's name such as asha"))] = (
+        None
+    )
+    options: Annotated[
+        dict[str, str],
+        Key(
+            "options",
+            mapping_of(
+                verbatim,
+                "write a mapping",
+                name=r"[A-Za-z_]\w*",
+                what="write a name of letters, digits and _",
+            ),
+        ),
+    ] = Field(default={})
+
+    @property
+    def chooses_later(self) -> bool:
+        """True if the sampler chooses parameters when it has seen results."""
+        return self.sampler not in FIXED_SAMPLERS

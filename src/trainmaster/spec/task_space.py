@@ -1,0 +1,92 @@
+"""All tasks of an experiment, none of them stored: the i-th task's parameters are computed from i."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from trainmaster.spec.parameter import Parameter
+from trainmaster.spec.permutation import Permutation, Uniforms
+from trainmaster.spec.values import ParameterValue
+
+#: More tasks than this in one experiment are a slip.
+MAX_TASKS: Final = 1_000_000_000
+
+
+class TaskSpace:
+    """The parameters of every task, by random access and in constant memory.
+
+    Without ``samples`` the tasks are the Cartesian product of all parameters, the last one varying fastest.
+    With ``samples`` n, tasks 0..k-1 are the k combinations of the discrete parameters in a random order,
+    tasks k..2k-1 again in another, and so on: each appears floor(n/k) or ceil(n/k) times. Continuous
+    parameters are drawn for each task by itself. A larger n keeps the first tasks as they were.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        samples: int | None,
+        seed: int,
+        *,
+        chosen_later: bool = False,
+    ) -> None:
+        """Describe a space.
+
+        Args:
+            parameters: by name, in order.
+            samples: how many tasks to draw; None for the whole product.
+            seed: the same seed gives the same tasks.
+            chosen_later: a search sampler will choose the parameters.
+        """
+        discrete = [
+            (name, parameter) for name, parameter in parameters.items() if not parameter.is_continuous
+        ]
+        continuous = [(name, parameter) for name, parameter in parameters.items() if parameter.is_continuous]
+        if continuous and samples is None:
+            raise ValueError(f"continuous without samples: {continuous[0][0]}")
+        self.combinations = math.prod(parameter.count for _, parameter in discrete)
+        self._length = self.combinations if samples is None else samples
+        self._is_drawn = samples is not None
+        self._chosen_later = chosen_later
+        self._seed = seed
+        self._names = tuple(parameters)
+        self._discrete = tuple((name, parameter, parameter.count) for name, parameter in reversed(discrete))
+        self._continuous = tuple((name, parameter, Uniforms(seed, name)) for name, parameter in continuous)
+        self._round = -1
+        self._order: Permutation | None = None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, ParameterValue] | None]:
+        return map(self.parameters, range(self._length))
+
+    def parameters(self, index: int) -> dict[str, ParameterValue] | None:
+        """The parameters of a task, in the recipe's order; None where a sampler chooses them later.
+
+        Raises:
+            IndexError: there is no such task.
+        """
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        if self._chosen_later:
+            return None
+        values: dict[str, ParameterValue] = dict.fromkeys(self._names, 0)
+        combination = self._combination(index) if self._is_drawn else index
+        for name, parameter, count in self._discrete:
+            combination, position = divmod(combination, count)
+            values[name] = parameter.value(position)
+        for name, parameter, uniforms in self._continuous:
+            values[name] = parameter.draw(uniforms[index])
+        return values
+
+    def _combination(self, index: int) -> int:
+        round_number, position = divmod(index, self.combinations)
+        if self.combinations == 1:
+            return 0
+        if round_number != self._round or self._order is None:
+            # Neighbouring tasks are of the same round nearly always: keep its order at hand.
+            self._order = Permutation(self.combinations, self._seed, round_number)
+            self._round = round_number
+        return self._order[position]

@@ -1,0 +1,303 @@
+"""The command as a template: where its ``{{name}}`` stand, and whether bash keeps a quoted value whole there.
+
+Values are put in as ``shlex.quote`` writes them. That is safe where bash reads plain words and nowhere else,
+so the scanner follows quotes, substitutions, arithmetic, comments and here-documents, and refuses a
+placeholder wherever a quoted value would not arrive as it is. Where it cannot be sure it refuses, too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+_PLACEHOLDER = re.compile(r"\{\{[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*\}\}")
+#: Looks as if a placeholder was meant. Braces with commas (``{{a,b},c}``) are bash's own.
+_ALMOST = re.compile(r"\{\{[ \t]*([A-Za-z_][\w.\-\[\]|: ]*?)[ \t]*\}\}")
+_SUBSCRIPT = re.compile(r"(?:^|[\s;&|(])[A-Za-z_][A-Za-z0-9_]*\[[^\]\s]*$")
+_WORD_ENDS: Final = frozenset(" \t\n;&|()<>")
+_CASE = re.compile(r"case\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One ``{{name}}``.
+
+    Attributes:
+        name: what stands between the braces.
+        start: offset of its first character in the script.
+        end: offset behind its last character.
+        refusal: why no value can be put here: ``what was found; what would be right``. Empty if one can.
+    """
+
+    name: str
+    start: int
+    end: int
+    refusal: str = ""
+
+
+@lru_cache(maxsize=64)
+def placeholders(script: str) -> tuple[Placeholder, ...]:
+    """Every placeholder of a bash script, in order. Those in comments are left alone and not among them."""
+    return tuple(_Scanner(script).scan())
+
+
+def render(script: str, texts: Mapping[str, str]) -> str:
+    r"""Put shell-quoted texts in for the placeholders.
+
+    Raises:
+        KeyError: a placeholder has no text.
+        ValueError: a placeholder stands where no value can be put.
+
+    >>> render("echo {{word}} # {{word}}", {"word": "it's"})
+    'echo \'it\'"\'"\'s\' # {{word}}'
+    """
+    pieces = []
+    position = 0
+    for placeholder in placeholders(script):
+        if placeholder.refusal:
+            raise ValueError(placeholder.refusal)
+        pieces += [script[position : placeholder.start], shlex.quote(texts[placeholder.name])]
+        position = placeholder.end
+    return "".join([*pieces, script[position:]])
+
+
+@dataclass(slots=True)
+class _Heredoc:
+    delimiter: str
+    strips_tabs: bool
+    expands: bool
+
+
+@dataclass(slots=True)
+class _Scanner:
+    """Walks through a script with a stack of what is open: ``( $( (( $(( ${ " ' $' ` ``."""
+
+    script: str
+    found: list[Placeholder] = field(default_factory=list)
+    stack: list[str] = field(default_factory=list)
+    heredocs: list[_Heredoc] = field(default_factory=list)
+    doubt: str = ""
+
+    def scan(self) -> list[Placeholder]:
+        position = 0
+        while position < len(self.script):
+            top = self.stack[-1] if self.stack else ""
+            if placeholder := self._placeholder(position):
+                position = placeholder.end
+            elif top == "'":
+                position = self._in_single_quotes(position)
+            elif top == "$'":
+                position = self._until_unescaped(position, "'")
+            elif top == "`":
+                position = self._until_unescaped(position, "`")
+            elif top == '"':
+                position = self._in_double_quotes(position)
+            elif top == "${":
+                position = self._in_expansion(position)
+            elif top in ("((", "$[", "[["):
+                position = self._in_arithmetic(position)
+            else:
+                position = self._in_code(position)
+        return self.found
+
+    def _placeholder(self, position: int) -> Placeholder | None:
+        if not self.script.startswith("{{", position):
+            return None
+        match = _PLACEHOLDER.match(self.script, position)
+        if match is not None:
+            found = Placeholder(match[1], match.start(), match.end(), self._refusal(match[1], position))
+        elif match := _ALMOST.match(self.script, position):
+            refusal = f"'{match[0]}'; a placeholder is {{{{name}}}}, the name of one parameter"
+            found = Placeholder(match[1], match.start(), match.end(), refusal)
+        else:
+            return None
+        self.found.append(found)
+        return found
+
+    def _refusal(self, name: str, position: int) -> str:
+        shown = f"{{{{{name}}}}}"
+        instead = f'write "$TRAINMASTER_PARAM_{name.upper()}"'
+        for opened in reversed(self.stack):
+            if opened in ("'", '"', "$'"):
+                return f"{shown} inside quotes; it is quoted for you: leave the quotes out"
+            if opened == "`":
+                return f"{shown} inside backticks; write $(...) instead of them"
+            if opened == "${":
+                return f"{shown} inside ${{...}}, where quoting does not hold; {instead} outside of it"
+            if opened in ("((", "$["):
+                return f"{shown} inside arithmetic, where quoting does not hold; {instead}"
+            if opened == "$(":
+                break  # a new context: what is around it does not matter
+        if self.doubt:
+            return f"{shown} after {self.doubt}, where quoting cannot be followed safely; {instead}"
+        if position and self.script[position - 1] == "$" and not self._is_escaped(position - 1):
+            return f"{shown} behind a '$'; leave the '$' out"
+        if _SUBSCRIPT.search(self.script, self.script.rfind("\n", 0, position) + 1, position):
+            return f"{shown} inside an array's subscript, where quoting does not hold; {instead}"
+        return ""
+
+    def _is_escaped(self, position: int) -> bool:
+        before = self.script[:position]
+        return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+
+    def _in_single_quotes(self, position: int) -> int:
+        if self.script[position] == "'":
+            self.stack.pop()
+        return position + 1
+
+    def _until_unescaped(self, position: int, end: str) -> int:
+        if self.script[position] == "\\":
+            return position + 2
+        if self.script[position] == end:
+            self.stack.pop()
+        return position + 1
+
+    def _in_double_quotes(self, position: int) -> int:
+        character = self.script[position]
+        if character == "\\":
+            return position + 2
+        if character == '"':
+            self.stack.pop()
+            return position + 1
+        return self._dollar_or_backtick(position) or position + 1
+
+    def _in_expansion(self, position: int) -> int:
+        character = self.script[position]
+        if character == "\\":
+            return position + 2
+        if character == "}":
+            self.stack.pop()
+            return position + 1
+        if character == '"':
+            self.stack.append('"')
+            return position + 1
+        if character == "'" and '"' not in self.stack:
+            self.stack.append("'")
+            return position + 1
+        return self._dollar_or_backtick(position) or position + 1
+
+    def _in_arithmetic(self, position: int) -> int:
+        character = self.script[position]
+        if character == "\\":
+            return position + 2
+        if character == "#" and self.script[position - 1] in _WORD_ENDS:
+            self.doubt = self.doubt or "a '#' inside (( ))"
+        elif character in "([":
+            self.stack.append("((" if character == "(" else "$[")
+        elif (character == ")" and self.stack[-1] == "((") or (character == "]" and self.stack[-1] == "$["):
+            self.stack.pop()
+        elif character in "'\"":
+            self.stack.append(character)
+        else:
+            return self._dollar_or_backtick(position) or position + 1
+        return position + 1
+
+    def _dollar_or_backtick(self, position: int) -> int | None:
+        """Open what a ``$`` or a backtick opens; None if it is something else."""
+        script = self.script
+        if script[position] == "`":
+            self.stack.append("`")
+            return position + 1
+        if script[position] != "$":
+            return None
+        if script.startswith("$((", position):
+            self.stack += ["((", "(("]
+            return position + 3
+        for opening in ("$(", "$["):
+            if script.startswith(opening, position):
+                self.stack.append(opening)
+                return position + 2
+        if script.startswith("${", position) and not _PLACEHOLDER.match(script, position + 1):
+            self.stack.append("${")
+            return position + 2
+        return None
+
+    def _in_code(self, position: int) -> int:
+        script, character = self.script, self.script[position]
+        before = script[position - 1] if position else "\n"
+        if character == "\\":
+            return position + 2
+        if character == "\n":
+            return self._skip_heredocs(position + 1)
+        if character == "#" and before in _WORD_ENDS:
+            end = script.find("\n", position)
+            return len(script) if end < 0 else end
+        if character in "'\"":
+            self.stack.append(character)
+        elif script.startswith(("$'", '$"'), position):
+            self.stack.append(script[position : position + 2] if script[position + 1] == "'" else '"')
+            return position + 2
+        elif script.startswith("((", position):
+            self.stack += ["((", "(("]
+            return position + 2
+        elif character == "(":
+            self.stack.append("(")
+        elif character == ")":
+            self._close()
+        elif script.startswith("<<<", position):
+            return position + 3
+        elif script.startswith("<<", position):
+            return self._heredoc(position + 2)
+        elif before in _WORD_ENDS and "$(" in self.stack and _CASE.match(script, position):
+            # Its patterns end in a ')' that closes nothing. What is inside or outside is then anyone's guess.
+            self.doubt = self.doubt or "a `case` inside $( )"
+        else:
+            return self._dollar_or_backtick(position) or position + 1
+        return position + 1
+
+    def _close(self) -> None:
+        if self.stack and self.stack.pop() == "$(" and self.heredocs:
+            self.doubt = self.doubt or "a here-document that begins inside $( ) and ends outside"
+
+    def _heredoc(self, position: int) -> int:
+        script = self.script
+        strips_tabs = script.startswith("-", position)
+        position += strips_tabs
+        while script[position : position + 1] in (" ", "\t"):
+            position += 1
+        delimiter, expands, quote = "", True, ""
+        while position < len(script) and (quote or script[position] not in _WORD_ENDS):
+            character = script[position]
+            if quote:
+                quote, delimiter = ("", delimiter) if character == quote else (quote, delimiter + character)
+            elif character in "'\"":
+                quote, expands = character, False
+            elif character == "\\":
+                expands = False
+                position += 1
+                delimiter += script[position : position + 1]
+            else:
+                delimiter += character
+            position += 1
+        if "$" in delimiter or "`" in delimiter or "{{" in delimiter or "\n" in delimiter:
+            self.doubt = self.doubt or "a here-document with such a delimiter"
+        self.heredocs.append(_Heredoc(delimiter, strips_tabs, expands))
+        return position
+
+    def _skip_heredocs(self, position: int) -> int:
+        """Pass the bodies of the here-documents that begin on this line."""
+        script = self.script
+        for heredoc in self.heredocs:
+            joined = False
+            while position < len(script):
+                end = script.find("\n", position)
+                end = len(script) if end < 0 else end
+                line = script[position:end]
+                self._refuse_in_heredoc(position, end)
+                position = end + 1
+                if not joined and (line.lstrip("\t") if heredoc.strips_tabs else line) == heredoc.delimiter:
+                    break
+                # In a body that expands, a backslash at the end of a line joins it to the next.
+                joined = heredoc.expands and (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        self.heredocs.clear()
+        return min(position, len(script))
+
+    def _refuse_in_heredoc(self, start: int, end: int) -> None:
+        for match in _PLACEHOLDER.finditer(self.script, start, end):
+            variable = f"$TRAINMASTER_PARAM_{match[1].upper()}"
+            refusal = f"{match[0]} inside a here-document, where quoting does not hold; write {variable}"
+            self.found.append(Placeholder(match[1], match.start(), match.end(), refusal))

@@ -1,0 +1,98 @@
+"""Durations, sizes and money as people write them. Units are in the names of what comes out."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: An upper limit for every duration: 100 years. What is longer is a slip, and would overflow clocks.
+MAX_DURATION_S: Final = 100 * 365 * 86400.0
+_MAX_BYTES: Final = 1 << 63
+
+_NUMBER: Final = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_PART = re.compile(rf"\s*({_NUMBER})\s*(ms|min|s|m|h|d|w)")
+_PLAIN_NUMBER = re.compile(rf"{_NUMBER}(?:[eE][-+]?[0-9]+)?")
+_BYTES = re.compile(rf"({_NUMBER})\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_DOLLARS = re.compile(
+    rf"(?:US)?\$\s*({_NUMBER})(?:\s*USD)?|({_NUMBER})\s*(?:USD|\$)|USD\s*({_NUMBER})", re.IGNORECASE
+)
+_OTHER_CURRENCY = re.compile(r"[A-Z]{3}|[£€¥₹]|\b(?:euros?|pounds?|yen|francs?)\b", re.IGNORECASE)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in a duration.
+
+    Args:
+        text: ``60s``, ``1h30m``, ``1.5h``, ``500ms``, ``2d``; a plain number is seconds.
+
+    Raises:
+        ValueError: with a message ``what was found; what would be right``.
+
+    >>> parse_duration("1h30m"), parse_duration("60"), parse_duration("500ms")
+    (5400.0, 60.0, 0.5)
+    """
+    stripped = text.strip()
+    seconds = 0.0
+    if _PLAIN_NUMBER.fullmatch(stripped):
+        seconds = float(stripped)
+    else:
+        position = 0
+        while position < len(stripped):
+            match = _DURATION_PART.match(stripped, position)
+            if match is None:
+                raise ValueError(f"'{text}' is no duration; write 60s, 30m, 1h30m, 2d or a number of seconds")
+            seconds += float(match[1]) * _SECONDS[match[2]]
+            position = match.end()
+        if not stripped:
+            raise ValueError("an empty duration; write 60s, 30m, 1h30m, 2d or a number of seconds")
+    if seconds > MAX_DURATION_S:
+        raise ValueError(f"'{text}' is longer than 100 years; write a shorter duration")
+    return seconds
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in a size. ``GB`` and ``G`` are 10^9 bytes, ``GiB`` and ``Gi`` 2^30; case does not matter.
+
+    Raises:
+        ValueError: with a message ``what was found; what would be right``. A number without a unit is
+            refused, since nobody who writes ``memory: 16`` means 16 bytes.
+
+    >>> parse_bytes("16GB"), parse_bytes("1.5 GiB"), parse_bytes("512Mi")
+    (16000000000, 1610612736, 536870912)
+    """
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"'{text}' is no size; write 16GB (10^9 bytes each) or 16GiB (2^30 bytes each)")
+    number, prefix, binary, byte = match.groups()
+    if not (prefix or byte) or (binary and not prefix):
+        raise ValueError(
+            f"'{text}' has no unit; write {number}GB (10^9 bytes each) or {number}GiB (2^30 bytes each)"
+        )
+    size: float = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.lower()]
+    if size >= _MAX_BYTES:
+        raise ValueError(f"'{text}' is more than any machine has; write a smaller size")
+    return round(size)
+
+
+def parse_money(text: str) -> float:
+    """US dollars in an amount.
+
+    Args:
+        text: ``$20``, ``20 USD``, ``20USD``.
+
+    Raises:
+        ValueError: with a message ``what was found; what would be right``. Without a currency, or in another.
+
+    >>> parse_money("$20"), parse_money("2.50 USD")
+    (20.0, 2.5)
+    """
+    stripped = text.strip()
+    if match := _DOLLARS.fullmatch(stripped):
+        return float(match[1] or match[2] or match[3])
+    if _PLAIN_NUMBER.fullmatch(stripped):
+        raise ValueError(f"a budget without a currency: {stripped}; write ${stripped} or {stripped} USD")
+    if _OTHER_CURRENCY.search(stripped):
+        raise ValueError(f"'{text}' is not in US dollars; all prices are in USD: write $20 or 20 USD")
+    raise ValueError(f"'{text}' is no amount of money; write $20 or 20 USD")

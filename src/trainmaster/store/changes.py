@@ -1,0 +1,106 @@
+"""What a control loop asks the store to write: plain data, many in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trainmaster.spec.states import EndReason, State
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedAttempt:
+    """The end of an attempt, as its append-only row keeps it.
+
+    Attributes:
+        number: of the attempt, 1-based.
+        reason: why it ended.
+        message: what to tell the user, one line.
+        started_at: Unix seconds, None if no member ever ran.
+        ended_at: Unix seconds.
+        restored: checkpoint number it started from, None for a fresh start.
+        members: the members' exit records as JSON.
+    """
+
+    number: int
+    reason: EndReason
+    message: str
+    started_at: float | None
+    ended_at: float
+    restored: int | None
+    members: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChange:
+    """One transition of one task; becomes an update of its row and one event.
+
+    Attributes:
+        experiment: name.
+        task: 0-based number.
+        attempt: number of the attempt it concerns, 0 before the first.
+        before: the state it leaves.
+        after: the state it enters.
+        reason: set when ``after`` is DONE, else why it moves (if there is a why).
+        message: what to tell the user, one line.
+        fields: columns of the task's row to set.
+        creates: True if the task gets its row now (it left WAITING for the first time).
+        opens: True if a new attempt (number ``attempt``) begins.
+        closes: the end of the present attempt.
+    """
+
+    experiment: str
+    task: int
+    attempt: int
+    before: State
+    after: State
+    reason: EndReason | None = None
+    message: str = ""
+    fields: Mapping[str, object] = field(default_factory=dict)
+    creates: bool = False
+    opens: bool = False
+    closes: ClosedAttempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentChange:
+    """One transition of one experiment. ``rest_reason``: how its tasks without a row ended."""
+
+    experiment: str
+    before: State
+    after: State
+    reason: EndReason | None = None
+    message: str = ""
+    rest_reason: EndReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """One transition of the run."""
+
+    before: State
+    after: State
+    reason: EndReason | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """New columns for a task that stays in its state (its last metrics, ...): no event."""
+
+    experiment: str
+    task: int
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event without a transition: something the user may want to know later."""
+
+    message: str
+    experiment: str | None = None
+    task: int | None = None
+    attempt: int | None = None
+
+
+Change = TaskChange | ExperimentChange | RunChange | Progress | Note

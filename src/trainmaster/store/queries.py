@@ -1,0 +1,102 @@
+"""What people ask of the store: reading only, never more than a page of rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.store import tables as t
+from trainmaster.store.database import reading
+from trainmaster.store.store import Store
+
+
+def runs(store: Store, limit: int | None = None) -> Sequence[RowMapping]:
+    """All runs, newest first."""
+    query = sa.select(t.run).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
+    with reading(store.engine) as connection:
+        return connection.execute(query).mappings().all()
+
+
+def models(store: Store, run: str | None, experiment: str | None = None) -> Sequence[RowMapping]:
+    """Models in the order of runs (newest first), experiments and tasks.
+
+    Columns: ``run``, ``experiment``, ``task``, ``uri``, ``metrics`` (JSON), ``parameters`` (JSON).
+    """
+    query = (
+        sa.select(
+            t.run.c.id.label("run"),
+            t.experiment.c.name.label("experiment"),
+            t.task.c.number.label("task"),
+            t.task.c.model_uri.label("uri"),
+            t.task.c.metrics,
+            t.task.c.parameters,
+        )
+        .select_from(t.task.join(t.experiment).join(t.run))
+        .where(t.task.c.model_uri.is_not(None))
+        .order_by(t.run.c.created_at.desc(), t.run.c.id, t.experiment.c.ordinal, t.task.c.number)
+    )
+    if run is not None:
+        query = query.where(t.run.c.id == run)
+    if experiment is not None:
+        query = query.where(t.experiment.c.name == experiment)
+    with reading(store.engine) as connection:
+        return connection.execute(query).mappings().all()
+
+
+def tasks(
+    store: Store, run: str, *, state: str | None = None, bad_only: bool = False, limit: int = 100
+) -> Sequence[RowMapping]:
+    """Tasks of a run with their experiment's name as ``experiment``, in order.
+
+    Args:
+        store: the database.
+        run: its id.
+        state: only tasks in this state.
+        bad_only: only tasks that are DONE and did not succeed.
+        limit: at most so many.
+    """
+    query = (
+        sa.select(t.task, t.experiment.c.name.label("experiment"))
+        .join(t.experiment)
+        .where(t.experiment.c.run_id == run)
+        .order_by(t.experiment.c.ordinal, t.task.c.number)
+        .limit(limit)
+    )
+    if state is not None:
+        query = query.where(t.task.c.state == state)
+    if bad_only:
+        query = query.where(t.task.c.state == "DONE", t.task.c.reason.not_in(("SUCCEEDED", "PRUNED")))
+    with reading(store.engine) as connection:
+        return connection.execute(query).mappings().all()
+
+
+def attempts(
+    store: Store, run: str, experiment: str | None = None, task: int | None = None
+) -> Sequence[tuple[str, int, int]]:
+    """(experiment, task, attempt number) of every attempt of a run, in order."""
+    query = (
+        sa.select(t.experiment.c.name, t.attempt.c.task, t.attempt.c.number)
+        .join(t.experiment, t.attempt.c.experiment_id == t.experiment.c.id)
+        .where(t.experiment.c.run_id == run)
+        .order_by(t.experiment.c.ordinal, t.attempt.c.task, t.attempt.c.number)
+    )
+    if experiment is not None:
+        query = query.where(t.experiment.c.name == experiment)
+    if task is not None:
+        query = query.where(t.attempt.c.task == task)
+    with reading(store.engine) as connection:
+        return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+
+
+def events(store: Store, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:
+    """Events of a run in order, those with an id larger than ``after``."""
+    query = (
+        sa.select(t.event)
+        .where(t.event.c.run_id == run, t.event.c.id > after)
+        .order_by(t.event.c.id)
+        .limit(limit)
+    )
+    with reading(store.engine) as connection:
+        return connection.execute(query).mappings().all()

@@ -1,0 +1,124 @@
+"""The tables. Times are Unix seconds (UTC); JSON is text written by the caller.
+
+A task gets its row when it is first planned, so a run of a million tasks starts at once:
+tasks without a row are WAITING, or ended with their experiment's ``rest_reason``.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, UniqueConstraint
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+run = Table(
+    "run",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("recipe", Text, nullable=False, comment="the recipe model as JSON; holds no secret values"),
+    Column("recipe_path", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("code_path", Text, nullable=False, comment="the immutable snapshot its members work on"),
+    Column("store_url", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("created_at", Float, nullable=False),
+    Column("session_at", Float, comment="when the present (or last) control process took over"),
+    Column("ended_at", Float),
+    Column("earlier_s", Float, nullable=False, server_default="0", comment="driven time before session_at"),
+    Column("cost_usd", Float, nullable=False, server_default="0"),
+    Column("stop_wanted", Text, comment="an EndReason: somebody asked for the end of the run"),
+    Column("lease_owner", Text),
+    Column("lease_token", Integer, nullable=False, server_default="0"),
+    Column("lease_expires_at", Float),
+)
+Index(None, run.c.created_at)
+
+experiment = Table(
+    "experiment",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("tasks_total", Integer, nullable=False),
+    Column("rest_reason", Text, comment="how the tasks without a row ended"),
+    UniqueConstraint("run_id", "name"),
+)
+
+task = Table(
+    "task",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("experiment_id", Integer, ForeignKey("experiment.id"), nullable=False),
+    Column("number", Integer, nullable=False, comment="0-based, addresses its parameters"),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("parameters", Text, nullable=False, server_default="{}"),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("retries_used", Integer, nullable=False, server_default="0"),
+    Column("free_restarts", Integer, nullable=False, server_default="0"),
+    Column("not_before", Float, nullable=False, server_default="0"),
+    Column("end_reason", Text, comment="how the last attempt ended, while it is saved or recovered"),
+    Column("restored", Integer, comment="checkpoint number the present attempt started from"),
+    Column("bad_checkpoints", Text, nullable=False, server_default="[]"),
+    Column("metrics", Text, nullable=False, server_default="{}"),
+    Column("model_uri", Text),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    UniqueConstraint("experiment_id", "number"),
+)
+Index(None, task.c.experiment_id, task.c.state, task.c.reason)
+Index(
+    "ix_task_model",
+    task.c.experiment_id,
+    task.c.number,
+    sqlite_where=task.c.model_uri.is_not(None),
+    postgresql_where=task.c.model_uri.is_not(None),
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("experiment_id", Integer, ForeignKey("experiment.id"), nullable=False),
+    Column("task", Integer, nullable=False),
+    Column("number", Integer, nullable=False, comment="1-based"),
+    Column("reason", Text),
+    Column("message", Text, nullable=False, server_default=""),
+    Column("opened_at", Float, nullable=False),
+    Column("started_at", Float),
+    Column("ended_at", Float),
+    Column("restored", Integer),
+    Column("members", Text, comment="exit records as JSON"),
+    UniqueConstraint("experiment_id", "task", "number"),
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("experiment", Text),
+    Column("task", Integer),
+    Column("attempt", Integer),
+    Column("at", Float, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("before", Text),
+    Column("after", Text),
+    Column("reason", Text),
+    Column("message", Text, nullable=False, server_default=""),
+)
+Index(None, event.c.run_id, event.c.id)

@@ -1,0 +1,189 @@
+"""Objects kept by obstore: S3, Google Cloud, Azure, and memory for tests."""
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.volumes.objects import ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as AnyStore
+
+_PART_BYTES = 8 << 20
+_PARTS_IN_FLIGHT = 4
+# S3 takes 10,000 parts at most; some room for a file that grows meanwhile.
+_MAX_PARTS = 9_000
+_DELETED_AT_ONCE = 1_000
+
+# One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
+# stay here too: they are all there is.
+_stores: "dict[tuple[str, ...], AnyStore]" = {}
+
+
+class RemoteBackend:
+    """The objects below one prefix of a bucket."""
+
+    in_memory_bytes = _PART_BYTES
+
+    def __init__(self, scheme: str, rest: str) -> None:
+        bucket, _, prefix = rest.partition("/")
+        self._store = _opened(scheme, bucket)
+        self._prefix = "/".join(part for part in prefix.split("/") if part)
+
+    def get(self, key: str) -> bytes | None:
+        import obstore
+
+        try:
+            return bytes(obstore.get(self._store, self._key(key)).bytes())
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return None
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        # Ranges rather than one stream: each is tried again by itself when the connection breaks, and
+        # none has to outlive the client's timeout.
+        import obstore
+
+        name = self._key(key)
+        size_bytes = obstore.head(self._store, name)["size"]
+        if size_bytes <= _PART_BYTES:
+            yield bytes(obstore.get(self._store, name).bytes())
+            return
+        from collections import deque
+        from concurrent.futures import ThreadPoolExecutor
+
+        def part(start: int) -> bytes:
+            length = min(_PART_BYTES, size_bytes - start)
+            return bytes(obstore.get_range(self._store, name, start=start, length=length))
+
+        with ThreadPoolExecutor(_PARTS_IN_FLIGHT) as pool:
+            starts = iter(range(0, size_bytes, _PART_BYTES))
+            coming = deque(pool.submit(part, start) for start in islice(starts, _PARTS_IN_FLIGHT))
+            while coming:
+                block = coming.popleft().result()
+                coming.extend(pool.submit(part, start) for start in islice(starts, 1))
+                yield block
+
+    def put(self, key: str, data: bytes) -> None:
+        import obstore
+
+        obstore.put(self._store, self._key(key), data, use_multipart=False)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            obstore.put(self._store, self._key(key), data, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
+        import obstore
+
+        if size_bytes <= _PART_BYTES:
+            self.put(key, b"".join(blocks))
+            return
+        obstore.put(
+            self._store,
+            self._key(key),
+            iter(blocks),
+            use_multipart=True,
+            chunk_size=max(_PART_BYTES, -(-size_bytes // _MAX_PARTS)),
+            max_concurrency=_PARTS_IN_FLIGHT,
+        )
+
+    def exists(self, key: str) -> bool:
+        import obstore
+
+        try:
+            obstore.head(self._store, self._key(key))
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return False
+        return True
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        import obstore
+
+        full = self._key(prefix)
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        for page in obstore.list(self._store, f"{full}/" if full else None):
+            for meta in page:
+                yield ObjectInfo(meta["path"][cut:], meta["size"])
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        import obstore
+
+        full = self._key(prefix)
+        result = obstore.list_with_delimiter(self._store, f"{full}/" if full else None)
+        return [folder.rstrip("/").rpartition("/")[2] for folder in result["common_prefixes"]]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        import obstore
+
+        rest = iter(keys)
+        while batch := [self._key(key) for key in islice(rest, _DELETED_AT_ONCE)]:
+            try:
+                obstore.delete(self._store, batch)
+            except FileNotFoundError:
+                # Somebody else deletes the same; what comes after it is still to be deleted.
+                for name in batch:
+                    try:
+                        obstore.delete(self._store, name)
+                    except FileNotFoundError:
+                        continue
+
+    def delete_all(self, prefix: str) -> None:
+        self.delete([info.key for info in self.list(prefix)])
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}".strip("/") if self._prefix else key
+
+
+def _opened(scheme: str, bucket: str) -> "AnyStore":
+    environment = sorted(
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")) and scheme != "memory"
+    )
+    identity = (scheme, bucket, *environment)
+    store = _stores.get(identity)
+    if store is None:
+        # setdefault: two threads may come here at once, and a memory store must not be made twice.
+        store = _stores.setdefault(identity, _make(scheme, bucket))
+    return store
+
+
+def _make(scheme: str, bucket: str) -> "AnyStore":
+    from datetime import timedelta
+
+    from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+    if scheme == "memory":
+        return MemoryStore()
+    # One request moves at most a part, so a long one is a dead one; the default of 30 s in all would
+    # cut parts off on a slow line.
+    options: dict[str, Any] = {
+        "client_options": {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=10)},
+        "retry_config": {"max_retries": 8, "retry_timeout": timedelta(minutes=2)},
+    }
+    if scheme == "gs":
+        return GCSStore(bucket, **options)
+    if scheme == "az":
+        return AzureStore(bucket, **options)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        options["endpoint"] = endpoint
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
+    if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+        options["region"] = "us-east-1"
+    return S3Store(bucket, **options)
+
+
+def _require_bucket(error: FileNotFoundError) -> None:
+    """A missing bucket is no missing object: the user must hear of it."""
+    if "NoSuchBucket" in str(error) or "bucket does not exist" in str(error):
+        raise OSError(str(error).partition("\n\nDebug")[0]) from error

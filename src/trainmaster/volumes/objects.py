@@ -1,0 +1,258 @@
+"""One object store, whatever keeps it: a directory, S3, Google Cloud, Azure, or this process's memory."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from trainmaster.spec.errors import MissingPartError, PublishError, UsageError
+
+_REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "memory")
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
+
+
+class ObjectInfo(NamedTuple):
+    """An object as a listing shows it."""
+
+    key: str
+    size_bytes: int
+
+
+class Backend(Protocol):
+    """What a kind of store has to do; see :class:`ObjectStore` for what each call means."""
+
+    in_memory_bytes: int
+
+    def get(self, key: str) -> bytes | None: ...  # noqa: D102
+    def blocks(self, key: str) -> Iterator[bytes]: ...  # noqa: D102
+    def put(self, key: str, data: bytes) -> None: ...  # noqa: D102
+    def put_if_absent(self, key: str, data: bytes) -> bool: ...  # noqa: D102
+    def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None: ...  # noqa: D102
+    def exists(self, key: str) -> bool: ...  # noqa: D102
+    def list(self, prefix: str) -> Iterator[ObjectInfo]: ...  # noqa: D102
+    def folders(self, prefix: str) -> Iterable[str]: ...  # noqa: D102
+    def delete(self, keys: Iterable[str]) -> None: ...  # noqa: D102
+    def delete_all(self, prefix: str) -> None: ...  # noqa: D102
+
+
+class ObjectStore:
+    """The objects below one URL.
+
+    Keys are relative to the URL, with ``/``, never empty. Objects appear whole or not at
+    all. Credentials come from the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``;
+    ``AWS_ENDPOINT_URL`` names another S3 server, also by plain http). Safe to use from
+    several threads; connections are shared by all stores of a process.
+
+    Attributes:
+        url: the URL without a trailing ``/``; a bare path has become ``file://``.
+        is_local: whether the objects are files of this machine.
+        large_from_bytes: an object of this size or more costs memory while it is written.
+    """
+
+    def __init__(self, url: str) -> None:
+        scheme, rest = split_url(url)
+        if scheme == "file":
+            from trainmaster.volumes._local import LocalBackend
+
+            self._backend: Backend = LocalBackend(rest)
+            self.url = "file://" + _quoted(rest)
+        else:
+            from trainmaster.volumes._remote import RemoteBackend
+
+            self.url = f"{scheme}://{rest}"
+            with self._explained("open", ""):
+                self._backend = RemoteBackend(scheme, rest)
+        self.is_local = scheme == "file"
+        self.large_from_bytes = self._backend.in_memory_bytes
+
+    def url_of(self, key: str) -> str:
+        """Gives the URL of an object or folder (``""``: of the store itself)."""
+        if not key:
+            return self.url
+        return f"{self.url}/{_quoted(key) if self.is_local else key}"
+
+    def get(self, key: str) -> bytes | None:
+        """Reads a whole object into memory; None if there is none."""
+        with self._explained("read", key):
+            return self._backend.get(key)
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        """Reads an object block by block, in constant memory.
+
+        Raises:
+            FileNotFoundError: there is none.
+            PublishError: it cannot be read.
+        """
+        with self._explained("read", key):
+            yield from self._backend.blocks(key)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Writes an object, in place of one that is there."""
+        with self._explained("write", key):
+            self._backend.put(key, data)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Writes an object only if there is none: of several callers exactly one is told True.
+
+        A caller whose ``data`` is there already is told True too: the answer to its first
+        try may have been lost on the way. Make ``data`` unique where that matters.
+        """
+        with self._explained("create", key):
+            return self._backend.put_if_absent(key, data) or self._backend.get(key) == data
+
+    def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
+        """Writes an object from blocks in constant memory; an exception in ``blocks`` leaves nothing.
+
+        Args:
+            key: where.
+            blocks: never mutated after they were yielded.
+            size_bytes: about how much will come; decides how it is sent.
+        """
+        with self._explained("write", key):
+            self._backend.put_blocks(key, blocks, size_bytes)
+
+    def exists(self, key: str) -> bool:
+        """Says whether there is such an object."""
+        with self._explained("look for", key):
+            return self._backend.exists(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Lists all objects below the folder ``prefix`` (``""``: all), in no order."""
+        with self._explained("list", prefix):
+            yield from self._backend.list(prefix)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Names the folders directly below the folder ``prefix``, sorted, without their parents."""
+        with self._explained("list", prefix):
+            return sorted(self._backend.folders(prefix))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Deletes objects; those that are not there are no error."""
+        with self._explained("delete from", ""):
+            self._backend.delete(keys)
+
+    def delete_all(self, prefix: str) -> None:
+        """Deletes every object below the folder ``prefix`` (``""``: all), and the folder."""
+        with self._explained("delete", prefix):
+            self._backend.delete_all(prefix)
+
+    @contextmanager
+    def _explained(self, verb: str, key: str) -> Iterator[None]:
+        """Turns what a store raises into a PublishError that says what to do.
+
+        A FileNotFoundError passes: only the caller knows what its absence means.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise explained(error, verb, self.url_of(key)) from error
+        except Exception as error:
+            if not type(error).__module__.startswith("obstore"):
+                raise
+            raise explained(error, verb, self.url_of(key)) from error
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Splits a URL or bare path into a scheme and the rest without a trailing ``/``.
+
+    For ``file`` the rest is an absolute path.
+
+    Raises:
+        UsageError: no such kind of store.
+    """
+    if match := _URL.fullmatch(url):
+        scheme, rest = match[1].lower(), match[2]
+        if scheme == "file":
+            rest = rest.removeprefix("localhost")
+            if not rest.startswith("/"):
+                raise UsageError(f"{url}: a file:// URL needs an absolute path.", "Write file:///path.")
+            return scheme, os.path.normpath(_unquoted(rest)).replace("//", "/", 1)
+        if scheme == "hdfs":
+            raise MissingPartError(f"{url}: hdfs:// comes with packed volumes.", "Use s3:// or file://.")
+        if scheme not in _REMOTE_SCHEMES:
+            raise UsageError(
+                f"{url}: {scheme}:// is no object store Trainmaster knows.",
+                "Use file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.",
+            )
+        rest = rest.rstrip("/")
+        if not rest:
+            raise UsageError(f"{url}: no bucket is named.", f"Write {scheme}://BUCKET/PREFIX.")
+        return ("s3" if scheme == "s3a" else scheme), rest
+    if not url:
+        raise UsageError(
+            "An empty text names no object store.", "Write a path or a URL such as s3://bucket/x."
+        )
+    return "file", os.path.normpath(Path(url).expanduser().absolute())
+
+
+def _quoted(path: str) -> str:
+    # Only what the way back would misread: a URL that a person can read and paste is worth more.
+    return path.replace("%", "%25")
+
+
+def _unquoted(path: str) -> str:
+    if "%" not in path:
+        return path
+    from urllib.parse import unquote
+
+    return unquote(path, errors="surrogateescape")
+
+
+_CREDENTIALS = (
+    "Check the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://), "
+    "GOOGLE_APPLICATION_CREDENTIALS (gs://), AZURE_STORAGE_ACCOUNT_NAME and _KEY (az://)."
+)
+_HINTS = (
+    (
+        r"No space left|ENOSPC|Disk quota|File too large",
+        "Free some space there, or use another TRAINMASTER_STORE.",
+    ),
+    (
+        r"NoSuchBucket|bucket does not exist|ContainerNotFound",
+        "Create the bucket first, or correct its name.",
+    ),
+    (r"Read-only file system", "It can only be read; use another TRAINMASTER_STORE."),
+    (r"File name too long", "Use a shorter path for the store."),
+    (
+        r"Not a directory|File exists",
+        "A file is where a directory is needed; move it away or use another path.",
+    ),
+    (
+        r"Unauth|credential|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoesNotMatch|\b40[13]\b|169\.254\.",
+        _CREDENTIALS,
+    ),
+    (
+        r"connect|dns|timed out|timeout|reset by peer|error sending request",
+        "Check the network and AWS_ENDPOINT_URL, then try again: nothing half-written is visible.",
+    ),
+)
+
+
+def explained(error: Exception, verb: str, where: str) -> PublishError:
+    """Gives the PublishError for what a store, or the file system, has raised.
+
+    Args:
+        error: what was raised.
+        verb: what was being done, as in "cannot VERB WHERE".
+        where: a URL or a path.
+    """
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None:
+        reason = error.strerror or kind
+    else:
+        # obstore appends a Rust debug dump; its first paragraph says it all.
+        reason = str(error).partition("\n\nDebug")[0].strip() or kind
+    if isinstance(error, PermissionError) and error.errno is not None:
+        hint = "Change the permissions there, or use another directory."
+    elif kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        hint = _CREDENTIALS
+    else:
+        hint = next(
+            (text for pattern, text in _HINTS if re.search(pattern, reason, re.IGNORECASE)),
+            "Try again; if it stays, look at the store itself.",
+        )
+    return PublishError(f"Cannot {verb} {where}: {reason}.", hint)
