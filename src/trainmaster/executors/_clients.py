@@ -107,9 +107,12 @@ class Client:
 class Clients:
     """All connections."""
 
-    def __init__(self, epoll: select.epoll, gone: Callable[[Client], None]) -> None:
+    def __init__(
+        self, epoll: select.epoll, gone: Callable[[Client], None], note: Callable[[str], None]
+    ) -> None:
         self._epoll = epoll
         self._gone = gone
+        self._note = note
         self._by_descriptor: dict[int, Client] = {}
         self._due_s: float | None = None
 
@@ -140,8 +143,9 @@ class Clients:
             messages = client.receive()
             for message in messages or ():
                 handle(client, message)
-        except (WireError, KeyError, TypeError, ValueError, AttributeError):
-            messages = None  # no client of ours: hang up
+        except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
+            self._note(f"hung up on a client of {client.run or 'no run'}: {error!r}")
+            messages = None  # no client of ours
         if messages is None:
             self._hang_up(client)
 

@@ -114,6 +114,7 @@ class Gang:
 
     Attributes:
         client: who submitted it, None once it is of no use any more.
+        asked: processes that were sent SIGTERM.
         kill_at: monotonic time of the SIGKILL, None while nobody asked it to stop.
         killed: SIGKILL was sent, so one that dies of it did not run out of memory.
         sweeping: every member has ended, but other processes of it live.
@@ -122,6 +123,7 @@ class Gang:
     """
 
     __slots__ = (
+        "asked",
         "attempt",
         "client",
         "directory",
@@ -148,6 +150,7 @@ class Gang:
         self.client: Client | None = None
         self.hold = False
         self.phase = QUEUED
+        self.asked: set[int] = set()
         self.kill_at: float | None = None
         self.kill_pause_s = 0.02
         self.killed = False

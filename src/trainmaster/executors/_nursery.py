@@ -108,7 +108,7 @@ class Nursery:
         """Drop the exit records of gangs that ended."""
         forgotten = [
             attempt
-            for attempt in attempts
+            for attempt in dict.fromkeys(attempts)
             if (gang := self.gangs.get(attempt)) is not None and gang.phase == EXITED
         ]
         for attempt in forgotten:
@@ -311,17 +311,14 @@ class Nursery:
         for member in gang.members:
             member.stopped = member.stopped or member.alive
         if grace_s > 0:
-            self._signal(gang, signal.SIGTERM)
+            self._ask(gang, self._processes_of([gang])[gang.attempt])
 
-    def _signal(self, gang: Gang, number: int) -> bool:
-        """Signal every process of a gang; whether there was any."""
-        pids = self._processes_of([gang])[gang.attempt]
+    def _ask(self, gang: Gang, pids: list[int]) -> None:
+        """SIGTERM, once for each process."""
         for pid in pids:
-            try:
-                os.kill(pid, number)
-            except OSError:
-                pass  # gone meanwhile, or another user's (sudo)
-        return bool(pids)
+            if pid not in gang.asked:
+                gang.asked.add(pid)
+                _kill(pid, signal.SIGTERM)
 
     def _processes_of(self, gangs: list[Gang]) -> dict[str, list[int]]:
         table = _processes.scan()
@@ -367,9 +364,10 @@ class Nursery:
         for gang in gangs:
             if not processes[gang.attempt]:
                 self._end(gang)
-            elif gang.kill_at is None:
+                continue
+            if gang.kill_at is None:
                 gang.kill_at = now + min(gang.grace_s, LEFTOVER_GRACE_S)
-                self._signal(gang, signal.SIGTERM)
+            self._ask(gang, processes[gang.attempt])
 
     def _end(self, gang: Gang) -> None:
         now = time.time()
@@ -397,7 +395,8 @@ class Nursery:
         for gang in list(self._closing.values()):
             if gang.kill_at is not None and now >= gang.kill_at:
                 gang.killed = True
-                self._signal(gang, signal.SIGKILL)
+                for pid in self._processes_of([gang])[gang.attempt]:
+                    _kill(pid, signal.SIGKILL)
                 gang.kill_at = now + gang.kill_pause_s  # again: it may have forked in that moment
                 gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
         if self._sweep_at is not None and now >= self._sweep_at:
@@ -454,6 +453,13 @@ def _recorded(gang: Gang, table: _processes.Table) -> dict[int, str]:
         if process is not None and process.start_ticks == member.start_ticks:
             found[process.pid] = gang.attempt
     return found
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass  # gone meanwhile, or another user's (sudo)
 
 
 def _explain(error: OSError) -> str:

@@ -53,7 +53,7 @@ class Supervisor:
     def __init__(self, home: str, listener: socket.socket, journal: Journal, subreaper: bool) -> None:
         self._listener = listener
         self._epoll = select.epoll()
-        self._clients = Clients(self._epoll, self._gone)
+        self._clients = Clients(self._epoll, self._gone, note)
         self._outputs = Outputs(self._epoll, self._grew)
         self.nursery = Nursery(
             home, journal, self._outputs, Spawner(home), self._changed, note, subreaper=subreaper

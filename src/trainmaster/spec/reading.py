@@ -80,7 +80,7 @@ class Key:
 class Noun(BaseModel):
     """Base of all models: frozen, and strict about its fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
     def prepare(cls, node: Node, path: Path, problems: Problems) -> Node:

@@ -81,13 +81,8 @@ task = Table(
     UniqueConstraint("experiment_id", "number"),
 )
 Index(None, task.c.experiment_id, task.c.state, task.c.reason)
-Index(
-    "ix_task_model",
-    task.c.experiment_id,
-    task.c.number,
-    sqlite_where=task.c.model_uri.is_not(None),
-    postgresql_where=task.c.model_uri.is_not(None),
-)
+# Partial on SQLite only: naming another dialect here would import it at every start.
+Index("ix_task_model", task.c.experiment_id, task.c.number, sqlite_where=task.c.model_uri.is_not(None))
 
 attempt = Table(
     "attempt",

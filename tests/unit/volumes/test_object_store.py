@@ -11,6 +11,8 @@ from obstore.store import LocalStore
 from trainmaster.spec.errors import MissingPartError, PublishError, UsageError
 from trainmaster.volumes.objects import ObjectStore, explained, split_url
 
+pytest_plugins = ["volumes_stores"]
+
 
 def test_what_is_put_is_there(store_url):
     store = ObjectStore(store_url)
@@ -149,7 +151,9 @@ def test_hdfs_says_what_is_missing():
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(PublishError, match=r"(?s)Cannot write file://.*/file/x/y: Not a directory.*file is where"):
+    with pytest.raises(
+        PublishError, match=r"(?s)Cannot write file://.*/file/x/y: Not a directory.*file is where"
+    ):
         ObjectStore(str(tmp_path / "file")).put("x/y", b"")
 
 

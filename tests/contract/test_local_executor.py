@@ -1,0 +1,223 @@
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trainmaster.executors import Capacity, LocalExecutor, Phase, _processes
+from trainmaster.executors.base import Executor, MemberRequest
+from trainmaster.spec.errors import ExecutorError
+from trainmaster.testing.executor_contract import RUN, ExecutorContract, alive, until
+
+
+def end_everything(home: Path) -> None:
+    """Kill the supervisor of a home and all that it started, whatever state the test left it in."""
+    lock = home / "supervisor" / "lock"
+    text = lock.read_text().strip() if lock.exists() else ""
+    pids = [int(text)] if text and str(home).encode() in _command(int(text)) else []
+    while pids or (pids := [pid for pid in _processes.scan() if _processes.marker(pid, str(home.resolve()))]):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        dead = pids
+        until(lambda dead=dead: not any(alive(pid) for pid in dead), "everything is dead")
+        pids = []
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+class TestLocalExecutor(ExecutorContract):
+    @pytest.fixture
+    def home(self, tmp_path):
+        home = tmp_path / ("h" * 120)  # longer than the kernel's limit for socket paths
+        yield home
+        end_everything(home)
+
+    @pytest.fixture
+    def connect(self, home):
+        made = []
+
+        def connect():
+            made.append(LocalExecutor(home))
+            return made[-1]
+
+        yield connect
+        for executor in made:
+            executor.close()
+
+    def lose_supervisor(self, executor: Executor) -> None:
+        os.kill(executor.supervisor_pid, signal.SIGKILL)
+
+    def test_supervisor_ends_by_itself(self, executor, home):
+        pid = executor.supervisor_pid
+        self.run(executor, self.gang("0", "true"))
+        assert alive(pid)
+        executor.close()
+        until(lambda: not alive(pid), "it has ended")
+
+    def test_supervisor_stays_for_members(self, executor):
+        pid = executor.supervisor_pid
+        gang = self.gang("0", "until [ -e go ]; do sleep 0.02; done")
+        executor.submit([gang])
+        self.wait(executor, gang, Phase.RUNNING)
+        executor.close()
+        time.sleep(0.2)
+        assert alive(pid)
+        (self.directory / "go").touch()
+        until(lambda: not alive(pid), "it has ended")
+
+    def test_one_supervisor(self, home, connect):
+        executors = [connect() for _ in range(8)]
+        threads = [threading.Thread(target=self.open, args=(executor,)) for executor in executors]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({executor.supervisor_pid for executor in executors}) == 1
+
+    def test_come_and_go(self, connect):
+        """Connecting while the supervisor is about to end."""
+        for index in range(40):
+            executor = self.open(connect())
+            if index % 2:
+                time.sleep(0.001 * (index % 7))
+            executor.close()
+
+    def test_start_early(self, connect):
+        executor = connect()
+        executor.start()
+        executor.start()
+        assert self.run(self.open(executor), self.gang("0", "true")).members[0].exit_code == 0
+
+    def test_stdio_of_the_caller_is_given_up(self, executor):
+        names = [
+            str(entry.readlink())
+            for entry in Path(f"/proc/{executor.supervisor_pid}/fd").iterdir()
+            if entry.name in "012"
+        ]
+        assert sorted(Path(name).name for name in names) == ["log", "log", "null"]
+
+    def test_sigterm_ends_everything(self, executor):
+        gang = self.gang("0", "echo $$ > pid; sleep 600")
+        executor.submit([gang])
+        member = self.pid_in("pid")
+        os.kill(executor.supervisor_pid, signal.SIGTERM)
+        assert self.wait(executor, gang).members[0].stopped
+        assert not alive(member)
+
+    def test_supervisor_killed_while_away(self, executor, connect):
+        gang = self.gang("0", "trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
+        executor.submit([gang])
+        pid = self.pid_in("pid")
+        self.wait(executor, gang, Phase.RUNNING)
+        executor.close()
+        self.lose_supervisor(executor)
+        assert alive(pid)
+        (member,) = self.wait(self.open(connect()), gang).members
+        assert member.lost
+        assert not alive(pid)
+
+    def test_lost_again_and_again(self, executor):
+        def lose() -> None:
+            for _ in range(10):
+                self.lose_supervisor(executor)
+                until(lambda: not alive(executor.supervisor_pid), "it is dead")
+                executor.observe([])
+                executor.changes(0.0)
+
+        with pytest.raises(ExecutorError, match=r"lost .* times(.|\n)*resume"):
+            lose()
+
+    def test_home_cannot_be_written(self, tmp_path):
+        (tmp_path / "file").touch()
+        executor = LocalExecutor(tmp_path / "file" / "home")
+        with pytest.raises(ExecutorError, match=r"cannot write(.|\n)*TRAINMASTER_HOME"):
+            executor.open(RUN, Capacity(1), {})
+
+    def test_supervisor_cannot_start(self, home, connect):
+        (home / "supervisor" / "journal").mkdir(parents=True)
+        with pytest.raises(ExecutorError, match=r"cannot start: .*journal(.|\n)*supervisor/log"):
+            self.open(connect())
+
+    def test_not_open(self, connect):
+        with pytest.raises(ExecutorError, match="open"):
+            connect().submit([self.gang("0", "true")])
+
+    def test_output_wakes_up(self, executor):
+        gang = self.gang("0", "until [ -e go ]; do sleep 0.02; done; echo hello; sleep 600")
+        assert executor.output() == []
+        executor.submit([gang])
+        self.wait(executor, gang, Phase.RUNNING)
+        executor.changes(0.1)
+        (self.directory / "go").touch()
+        started = time.monotonic()
+        until(
+            lambda: executor.changes(5.0) is not None and executor.output() == [(gang.attempt, "worker-0")],
+            "told",
+        )
+        assert time.monotonic() - started < 2.0
+        assert self.log(gang) == b"hello\n"
+
+    def test_follower_is_not_kept_waiting(self, executor):
+        gang = self.gang("0", "for i in {1..20}; do echo $EPOCHREALTIME; sleep 0.03; done")
+        executor.submit([gang])
+        worst_s, seen = 0.0, 0
+        deadline = time.monotonic() + 20
+        while seen < 20 and time.monotonic() < deadline:
+            lines = self.log(gang).split()
+            for line in lines[seen:]:
+                worst_s = max(worst_s, time.time() - float(line))
+            seen = len(lines)
+            time.sleep(0.002)
+        assert seen == 20
+        assert worst_s < 0.1
+
+    def test_gpus(self, connect):
+        executor = connect()
+        executor.open(RUN, Capacity(8, gpus=("3", "5", "7")), os.environ)
+
+        def request(task, gpus):
+            script = "echo $CUDA_VISIBLE_DEVICES; until [ -e go ]; do sleep 0.02; done"
+            members = [
+                MemberRequest(name=f"worker-{index}", script=script, cwd=str(self.directory), gpus=gpus)
+                for index in range(2)
+            ]
+            return self.request(task, members)
+
+        first, second, impossible = request("0", 1), request("1", 1), request("2", 2)
+        executor.submit([first, second, impossible])
+        self.wait(executor, first, Phase.RUNNING)
+        assert executor.observe([second.attempt])[0].phase is Phase.QUEUED
+        assert "4 GPUs" in self.wait(executor, impossible).members[0].error
+        (self.directory / "go").touch()
+        self.wait(executor, second)
+        assert [self.log(first, "worker-0"), self.log(first, "worker-1")] == [b"3\n", b"5\n"]
+        assert [self.log(second, "worker-0"), self.log(second, "worker-1")] == [b"3\n", b"5\n"]
+
+    def test_two_runs_share_the_slots(self, executor, connect):
+        other = connect()
+        other.open("other-1", Capacity(4), os.environ)
+        first = self.gang("0", "until [ -e go ]; do sleep 0.02; done", slots=4)
+        second = self.gang("1", "true", slots=4)
+        executor.submit([first])
+        self.wait(executor, first, Phase.RUNNING)
+        other.submit([second])
+        assert other.observe([second.attempt])[0].phase is Phase.QUEUED
+        (self.directory / "go").touch()
+        assert self.wait(other, second).members[0].exit_code == 0
+
+    def test_samples(self, executor):
+        gang = self.gang("0", "(while :; do :; done) & sleep 2.6; kill $!")
+        self.run(executor, gang)
+        lines = (Path(gang.directory) / "samples.jsonl").read_text().splitlines()
+        assert len(lines) == 1
+        assert '"member":"worker-0"' in lines[0]
+        assert '"processes":3' in lines[0]

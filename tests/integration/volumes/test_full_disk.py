@@ -1,0 +1,52 @@
+"""A disk that is full: said plainly, and nothing half-written stays."""
+
+import os
+import subprocess
+
+import pytest
+
+from trainmaster import volumes
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.objects import ObjectStore
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "source").mkdir()
+    for number in range(10):
+        (tmp_path / f"source/{number}").write_bytes(b"x" * 1_000_000)
+    return tmp_path / "source"
+
+
+def test_publishing(small_disk, source):
+    with pytest.raises(PublishError, match=r"(?s)Cannot write file://.*: No space left.*Free some space"):
+        volumes.publish({"": source}, str(small_disk / "m"), kind="model")
+    assert list(ObjectStore(str(small_disk)).list()) == []
+    for number in range(3, 10):
+        (source / str(number)).unlink()
+    assert volumes.publish({"": source}, str(small_disk / "m"), kind="model") is not None
+
+
+def test_fetching(small_disk, source, tmp_path):
+    volumes.publish({"": source}, str(tmp_path / "store"), kind="model")
+    with pytest.raises(PublishError, match="No space left"):
+        volumes.fetch(str(tmp_path / "store"), small_disk / "back")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_snapshots(small_disk, source):
+    with pytest.raises(PublishError, match="No space left"):
+        volumes.take_snapshot(".", source, small_disk)
+    assert list(small_disk.iterdir()) == []

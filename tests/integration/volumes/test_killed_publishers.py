@@ -1,0 +1,150 @@
+"""Who is killed at any moment leaves nothing visible or a whole artifact, and a repeat succeeds."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainmaster import volumes
+from trainmaster.volumes.objects import ObjectStore
+
+PUBLISH = """
+import sys
+from pathlib import Path
+from trainmaster import volumes
+import trainmaster.volumes.publishing
+print("ready", flush=True)
+sys.stdin.readline()
+volumes.publish({"": Path(sys.argv[1])}, sys.argv[2], kind="model")
+print("done", flush=True)
+"""
+SERIES = """
+import sys
+from pathlib import Path
+from trainmaster import volumes
+volumes.CheckpointSeries
+print("ready", flush=True)
+sys.stdin.readline()
+series = volumes.CheckpointSeries(sys.argv[2])
+while True:
+    series.publish({"": Path(sys.argv[1])}, attempt=1)
+    series.prune(2)
+"""
+FETCH = """
+import sys
+from pathlib import Path
+from trainmaster import volumes
+volumes.fetch
+print("ready", flush=True)
+sys.stdin.readline()
+volumes.fetch(sys.argv[2], Path(sys.argv[1]), overwrite=True)
+"""
+SNAPSHOT = """
+import sys
+from pathlib import Path
+from trainmaster import volumes
+volumes.take_snapshot
+print("ready", flush=True)
+sys.stdin.readline()
+taken = volumes.take_snapshot(".", Path(sys.argv[1]), Path(sys.argv[2]))
+volumes.materialise(taken.path, Path(sys.argv[2], "copy"))
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    (tmp_path / "source/sub").mkdir(parents=True)
+    for number in range(30):
+        (tmp_path / f"source/sub/{number}").write_bytes(os.urandom(300_000))
+    return tmp_path / "source"
+
+
+def kill_after(program: str, delay_s: float, *arguments: Path) -> bool:
+    """Starts a program, and kills it; says whether it was killed before it had ended."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        time.sleep(delay_s)
+        process.kill()
+        return process.wait() == -signal.SIGKILL
+
+
+def delays(count: int, longest_s: float) -> list[float]:
+    return [random.Random(number).uniform(0, longest_s) for number in range(count)]
+
+
+def same(first: Path, second: Path) -> bool:
+    return subprocess.run(["diff", "-r", str(first), str(second)], check=False).returncode == 0
+
+
+def test_publishing(source, tmp_path):
+    killed = 0
+    for number, delay_s in enumerate(delays(12, 0.06)):
+        uri = str(tmp_path / f"store/{number}")
+        killed += kill_after(PUBLISH, delay_s, source, uri)
+        before = volumes.read_manifest(uri)
+        if before is not None:
+            volumes.fetch(uri, tmp_path / f"early-{number}")
+            assert same(source, tmp_path / f"early-{number}")
+        after = volumes.publish({"": source}, uri, kind="model")
+        assert before in (None, after)
+        assert len(ObjectStore(uri).folders()) == 1, "nothing is left of the one that was killed"
+        volumes.fetch(uri, tmp_path / f"back-{number}")
+        assert same(source, tmp_path / f"back-{number}")
+    assert killed >= 3
+
+
+def test_a_series(source, tmp_path):
+    series = volumes.CheckpointSeries(str(tmp_path / "store"))
+    newest = 0
+    for number, delay_s in enumerate(delays(8, 0.3)):
+        assert kill_after(SERIES, delay_s, source, tmp_path / "store")
+        now = series.newest() or 0
+        assert now >= newest, "what was published does not disappear"
+        newest = now
+        for complete in series.complete():
+            series.restore(complete, tmp_path / f"back-{number}-{complete}")
+            assert same(source, tmp_path / f"back-{number}-{complete}")
+    assert series.publish({"": source}, attempt=2) == newest + 1
+    series.prune(1)
+    assert list(ObjectStore(series.uri).folders()) == [f"{newest + 1:06d}"]
+
+
+def test_fetching(source, tmp_path):
+    uri = str(tmp_path / "store/m")
+    volumes.publish({"": source}, uri, kind="model")
+    target = tmp_path / "fetched/back"
+    target.mkdir(parents=True)
+    (target / "old").write_text("old")
+    for delay_s in delays(10, 0.05):
+        kill_after(FETCH, delay_s, target, uri)
+        assert {entry.name for entry in target.iterdir()} in ({"old"}, {"sub"}), "the old or the new, whole"
+    volumes.fetch(uri, target, overwrite=True)
+    assert same(source, target)
+    assert [entry.name for entry in target.parent.iterdir()] == ["back"]
+
+
+def test_snapshots(source, tmp_path):
+    for number, delay_s in enumerate(delays(10, 0.06)):
+        root = tmp_path / f"snapshots-{number}"
+        kill_after(SNAPSHOT, delay_s, source, root)
+        for path in root.glob("[0-9a-f]*"):
+            assert same(source, root / path)
+        if (root / "copy").exists():
+            assert same(source, root / "copy")
+        taken = volumes.take_snapshot(".", source, root)
+        volumes.materialise(taken.path, root / "copy")
+        assert same(source, taken.path)
+        assert same(source, root / "copy")
+        assert {entry.name for entry in root.iterdir()} == {taken.digest, "copy"}

@@ -1,0 +1,153 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes import CheckpointSeries, checkpoints, read_manifest
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.tree import parts_listing
+
+pytest_plugins = ["volumes_stores"]
+
+
+@pytest.fixture
+def series(store_url):
+    return CheckpointSeries(f"{store_url}/task-0")
+
+
+@pytest.fixture
+def parts(tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint/step").write_text("0")
+    return {"": tmp_path / "checkpoint"}
+
+
+def save(parts, step) -> None:
+    (parts[""] / "step").write_text(str(step))
+
+
+def test_they_are_numbered_from_one(series, parts, tmp_path):
+    assert series.newest() is None
+    assert series.complete() == []
+    assert series.prune(2) == []
+    for step in (1, 2, 3):
+        save(parts, step)
+        assert series.publish(parts, attempt=1, extra={"step": step}) == step
+    assert series.complete() == [1, 2, 3]
+    assert series.newest() == 3
+    assert series.newest(before=3) == 2
+    assert series.newest(before=1) is None
+    assert series.restore(2, tmp_path / "back").extra == {"step": 2, "attempt": 1}
+    assert (tmp_path / "back/step").read_text() == "2"
+    assert series.manifest(4) is None
+
+
+def test_nothing_and_nothing_new_are_not_published(series, parts, tmp_path):
+    assert series.publish({"": tmp_path / "nothing"}, attempt=1) is None
+    last = parts_listing(parts)
+    assert series.publish(parts, attempt=1, last=last) is None
+    assert series.publish(parts, attempt=1) == 1
+    save(parts, 1)
+    assert series.publish(parts, attempt=1, last=last) == 2
+
+
+def test_what_is_not_complete_does_not_count(series, parts):
+    series.publish(parts, attempt=1)
+    store = ObjectStore(series.uri)
+    store.put("000002/files-0/step", b"half")
+    store.put("7/manifest.json", b"{}")
+    store.put("notes/manifest.json", b"{}")
+    assert series.complete() == [1]
+    assert series.newest() == 1
+    save(parts, 1)
+    assert series.publish(parts, attempt=1) == 2
+    assert len(store.folders("000002")) == 1
+
+
+def test_pruning_keeps_the_newest_and_the_protected(series, parts):
+    for step in range(5):
+        save(parts, step)
+        series.publish(parts, attempt=1)
+    store = ObjectStore(series.uri)
+    store.delete(["000002/manifest.json"])  # a deletion that was killed half-way
+    store.put("000006/files-0/step", b"being published right now")
+    assert series.prune(2, protect={3}) == [1, 2]
+    assert series.complete() == [3, 4, 5]
+    assert list(store.folders()) == ["000003", "000004", "000005", "000006"]
+    assert series.prune(0) == [3, 4], "the newest always stays"
+
+
+def test_two_publishers_never_get_one_number(store_url, tmp_path):
+    numbers = []
+
+    def publish(who):
+        mine = tmp_path / str(who)
+        mine.mkdir()
+        series = CheckpointSeries(f"{store_url}/task-0")
+        for step in range(3):
+            (mine / "step").write_text(f"{who} {step}")
+            try:
+                numbers.append(series.publish({"": mine}, attempt=1))
+            except PublishError:
+                numbers.append(None)  # five times another publisher was faster
+
+    threads = [threading.Thread(target=publish, args=(who,)) for who in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    published = [number for number in numbers if number is not None]
+    assert sorted(published) == CheckpointSeries(f"{store_url}/task-0").complete()
+    assert len(set(published)) == len(published) >= 3
+
+
+def test_an_earlier_attempt_cannot_publish_any_more(series, parts):
+    series.publish(parts, attempt=1)
+    save(parts, 1)
+    series.publish(parts, attempt=2)
+    save(parts, 2)
+    with pytest.raises(PublishError, match="Checkpoint 2 is of attempt 2: attempt 1 is over"):
+        series.publish(parts, attempt=1)
+    assert series.complete() == [1, 2]
+
+
+def test_a_later_attempt_that_commits_first_fences_too(series, parts, tmp_path, monkeypatch):
+    original = checkpoints.publish
+
+    def late(mine, uri, **options):
+        if options["extra"]["attempt"] == 1:
+            other = tmp_path / "other"
+            other.mkdir()
+            (other / "step").write_text("newer")
+            series.publish({"": other}, attempt=2)
+        return original(mine, uri, **options)
+
+    monkeypatch.setattr(checkpoints, "publish", late)
+    with pytest.raises(PublishError, match="attempt 1 is over"):
+        series.publish(parts, attempt=1)
+    assert read_manifest(series.uri_of(1)).extra["attempt"] == 2
+
+
+def test_one_that_others_overtook_does_not_appear_behind_their_backs(series, parts, tmp_path, monkeypatch):
+    original = checkpoints.publish
+    other = tmp_path / "other"
+    other.mkdir()
+
+    def slow(mine, uri, **options):
+        if mine is parts and uri.endswith("000001"):
+            for step in range(3):
+                (other / "step").write_text(str(step))
+                series.publish({"": other}, attempt=1)
+            series.prune(1)
+        return original(mine, uri, **options)
+
+    monkeypatch.setattr(checkpoints, "publish", slow)
+    assert series.publish(parts, attempt=1) == 4
+    assert series.complete() == [3, 4]
+
+
+def test_the_uri_of_a_bare_path_is_a_url(tmp_path):
+    series = CheckpointSeries(str(tmp_path / "c"))
+    assert series.uri_of(12) == f"file://{tmp_path}/c/000012"
+    assert not Path(tmp_path / "c").exists()
