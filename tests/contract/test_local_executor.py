@@ -130,8 +130,7 @@ class TestLocalExecutor(ExecutorContract):
             for _ in range(10):
                 self.lose_supervisor(executor)
                 until(lambda: not alive(executor.supervisor_pid), "it is dead")
-                executor.observe([])
-                executor.changes(0.0)
+                executor.observe(["anything"])
 
         with pytest.raises(ExecutorError, match=r"lost .* times(.|\n)*resume"):
             lose()

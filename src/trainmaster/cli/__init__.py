@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that ``--help`` and errors are qui
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -12,6 +13,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "1"
+    )  # looking for them costs more than reading a recipe
     from trainmaster.cli.app import app
     from trainmaster.spec.errors import TrainmasterError
 

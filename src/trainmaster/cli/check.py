@@ -53,6 +53,7 @@ def check(
         for name, summary in summaries.items()
     ]
     say(
-        f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, provider {found.provider}, seed {found.seed}"
+        f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, "
+        f"provider {found.provider}, seed {found.seed}"
     )
     say(table(["experiment", "after", "tasks", "members", "workers"], rows))

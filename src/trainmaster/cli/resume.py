@@ -24,7 +24,8 @@ def resume(
     run = service.resolve(run)
     session = service.resume(run, os.environ)
     if session is None:
-        say(f"{run} is driven by another process; attached to it (Ctrl-C detaches)")
+        if service.is_driven(run):
+            say(f"{run} is driven by another process; attached to it (Ctrl-C detaches)")
         raise typer.Exit(attach(service, run, as_json=as_json))
     for note in session.notes:
         say(f"note: {note}")

@@ -70,7 +70,8 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         import json
 
         say(
-            f"  {row['experiment']}/{row['number']} attempt {row['attempt']}  {metrics_text(json.loads(row['metrics']))}"
+            f"  {row['experiment']}/{row['number']} attempt {row['attempt']}  "
+            f"{metrics_text(json.loads(row['metrics']))}"
         )
     for row in queries.tasks(service.store, run, bad_only=True, limit=5):
         say(f"  {row['experiment']}/{row['number']} {row['reason']}: {row['message']}")

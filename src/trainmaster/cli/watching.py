@@ -6,18 +6,21 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, metrics_text, say
 from trainmaster.control.board import Board, Task
 from trainmaster.control.controller import Watcher
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.progress import TaskProgress
 from trainmaster.control.tick import Turn
 from trainmaster.executors.logs import read_log
 from trainmaster.server import Service, Session
 from trainmaster.spec.states import State
 from trainmaster.store.changes import ExperimentChange, TaskChange
+
+if TYPE_CHECKING:
+    from trainmaster.control.progress import TaskProgress
 
 #: A run with more tasks than this shows no lines of the tasks' own output.
 MAX_ECHOED_TASKS = 4

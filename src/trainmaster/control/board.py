@@ -211,7 +211,8 @@ def tally(
 
 # Columns of the store that a Task mirrors; the others are written and forgotten.
 _MIRRORED = {
-    "retries_used", "free_restarts", "not_before", "end_reason", "restored", "bad_checkpoints", "metrics", "started_at",
+    "retries_used", "free_restarts", "not_before", "end_reason", "restored", "bad_checkpoints", "metrics",
+    "started_at",
 }  # fmt: skip
 
 

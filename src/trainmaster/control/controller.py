@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
 from trainmaster.control.jobs import Jobs
 from trainmaster.control.layout import attempt_id
-from trainmaster.control.progress import TaskProgress
 from trainmaster.control.tick import Turn, tick
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.errors import InterruptedByUser
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, Progress, Store
+
+if TYPE_CHECKING:
+    from trainmaster.control.progress import TaskProgress
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
@@ -161,6 +163,8 @@ class Controller:
         )
 
     def _read_progress(self, now: float) -> None:
+        from trainmaster.control.progress import TaskProgress  # not needed until something runs
+
         running = {}
         for task in self.board.live_tasks():
             if task.state is State.RUNNING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,12 @@ class AttemptPlace:
     def log(self, member: str) -> Path:
         """First segment of a member's log."""
         return self.directory / f"{member}.log"
+
+    def make_directories(self, members: Sequence[str]) -> None:
+        """Make the checkpoint and output directories; ``members`` in rank order."""
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        for rank, name in enumerate(members):
+            self.output(name, first=rank == 0).mkdir(parents=True, exist_ok=True)
 
     def metrics(self, member: str) -> Path:
         """What a member reports through ``TRAINMASTER_METRICS``."""

@@ -84,7 +84,8 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
     if experiment.search is not None:
         yield f"{where}.search: this version has no samplers and pruners (the part `sweeps`)"
     if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):
-        yield f"{where}.distributed.workers: {experiment.distributed.workers}: this version makes no quotes (`advisor`)"
+        workers = experiment.distributed.workers
+        yield f"{where}.distributed.workers: {workers}: this version makes no quotes (the part `advisor`)"
     try:
         get_launcher(experiment.launcher)
     except TrainmasterError as error:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import cast
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.gangs import checkpoints_of
@@ -14,7 +15,7 @@ from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import CheckpointSeries, UnstableDirectory, publish
+from trainmaster.volumes import JSON, CheckpointSeries, UnstableDirectory, publish
 from trainmaster.volumes.tree import parts_listing
 
 #: How much of the end of a log is searched for metrics and for known failures.
@@ -24,8 +25,8 @@ FAILURE_TAIL_BYTES = 16 << 10
 STABLE_TRIES = 3
 
 _OUT_OF_MEMORY = re.compile(
-    r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc|.*[Cc]annot allocate memory"
-    r"|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)|fatal error: out of memory)",
+    r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
+    r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)|fatal error: out of memory)",
     re.MULTILINE,
 )
 
@@ -43,20 +44,21 @@ def save(context: TaskContext) -> Job:
     """Publish the model and the last checkpoint of an attempt that ended well. Safe to repeat."""
     metrics = last_metrics(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    kept: dict[str, object] = {
+        "run": context.run,
+        "experiment": context.experiment.name,
+        "task": context.task,
+        "attempt": context.attempt,
+        "parameters": json_safe(context.parameters),
+        "metrics": metrics,
+    }
     try:
         if any(_has_entries(part) for part in context.parts.values()):
             manifest = publish(
                 context.parts,
                 context.model_uri,
                 kind="model",
-                extra={
-                    "run": context.run,
-                    "experiment": context.experiment.name,
-                    "task": context.task,
-                    "attempt": context.attempt,
-                    "parameters": json_safe(context.parameters),
-                    "metrics": metrics,
-                },
+                extra=cast("dict[str, JSON]", kept),
             )
             if manifest is not None:
                 fields["model_uri"] = context.model_uri

@@ -12,20 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError
 from trainmaster.volumes import CheckpointSeries, fetch
 from trainmaster.volumes.tree import parts_listing
-
-
-def make_directories(context: TaskContext) -> None:
-    """Make the directories of an attempt; quick, so it needs no background job."""
-    place = context.place
-    place.checkpoint.mkdir(parents=True, exist_ok=True)
-    for rank, name in enumerate(context.members):
-        place.output(name, first=rank == 0).mkdir(parents=True, exist_ok=True)
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -39,7 +32,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         The job's result; its fields hold ``restored``.
     """
     try:
-        make_directories(context)
+        context.place.make_directories(context.members)
         restored = _restore(context) if context.attempt > 1 else None
         for name, source in context.experiment.data.items():
             if source.experiment is not None:
@@ -168,11 +161,11 @@ def setup_environment(context: TaskContext) -> None:
         (path / "ready").touch()
 
 
-def _run(command: list[str], output: object, env: dict[str, str], cwd: Path) -> int:
+def _run(command: list[str], output: BinaryIO, env: dict[str, str], cwd: Path) -> int:
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=output,  # type: ignore[call-overload]
+        stdout=output,
         stderr=subprocess.STDOUT,
         env={**os.environ, **env},
         cwd=cwd,

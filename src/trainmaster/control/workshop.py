@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainmaster.control import saving, staging
 from trainmaster.control.board import Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.environment import member_environment
@@ -80,7 +79,7 @@ class Workshop:
         experiment = context.experiment
         hold = self._needs_hold(context)
         if not hold:
-            staging.make_directories(context)
+            context.place.make_directories(context.members)
         script = experiment.script(context.parameters)
         cwd = str(self._home.code_directory(self._run))
         environments = {} if hold else self._environments(context, {})
@@ -113,6 +112,8 @@ class Workshop:
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """Start a background job of a task's present attempt; quick ones are over at once."""
+        from trainmaster.control import saving, staging  # not needed until the first member has started
+
         context = self.context(task)
         work: Callable[[], Job]
         quick = False
@@ -151,6 +152,8 @@ class Workshop:
 
     def clean_up(self, effect: Effect) -> None:
         """Remove the working directories of an attempt whose end is recorded."""
+        from trainmaster.control import saving
+
         context = self._context(effect.experiment, effect.task, effect.attempt, ())
         jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
@@ -195,13 +198,9 @@ class Workshop:
             "TRAINMASTER_TASK": str(context.task),
             "TRAINMASTER_ATTEMPT": str(context.attempt),
         }
-        data = {
-            f"TRAINMASTER_DATA_{name.upper().replace('-', '_')}": str(staging.data_path(context, name))
-            for name in experiment.data
-        }
+        data, venv = _data_and_venv(context)
         values = experiment.environment(context.parameters)
         recipe_env = {**experiment.env, **self._secrets.get(experiment.name, {})}
-        venv: Path | None = staging.environment_path(context)
         return {
             member.name: member_environment(
                 gang=gang,
@@ -221,3 +220,16 @@ class Workshop:
             )
             for rank, member in enumerate(gang.members)
         }
+
+
+def _data_and_venv(context: TaskContext) -> tuple[dict[str, str], Path | None]:
+    """Variables that name the data, and the environment that ``setup`` made."""
+    experiment = context.experiment
+    if not experiment.data and experiment.setup is None:
+        return {}, None
+    from trainmaster.control import staging
+
+    data = {
+        f"TRAINMASTER_DATA_{name.upper()}": str(staging.data_path(context, name)) for name in experiment.data
+    }
+    return data, staging.environment_path(context)

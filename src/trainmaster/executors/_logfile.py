@@ -65,13 +65,11 @@ class LogFile:
                 self._open()
             if self.lost_bytes:
                 self._write_note()
-            if not self._room_bytes:
-                self._rotate()
         except OSError as error:
             return self._drop(pipe, error)
+        if not self._splices or not self._room_bytes:  # the next segment begins only if there is more
+            return self._copy(pipe, limit_bytes)
         count = min(limit_bytes, self._room_bytes)
-        if not self._splices:
-            return self._copy(pipe, count)
         try:
             moved = os.splice(pipe, self._descriptor, count, flags=os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK)
         except BlockingIOError:

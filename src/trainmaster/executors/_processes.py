@@ -28,7 +28,8 @@ class Process:
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
-        self.zombie = fields[0] in (b"Z", b"X")
+        # a main thread that has ended before the others looks like a zombie, but is none
+        self.zombie = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
         self.ppid = int(fields[1])
         self.cpu_ticks = sum(map(int, fields[11:15]))  # its own, and of its children that have ended
         self.start_ticks = int(fields[19])

@@ -122,20 +122,21 @@ class Service:
         """Take over a run that nobody drives; all that did not succeed waits again.
 
         Returns:
-            None if a living process drives it already: attach to it.
+            None if there is nothing to drive: a living process does already, or it has SUCCEEDED.
 
         Raises:
             NotFoundError: there is no such run.
         """
         row = self.store.run_row(run)
+        if row["reason"] == EndReason.SUCCEEDED:
+            return None
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
         lease = self.store.acquire(run, time.time())
         if lease is None:
             return None
-        if not (row["state"] == State.DONE and row["reason"] == EndReason.SUCCEEDED):
-            self.store.requeue(lease, time.time())
-            materialise(Path(row["code_path"]), self.home.code_directory(run))
+        self.store.requeue(lease, time.time())
+        materialise(Path(row["code_path"]), self.home.code_directory(run))
         return Session(run, lease, recipe, notes)
 
     def drive(

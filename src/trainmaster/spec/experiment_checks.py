@@ -42,12 +42,13 @@ def lift_samples(node: Node, path: Path, problems: Problems) -> Node:
     if outer is not None and outer.text != inner.text:
         message = f"{inner.describe()}, but {outer.describe()} beside `parameters`; give `samples` once"
         problems.add(inner, (*path, "parameters", "samples"), message)
+    where = (*path, "parameters", "samples")
     entries = {name: child for name, child in parameters.entries.items() if name != "samples"}
     keys = {name: key for name, key in parameters.keys.items() if name != "samples"}
     return replace(
         node,
         entries={
-            "samples": inner,
+            "samples": replace(inner, stands_at=where),
             **node.entries,
             "parameters": replace(parameters, entries=entries, keys=keys),
         },

@@ -72,6 +72,7 @@ class Node:
         keys: a mapping's keys as nodes.
         source: the text between the first and the last character in the file.
         size: how many nodes it stands for, itself and those behind aliases included.
+        stands_at: the keys above it in the file, where it is read as if it stood elsewhere.
         via: the ``--set`` text it came from, else empty.
     """
 
@@ -85,6 +86,7 @@ class Node:
     keys: dict[str, Node] = field(default_factory=dict)
     source: str = ""
     size: int = 1
+    stands_at: tuple[str, ...] = ()
     via: str = ""
 
     @property

@@ -41,7 +41,7 @@ class Problems:
         line, column = place or (node.line, node.column)
         if node.via:
             message = f"{message} (given by --set {node.via})"
-        mistake = Mistake(line, column, ".".join(path), message)
+        mistake = Mistake(line, column, ".".join(node.stands_at or path), message)
         if mistake not in self.mistakes:
             self.mistakes.append(mistake)
 

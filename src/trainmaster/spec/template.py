@@ -1,6 +1,6 @@
 """The command as a template: where its ``{{name}}`` stand, and whether bash keeps a quoted value whole there.
 
-Values are put in as ``shlex.quote`` writes them. That is safe where bash reads plain words and nowhere else,
+Values are put in as quoted words. That is safe where bash reads plain words and nowhere else,
 so the scanner follows quotes, substitutions, arithmetic, comments and here-documents, and refuses a
 placeholder wherever a quoted value would not arrive as it is. Where it cannot be sure it refuses, too.
 """
@@ -8,7 +8,6 @@ placeholder wherever a quoted value would not arrive as it is. Where it cannot b
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +18,26 @@ _PLACEHOLDER = re.compile(r"\{\{[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*\}\}")
 _ALMOST = re.compile(r"\{\{[ \t]*([A-Za-z_][\w.\-\[\]|: ]*?)[ \t]*\}\}")
 _SUBSCRIPT = re.compile(r"(?:^|[\s;&|(])[A-Za-z_][A-Za-z0-9_]*\[[^\]\s]*$")
 _WORD_ENDS: Final = frozenset(" \t\n;&|()<>")
+_BARE = re.compile(r"(?:-?[0-9.]|[A-Za-z_/])[A-Za-z0-9_./@%+:-]*")
+_RESERVED: Final = frozenset(
+    {
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "while",
+        "until",
+        "for",
+        "in",
+        "function",
+    }
+    | {"time", "select", "coproc"}
+)
 _CASE = re.compile(r"case\b")
 
 
@@ -45,6 +64,21 @@ def placeholders(script: str) -> tuple[Placeholder, ...]:
     return tuple(_Scanner(script).scan())
 
 
+def quote(text: str, *, always: bool = False) -> str:
+    """A text as one literal word of bash.
+
+    ``shlex.quote`` leaves more bare than bash takes literally: ``a=b`` assigns, ``if`` begins a statement,
+    ``-n`` tests, ``1..3`` and ``a,b`` expand between braces. What is left bare here is an ordinary number or
+    word.
+
+    >>> [quote(text) for text in ("0.1", "-0.5", "resnet-50", "a b", "a=b", "if")]
+    ['0.1', '-0.5', 'resnet-50', "'a b'", "'a=b'", "'if'"]
+    """
+    if not always and _BARE.fullmatch(text) and ".." not in text and text not in _RESERVED:
+        return text
+    return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
 def render(script: str, texts: Mapping[str, str]) -> str:
     r"""Put shell-quoted texts in for the placeholders.
 
@@ -60,7 +94,11 @@ def render(script: str, texts: Mapping[str, str]) -> str:
     for placeholder in placeholders(script):
         if placeholder.refusal:
             raise ValueError(placeholder.refusal)
-        pieces += [script[position : placeholder.start], shlex.quote(texts[placeholder.name])]
+        before_redirection = script[placeholder.end : placeholder.end + 1] in ("<", ">")
+        quoted = quote(
+            texts[placeholder.name], always=before_redirection
+        )  # `{{x}}>out` must not become `2>out`
+        pieces += [script[position : placeholder.start], quoted]
         position = placeholder.end
     return "".join([*pieces, script[position:]])
 

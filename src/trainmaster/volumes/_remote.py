@@ -127,7 +127,8 @@ class RemoteBackend:
         rest = iter(keys)
         while batch := [self._key(key) for key in islice(rest, _DELETED_AT_ONCE)]:
             try:
-                obstore.delete(self._store, batch)
+                # Not every server that speaks S3 knows the request for many.
+                obstore.delete(self._store, batch if len(batch) > 1 else batch[0])
             except FileNotFoundError:
                 # Somebody else deletes the same; what comes after it is still to be deleted.
                 for name in batch:

@@ -141,12 +141,15 @@ def unpacked(wheel: Path, directory: Path) -> None:
     from zlib import error as DeflateError  # noqa: N812
 
     try:
-        with ZipFile(wheel) as archive:
-            _unpack(archive, wheel, directory)
-    except (FileNotFoundError, IsADirectoryError) as error:
+        file = wheel.open("rb")
+    except OSError as error:
         raise UsageError(
-            f"code: there is no wheel {wheel}.", "Build it first, or correct the name."
+            f"code: the wheel {wheel} cannot be read: {error.strerror}.",
+            "Build it first, or correct the name.",
         ) from error
+    try:
+        with file, ZipFile(file) as archive:
+            _unpack(archive, wheel, directory)
     except (BadZipFile, DeflateError, NotImplementedError, EOFError, RuntimeError) as error:
         raise UsageError(f"code: {wheel} is no wheel: {error}.", "Build it again.") from error
 

@@ -140,12 +140,13 @@ def commit(
     store = ObjectStore(uri)
     try:
         manifest = _united(store, uploads, kind, extra)
-    except PublishError:
+        data = manifest.to_json()
+    except (PublishError, TypeError, ValueError):
         _discard_all(store, uploads)
         raise
     # If this call fails, its object may exist all the same: then the files must stay. They are waste at
     # worst, which the next publisher removes.
-    if store.put_if_absent(MANIFEST_KEY, manifest.to_json()):
+    if store.put_if_absent(MANIFEST_KEY, data):
         return manifest
     present = stored_manifest(store)
     _discard_all(store, uploads)

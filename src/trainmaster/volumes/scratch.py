@@ -2,6 +2,7 @@
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 """Directories in the making, beside what they will become, which no crash leaves behind for ever."""
 
+import errno
 import fcntl
 import os
 import secrets
@@ -43,8 +44,8 @@ def move_into_place(scratch: Path, target: Path) -> bool:
     """
     try:
         os.rename(scratch, target)
-    except OSError:
-        if not os.path.lexists(target):
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         return False
     return True

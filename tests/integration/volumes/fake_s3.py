@@ -129,9 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def on_POST(self, objects, key, query, body):
         if "delete" in query:
-            for name in re.findall(rb"<Key>(.*?)</Key>", body):
-                objects.pop(name.decode(), None)
-            return self.answer(200, b"<DeleteResult></DeleteResult>")
+            names = re.findall(r"<Key>(.*?)</Key>", body.decode())
+            for name in names:
+                objects.pop(name, None)
+            deleted = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+            return self.answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
         if "uploads" in query:
             upload = str(len(self.server.uploads))
             self.server.uploads[upload] = {}

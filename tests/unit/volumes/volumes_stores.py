@@ -1,3 +1,5 @@
+"""Fixtures. No conftest.py: two of that name collide when modules are searched for doctests."""
+
 import secrets
 
 import pytest

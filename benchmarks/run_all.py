@@ -1,0 +1,21 @@
+"""Every benchmark, one after the other; each prints one line of JSON and keeps it under ``out/``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPTS = ("install_size", "command_line", "one_task", "many_tasks", "ddp_rate", "simulation")
+
+
+def main() -> None:
+    folder = Path(__file__).resolve().parent
+    chosen = sys.argv[1:] or SCRIPTS
+    failed = [name for name in chosen if subprocess.run([sys.executable, folder / f"{name}.py"]).returncode]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""`data:`: directories, and the models of other experiments."""
+
+from __future__ import annotations
+
+SWEEP = {
+    "parameters": {"size": [3, 1, 2]},
+    "command": [
+        "echo {{size}} > $TRAINMASTER_OUTPUT_DIR/size",
+        'echo "{\\"accuracy\\": {{size}}, \\"loss\\": {{size}}, \\"error_rate\\": {{size}}}" >> $TRAINMASTER_METRICS',
+    ],
+}
+
+
+def test_a_directory(tm):
+    tm.write("images/one.txt", "1\n")
+    outside = tm.root / "outside"
+    outside.mkdir()
+    (outside / "two.txt").write_text("2\n")
+    recipe = tm.task(
+        "cat $TRAINMASTER_DATA_NEAR/one.txt $TRAINMASTER_DATA_FAR_AWAY/two.txt input/deep/two.txt",
+        data={"near": {"dir": "images"}, "far-away": {"dir": str(outside), "at": "input/deep"}},
+    )
+    run = tm.run(recipe)["run"]
+    assert tm.logs(run) == "1\n2\n2\n"
+    assert sorted(p.name for p in outside.iterdir()) == ["two.txt"]
+
+
+def test_a_directory_that_is_not_there(tm):
+    recipe = tm.task("touch $NOTES/ran", data={"x": {"dir": "nowhere"}})
+    result = tm.call("run", recipe, "--json", code=None)
+    assert result.code in (1, 2)
+    assert "nowhere" in result.err
+    assert not (tm.notes / "ran").exists()
+
+
+def test_at_may_not_leave_the_code_nor_hide_it(tm):
+    tm.write("images/one.txt", "1\n")
+    for at in ("../../escape", "/etc/escape", "images"):
+        recipe = tm.task("touch $NOTES/ran", data={"x": {"dir": "images", "at": at}})
+        result = tm.call("run", recipe, "--json", code=None)
+        assert result.code in (1, 2)
+        assert "at" in result.err
+        assert not (tm.notes / "ran").exists()
+
+
+def test_all_models_of_an_experiment(tm):
+    recipe = tm.recipe(
+        {
+            "experiments": {
+                "sweep": SWEEP,
+                "use": {
+                    "data": {"models": {"from": "sweep", "at": "in"}},
+                    "command": "cd $TRAINMASTER_DATA_MODELS; cat */size; ls -d *; cat ../../code/in/0/size",
+                },
+            }
+        }
+    )
+    run = tm.run(recipe)["run"]
+    assert tm.logs(run, "--experiment", "use").split() == ["3", "1", "2", "0", "1", "2", "3"]
+
+
+def test_the_best_model(tm):
+    recipe = tm.recipe(
+        {
+            "experiments": {
+                "sweep": SWEEP,
+                "use": {
+                    "data": {
+                        "good": {"from": "sweep", "best": "accuracy"},
+                        "low": {"from": "sweep", "best": "loss"},
+                        "rate": {"from": "sweep", "best": "error_rate"},
+                    },
+                    "command": "cat $TRAINMASTER_DATA_GOOD/size $TRAINMASTER_DATA_LOW/size $TRAINMASTER_DATA_RATE/size",
+                },
+            }
+        }
+    )
+    run = tm.run(recipe)["run"]
+    assert tm.logs(run, "--experiment", "use").split() == ["3", "1", "1"]
+
+
+def test_a_metric_that_no_model_has(tm):
+    use = {"data": {"x": {"from": "sweep", "best": "acuracy"}}, "command": "true"}
+    result = tm.call("run", tm.recipe({"experiments": {"sweep": SWEEP, "use": use}}), "--json", code=1)
+    assert "acuracy" in result.err
+    assert "accuracy" in result.err
+    summary = tm.summary(result)
+    assert summary["experiments"]["sweep"]["reason"] == "SUCCEEDED"
+    assert summary["experiments"]["use"]["reason"] == "USER_ERROR"
+    assert summary["state"] == "DONE"
+
+
+def test_an_experiment_that_left_no_model(tm):
+    recipe = tm.recipe(
+        {"experiments": {"a": {"command": "true"}, "b": {"data": {"x": {"from": "a"}}, "command": "true"}}}
+    )
+    result = tm.call("run", recipe, "--json", code=1)
+    assert "left no model" in result.err
+    tm.until_quiet()
+
+
+def test_data_implies_the_order(tm):
+    recipe = tm.recipe(
+        {
+            "experiments": {
+                "b": {"data": {"x": {"from": "a"}}, "command": "cat $TRAINMASTER_DATA_X/f"},
+                "a": {"command": "sleep 0.3; echo made > $TRAINMASTER_OUTPUT_DIR/f"},
+            }
+        }
+    )
+    assert tm.logs(tm.run(recipe)["run"]) == "[b/0/1 worker-0] made\n"

@@ -1,0 +1,141 @@
+import os
+import resource
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.executors import _journal
+from trainmaster.executors._gangs import EXITED, RUNNING, Gang, Member
+from trainmaster.executors._journal import Journal, parse
+
+
+def ended_gang(name: str) -> Gang:
+    members = [Member("worker-0", True), Member("ps-0", False)]
+    gang = Gang(name, "run-1", "/tmp/x", 3.0, members)
+    for number, member in enumerate(members):
+        member.pid, member.start_ticks, member.started_at = 100 + number, 7, 5.0
+        member.ended_at, member.exit_code = 6.5, number
+    members[1].stopped = True
+    gang.phase, gang.ended_at = EXITED, 6.5
+    return gang
+
+
+def running_gang(name: str) -> Gang:
+    gang = Gang(name, "run-1", "/tmp/y", 20.0, [Member("worker-0", True)])
+    gang.members[0].pid = 300
+    gang.phase = RUNNING
+    return gang
+
+
+def fill(path, *gangs: Gang) -> Journal:
+    journal = Journal(str(path))
+    journal.replay()
+    for gang in gangs:
+        for record in gang.records():
+            journal.add(record)
+    journal.flush()
+    return journal
+
+
+def test_round_trip(tmp_path):
+    gangs = [ended_gang("a/\udcff"), running_gang("b")]
+    fill(tmp_path / "journal", *gangs)
+    replayed = [
+        Gang.from_records(records) for records in Journal(str(tmp_path / "journal")).replay().values()
+    ]
+    assert [gang.status() for gang in replayed] == [gang.status() for gang in gangs]
+    assert [gang.records() for gang in replayed] == [gang.records() for gang in gangs]
+
+
+def test_forgotten(tmp_path):
+    journal = fill(tmp_path / "journal", ended_gang("a"), ended_gang("b"))
+    journal.add({"r": "forget", "attempts": ["a", "nobody"]})
+    journal.flush()
+    assert list(Journal(str(tmp_path / "journal")).replay()) == ["b"]
+    assert b'"a"' not in (tmp_path / "journal").read_bytes()
+
+
+def test_cut_at_every_byte(tmp_path):
+    """Whatever is left of it is read, a record is there whole or not at all."""
+    fill(tmp_path / "journal", ended_gang("a"), running_gang("b"), ended_gang("c"))
+    data = (tmp_path / "journal").read_bytes()
+    lines_before = -1
+    for size in range(len(data) + 1):
+        attempts = parse(data[:size])
+        lines = sum(len(records) for records in attempts.values())
+        # a line without its newline is whole already
+        assert lines - data[:size].count(b"\n") in (0, 1)
+        assert lines >= lines_before
+        lines_before = lines
+        for records in attempts.values():
+            Gang.from_records(records)
+    assert lines_before == data.count(b"\n")
+
+
+def test_goes_on_after_a_torn_line(tmp_path):
+    fill(tmp_path / "journal", ended_gang("a"))
+    with (tmp_path / "journal").open("ab") as file:
+        file.write(b'{"r":"start","attempt":"to')
+    journal = Journal(str(tmp_path / "journal"))
+    assert list(journal.replay()) == ["a"]
+    for record in ended_gang("b").records():
+        journal.add(record)
+    journal.flush()
+    assert list(Journal(str(tmp_path / "journal")).replay()) == ["a", "b"]
+
+
+def test_rubbish_is_left_out():
+    assert parse(b'\x00\xff\n[]\n3\n{}\n{"r":"exit","attempt":"x"}\n{"r":"forget"}\n') == {}
+
+
+def test_full_disk(tmp_path):
+    """A line is there whole or not at all, and what could wait is written later."""
+    journal = fill(tmp_path / "journal", ended_gang("a"))
+    size = (tmp_path / "journal").stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    try:
+        for record in ended_gang("b").records():
+            journal.add(record)
+        with pytest.raises(OSError, match=r"journal|large"):
+            journal.flush()
+        assert (tmp_path / "journal").stat().st_size == size
+        with pytest.raises(OSError, match=r"journal|large"):
+            journal.write(running_gang("never").start_record())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    journal.flush()
+    assert list(Journal(str(tmp_path / "journal")).replay()) == ["a", "b"]
+
+
+def test_rewritten_when_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(_journal, "COMPACT_BYTES", 1000)
+    journal = fill(tmp_path / "journal", ended_gang("a"))
+    assert not journal.is_large()
+    for record in ended_gang("b").records() * 10:
+        journal.add(record)
+    journal.flush()
+    assert journal.is_large()
+    journal.rewrite(ended_gang("b").records())
+    assert not journal.is_large()
+    journal.add({"r": "forget", "attempts": ["b"]})
+    journal.flush()
+    assert Journal(str(tmp_path / "journal")).replay() == {}
+    assert os.listdir(tmp_path) == ["journal"]  # noqa: PTH208
+
+
+def test_environment_is_not_in_it():
+    client = SimpleNamespace(run="r", env={"KEY": "secret-1"})
+    member = {
+        "name": "worker-0",
+        "script": "echo secret-2",
+        "cwd": "/",
+        "env": {"A": "secret-3"},
+        "ports": 0,
+        "essential": True,
+        "gpus": 0,
+    }
+    request = {"attempt": "a", "directory": "/", "members": [member], "hold": False, "grace_s": 1.0}
+    gang = Gang.from_request(request, client)
+    gang.phase = RUNNING
+    assert "secret" not in repr(gang.records())

@@ -1,0 +1,24 @@
+"""The supervisor must start fast and without anything that was installed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import trainmaster
+
+SOURCE = str(Path(trainmaster.__file__).parents[1])
+
+
+def test_needs_only_the_standard_library():
+    program = (
+        f"import sys; sys.path.append({SOURCE!r}); "
+        "import trainmaster.executors.supervisor; print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    modules = done.stdout.split()
+    ours = {name for name in modules if name.startswith("trainmaster.")}
+    assert not ours & {"trainmaster.executors.base", "trainmaster.executors.local", "trainmaster.spec"}
+    heavy = {"asyncio", "dataclasses", "subprocess", "typing", "pathlib", "inspect", "logging", "psutil"}
+    assert not heavy & set(modules)
