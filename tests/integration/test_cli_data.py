@@ -6,7 +6,8 @@ SWEEP = {
     "parameters": {"size": [3, 1, 2]},
     "command": [
         "echo {{size}} > $TRAINMASTER_OUTPUT_DIR/size",
-        'echo "{\\"accuracy\\": {{size}}, \\"loss\\": {{size}}, \\"error_rate\\": {{size}}}" >> $TRAINMASTER_METRICS',
+        "n=$TRAINMASTER_PARAM_SIZE",
+        'echo "{\\"accuracy\\": $n, \\"loss\\": $n, \\"error_rate\\": $n}" >> $TRAINMASTER_METRICS',
     ],
 }
 
@@ -108,4 +109,4 @@ def test_data_implies_the_order(tm):
             }
         }
     )
-    assert tm.logs(tm.run(recipe)["run"]) == "[b/0/1 worker-0] made\n"
+    assert tm.logs(tm.run(recipe)["run"]) == "b/0#1 worker-0 | made\n"

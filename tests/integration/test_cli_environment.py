@@ -75,8 +75,8 @@ def test_values_arrive_as_variables_too(tm):
     )
     run = tm.run(recipe)["run"]
     assert sorted(tm.logs(run).splitlines()) == [
-        "[main/0/1 worker-0] 0.001 0.001 7 32 32",
-        "[main/1/1 worker-0] 0.5 0.5 7 32 32",
+        "main/0#1 worker-0 | 0.001 0.001 7 32 32",
+        "main/1#1 worker-0 | 0.5 0.5 7 32 32",
     ]
 
 
@@ -114,11 +114,12 @@ def test_secrets_come_from_the_caller_or_the_home_and_stay_secret(tm):
             "experiments": {
                 "main": {
                     "secrets": ["TOKEN_B"],
-                    "command": 'test "$TOKEN_A" = swordfish-a; test "$TOKEN_B" = "swordfish = b"; touch $NOTES/ok',
+                    "command": 'test "$TOKEN_A$TOKEN_B" = "$(cat $NOTES/expected)"; touch $NOTES/ok',
                 }
             },
         }
     )
+    (tm.notes / "expected").write_text("swordfish-aswordfish = b")
     refusal = tm.refused(recipe)
     assert "TOKEN_A" in refusal
     assert "TOKEN_B" in refusal

@@ -28,7 +28,7 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     interrupted: InterruptedByUser | None = None
     with make_watcher(service, session) as watcher:
         try:
-            service.drive(session, os.environ, watcher, on_start=_catch_signals)
+            service.drive(session, os.environ, watcher, on_start=catch_signals)
         except InterruptedByUser as error:
             interrupted = error
     code = finish(service, session.run, as_json=as_json)
@@ -50,20 +50,22 @@ def drive_in_background(service: Service, session: Session) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            cwd="/",
         )
 
 
 def attach(service: Service, run: str, *, as_json: bool) -> int:
-    """Wait for the end of a run that another process drives; the exit code."""
+    """Show a run that another process drives until it ends; the exit code."""
+    from trainmaster.cli.watching import told_events
+
+    seen = service.last_event(run)
     while True:
-        summary = service.status(run)
-        if summary["state"] == State.DONE:
+        driven = service.is_driven(run)  # looked at first: it may end while we look
+        seen, lines = told_events(service, run, seen)
+        for line in lines:
+            say(line)
+        if service.status(run)["state"] == State.DONE:
             return finish(service, run, as_json=as_json)
-        if not service.is_driven(run):
-            summary = service.status(run)  # it may have ended between the two looks
-            if summary["state"] == State.DONE:
-                return finish(service, run, as_json=as_json)
+        if not driven:
             raise TrainmasterError(
                 f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
             )
@@ -91,11 +93,13 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
     return 0 if summary["reason"] == EndReason.SUCCEEDED else 1
 
 
-def _catch_signals(controller: Controller) -> None:
+def catch_signals(controller: Controller) -> None:
     def stop(_signal: int, _frame: FrameType | None) -> None:
         controller.interrupt()
-        if controller.interrupts == 1:
-            say("stopping: the members are asked to end (Ctrl-C again: do not wait for them)")
+        if controller.interrupts == 1:  # print() may be in the middle of a line: a handler must not use it
+            os.write(2, b"stopping: the members are asked to end (Ctrl-C again: do not wait for them)\n")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue  # nohup
         signal.signal(number, stop)

@@ -134,6 +134,22 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
                 yield f"{where}: attempt {change.closes.number} {change.closes.reason}{why}{again}"
 
 
+def told_events(service: Service, run: str, seen: int) -> tuple[int, list[str]]:
+    """What events after ``seen`` are worth telling; the id of the last one, and lines."""
+    from trainmaster.store import queries
+
+    lines = []
+    for event in queries.events(service.store, run, after=seen):
+        seen = event["id"]
+        if event["kind"] == "experiment":
+            lines.append(f"{event['experiment']}: {event['reason'] or event['after']}")
+        elif event["kind"] == "task" and event["reason"] not in (None, "SUCCEEDED", "PRUNED"):
+            why = f": {event['message']}" if event["message"] else ""
+            where = f"{event['experiment']}/{event['task']}"
+            lines.append(f"{where}: attempt {event['attempt']} {event['reason']}{why}")
+    return seen, lines
+
+
 def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[str]:
     """How far the experiments and their running tasks are."""
     for name, experiment in board.experiments.items():

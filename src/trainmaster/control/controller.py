@@ -19,7 +19,7 @@ from trainmaster.control.workshop import Workshop
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.errors import InterruptedByUser
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import Lease, Progress, Store
+from trainmaster.store import Lease, Progress
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
@@ -54,21 +54,23 @@ class Controller:
         executor: opened for this run.
         policies: per experiment.
         watcher: shows what happens.
+        clock: gives Unix seconds.
     """
 
     def __init__(
         self,
         *,
-        store: Store,
+        store: Records,
         lease: Lease,
         board: Board,
-        workshop: Workshop,
+        workshop: Bench,
         executor: Executor,
         policies: Mapping[str, Policy],
         watcher: Watcher | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.board = board
-        self.jobs: Jobs = workshop.jobs
+        self.jobs: Background = workshop.jobs
         self.interrupts = 0
         self._store = store
         self._lease = lease
@@ -76,13 +78,14 @@ class Controller:
         self._executor = executor
         self._policies = policies
         self._watcher = watcher
+        self._clock = clock
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
         self._checkpoint_at: dict[str, float] = {}
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._wanted: EndReason | None = None
-        self._renewed_at = time.time()
+        self._renewed_at = self._clock()
         self._read_at = self._stored_at = 0.0
 
     def interrupt(self) -> None:
@@ -100,7 +103,7 @@ class Controller:
         """
         self._adopt()
         while True:
-            now = time.time()
+            now = self._clock()
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
@@ -108,6 +111,7 @@ class Controller:
                 self._store.commit(self._lease, turn.changes, now)
                 self._renewed_at = now
             for effect in turn.effects:
+                self._keep_lease()  # who was asleep while another took over must not act any more
                 self._perform(effect)
             if self._watcher:
                 self._watcher.turned(self.board, turn, self._progress)
@@ -138,14 +142,18 @@ class Controller:
             for attempt, member in self._executor.output():
                 if attempt in tasks:
                     self._watcher.output(tasks[attempt], member)
-        now = time.time()
+        now = self._clock()
         self._wanted = self._store.stop_wanted(self.board.run)
-        if now - self._renewed_at >= RENEW_S:
-            self._store.renew(self._lease, now)
-            self._renewed_at = now
+        self._keep_lease()
         if now - self._read_at >= PROGRESS_S:
             self._read_at = now
             self._read_progress(now)
+
+    def _keep_lease(self) -> None:
+        now = self._clock()
+        if now - self._renewed_at >= RENEW_S:
+            self._store.renew(self._lease, now)
+            self._renewed_at = now
 
     def _patience_s(self) -> float:
         return JOB_POLL_S if self.jobs.pending else IDLE_S
@@ -159,7 +167,7 @@ class Controller:
             wanted=wanted,
             hurry=self.interrupts > 1,
             launched=attempt in self._launched,
-            last_checkpoint_at=self._checkpoint_at.get(attempt) or gang.started_at or time.time(),
+            last_checkpoint_at=self._checkpoint_at.get(attempt) or gang.started_at or self._clock(),
         )
 
     def _read_progress(self, now: float) -> None:
@@ -168,10 +176,7 @@ class Controller:
         running = {}
         for task in self.board.live_tasks():
             if task.state is State.RUNNING:
-                progress = self._progress.get(task.key)
-                context = self._workshop.context(task)
-                if progress is None or progress.directory != context.place.directory:
-                    progress = TaskProgress.of(context)
+                progress = self._workshop.follow(task, self._progress.get(task.key))
                 progress.update(now)
                 running[task.key] = progress
         self._progress = running
@@ -218,7 +223,7 @@ class Controller:
                     self._executor.stop(attempt, effect.grace_s)
                     self._stopping[attempt] = effect.grace_s
             case EffectKind.CHECKPOINT:
-                self._checkpoint_at[attempt] = time.time()
+                self._checkpoint_at[attempt] = self._clock()
                 self._workshop.begin(effect.kind, task)
             case _:
                 self._workshop.begin(effect.kind, task)

@@ -39,7 +39,7 @@ class Home:
         return cls(
             root=root,
             cache=cache,
-            store_url=environ.get("TRAINMASTER_STORE") or f"file://{root / 'store'}",
+            store_url=_url(environ.get("TRAINMASTER_STORE") or str(root / "store")),
             database_url=environ.get("TRAINMASTER_DATABASE") or f"sqlite:///{root / 'trainmaster.db'}",
         )
 
@@ -116,6 +116,11 @@ class AttemptPlace:
 def attempt_id(run: str, experiment: str, task: int, attempt: int) -> str:
     """The name of an attempt towards executors: ``digits-7f3a/train/0/1``."""
     return f"{run}/{experiment}/{task}/{attempt}"
+
+
+def _url(text: str) -> str:
+    # The same store must be meant from every directory.
+    return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
 
 
 def _directory(text: str, variable: str) -> Path:

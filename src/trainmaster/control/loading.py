@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-
-from sqlalchemy.engine import RowMapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from trainmaster.control.board import Board, Experiment, FirstBad, Task
 from trainmaster.control.decide_task import Policy
@@ -17,6 +18,14 @@ from trainmaster.store import Store
 LOOKAHEAD = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the recipe says of an experiment's place in the run: see `Experiment`."""
+
+    after: tuple[str, ...]
+    window: int
+
+
 def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
     """The run as recorded.
 
@@ -26,22 +35,50 @@ def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
         recipe: of the run.
         slots: how many tasks may run at once at most.
     """
-    row = store.run_row(run)
-    rows = {found["name"]: found for found in store.experiment_rows(run)}
-    experiments = {}
+    shapes = {}
     for name in recipe.order():
         found = recipe.experiments[name]
-        experiments[name] = Experiment(
+        shapes[name] = Shape(tuple(found.depends_on), min(slots, found.workers or slots) + LOOKAHEAD)
+    return board_from_rows(
+        shapes,
+        store.run_row(run),
+        store.experiment_rows(run),
+        store.tallies(run),
+        store.live_task_rows(run),
+    )
+
+
+def board_from_rows(
+    shapes: Mapping[str, Shape],
+    run: Mapping[str, Any],
+    experiment_rows: Iterable[Mapping[str, Any]],
+    tallies: Iterable[Mapping[str, Any]],
+    live_task_rows: Iterable[Mapping[str, Any]],
+) -> Board:
+    """The board that rows of the store describe; pure.
+
+    Args:
+        shapes: every experiment, in topological order.
+        run: row of the run.
+        experiment_rows: see `Store.experiment_rows`.
+        tallies: see `Store.tallies`.
+        live_task_rows: see `Store.live_task_rows`.
+    """
+    rows = {found["name"]: found for found in experiment_rows}
+    experiments = {
+        name: Experiment(
             name=name,
-            after=tuple(found.depends_on),
+            after=shape.after,
             total=rows[name]["tasks_total"],
-            window=min(slots, found.workers or slots) + LOOKAHEAD,
+            window=shape.window,
             state=State(rows[name]["state"]),
             reason=_reason(rows[name]["reason"]),
             message=rows[name]["message"],
             rest_reason=_reason(rows[name]["rest_reason"]),
         )
-    for count in store.tallies(run):
+        for name, shape in shapes.items()
+    }
+    for count in tallies:
         experiment = experiments[count["experiment"]]
         experiment.created += count["tasks"]
         if count["state"] == State.DONE:
@@ -50,9 +87,9 @@ def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
             bad = experiment.first_bad
             if not reason.is_success and (bad is None or count["first"] < bad.task):
                 experiment.first_bad = FirstBad(count["first"], reason)
-    for task in store.live_task_rows(run):
+    for task in live_task_rows:
         experiments[task["experiment"]].live[task["number"]] = _task(task)
-    return Board(run, experiments, State(row["state"]), _reason(row["reason"]), row["message"])
+    return Board(run["id"], experiments, State(run["state"]), _reason(run["reason"]), run["message"])
 
 
 def load_policies(recipe: Recipe) -> dict[str, Policy]:
@@ -68,7 +105,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
     }
 
 
-def _task(row: RowMapping) -> Task:
+def _task(row: Mapping[str, Any]) -> Task:
     return Task(
         experiment=row["experiment"],
         number=row["number"],

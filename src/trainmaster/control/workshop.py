@@ -12,6 +12,7 @@ from trainmaster.control.gangs import gang_of, member_names, slots_of, slots_per
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.jobs import Jobs
 from trainmaster.control.layout import Home, attempt_id
+from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
@@ -149,6 +150,13 @@ class Workshop:
             case _:
                 raise AssertionError(f"{kind} is no job")
         self.jobs.begin((task.experiment, task.number, task.attempt, kind), work, quick=quick)
+
+    def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
+        """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
+        context = self.context(task)
+        if known is not None and known.directory == context.place.directory:
+            return known
+        return TaskProgress.of(context)
 
     def clean_up(self, effect: Effect) -> None:
         """Remove the working directories of an attempt whose end is recorded."""

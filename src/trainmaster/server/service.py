@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,18 @@ OnStart = Callable[[Controller], None]
 
 @dataclass(slots=True)
 class Session:
-    """A run that this process holds the lease of and is about to drive."""
+    """A run that this process holds the lease of and is about to drive.
+
+    Attributes:
+        secrets: per experiment, names and values; never written anywhere.
+        notes: what the user may want to know.
+    """
 
     run: str
     lease: Lease
     recipe: Recipe
-    notes: list[str]
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 class Service:
@@ -116,7 +122,7 @@ class Service:
             ),
             time.time(),
         )
-        return Session(run, lease, recipe, notes)
+        return Session(run, lease, recipe, self._secrets(recipe, environ), notes)
 
     def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that nobody drives; all that did not succeed waits again.
@@ -137,7 +143,7 @@ class Service:
             return None
         self.store.requeue(lease, time.time())
         materialise(Path(row["code_path"]), self.home.code_directory(run))
-        return Session(run, lease, recipe, notes)
+        return Session(run, lease, recipe, self._secrets(recipe, environ), notes)
 
     def drive(
         self,
@@ -154,6 +160,8 @@ class Service:
             ExecutorError: the node cannot be reached.
         """
         recipe, run = session.recipe, session.run
+        # What was published must be found again, whatever TRAINMASTER_STORE says today.
+        home = replace(self.home, store_url=self.store.run_row(run)["store_url"])
         machine = detect_capacity()
         slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
         self.warm_up()
@@ -166,11 +174,11 @@ class Service:
             lease=session.lease,
             board=load_board(self.store, run, recipe, slots),
             workshop=Workshop(
-                home=self.home,
+                home=home,
                 run=run,
                 recipe=recipe,
                 base=base,
-                secrets=self._secrets(recipe, environ),
+                secrets=session.secrets,
                 find_models=lambda experiment, best: self.find_models(run, experiment, best),
                 slots=slots,
             ),
@@ -203,7 +211,15 @@ class Service:
         if lease is None:
             return
         recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
-        self.drive(Session(run, lease, recipe, []), environ)
+        self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
+
+    def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
+        """Take over a run that was just accepted, as it is; None if somebody was quicker."""
+        lease = self.store.acquire(run, time.time())
+        if lease is None:
+            return None
+        recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
+        return Session(run, lease, recipe, self._secrets(recipe, environ))
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -222,6 +238,10 @@ class Service:
     def runs(self) -> dict[str, Any]:
         """All runs, newest first."""
         return runs_summary(self.store)
+
+    def last_event(self, run: str) -> int:
+        """Id of the newest event of a run."""
+        return queries.last_event(self.store, run)
 
     def is_driven(self, run: str) -> bool:
         """True if a living process drives the run."""

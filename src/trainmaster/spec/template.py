@@ -119,6 +119,8 @@ class _Scanner:
     stack: list[str] = field(default_factory=list)
     heredocs: list[_Heredoc] = field(default_factory=list)
     doubt: str = ""
+    #: How many things were open when a word behind ``>&`` began; None outside of such words.
+    duplicating: int | None = None
 
     def scan(self) -> list[Placeholder]:
         position = 0
@@ -172,6 +174,9 @@ class _Scanner:
                 break  # a new context: what is around it does not matter
         if self.doubt:
             return f"{shown} after {self.doubt}, where quoting cannot be followed safely; {instead}"
+        if self.duplicating is not None:
+            # Bash expands that word twice, quoted or not: `>&'$(ls)'` runs ls (found by the fuzzer, bash 5.2).
+            return f"{shown} behind '>&', where quoting does not hold; write > and 2>&1"
         if position and self.script[position - 1] == "$" and not self._is_escaped(position - 1):
             return f"{shown} behind a '$'; leave the '$' out"
         if _SUBSCRIPT.search(self.script, self.script.rfind("\n", 0, position) + 1, position):
@@ -259,6 +264,11 @@ class _Scanner:
         before = script[position - 1] if position else "\n"
         if character == "\\":
             return position + 2
+        if character in _WORD_ENDS and self.duplicating == len(self.stack):
+            self.duplicating = None
+        if script.startswith((">&", "<&"), position):
+            self.duplicating = len(self.stack)
+            return position + 2 + len(script[position + 2 :]) - len(script[position + 2 :].lstrip(" \t"))
         if character == "\n":
             return self._skip_heredocs(position + 1)
         if character == "#" and before in _WORD_ENDS:

@@ -90,6 +90,13 @@ def attempts(
         return [(row[0], row[1], row[2]) for row in connection.execute(query)]
 
 
+def last_event(store: Store, run: str) -> int:
+    """Id of the newest event of a run, 0 if it has none."""
+    query = sa.select(sa.func.max(t.event.c.id)).where(t.event.c.run_id == run)
+    with reading(store.engine) as connection:
+        return connection.execute(query).scalar() or 0
+
+
 def events(store: Store, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:
     """Events of a run in order, those with an id larger than ``after``."""
     query = (

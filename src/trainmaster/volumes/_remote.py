@@ -168,7 +168,7 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
     # One request moves at most a part, so a long one is a dead one; the default of 30 s in all would
     # cut parts off on a slow line.
     options: dict[str, Any] = {
-        "client_options": {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=10)},
+        "client_options": {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)},
         "retry_config": {"max_retries": 8, "retry_timeout": timedelta(minutes=2)},
     }
     if scheme == "gs":

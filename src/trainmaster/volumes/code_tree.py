@@ -179,7 +179,6 @@ def _largest(sizes: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         while True:
             totals[name] = totals.get(name, 0) + size
             parent = name.rpartition("/")[0]
-            # A trailing "/" tells folders from files.
             children.setdefault(parent, set()).add(name)
             if not parent:
                 break

@@ -170,7 +170,8 @@ KEYS = {
         "5:22: experiments.test.data.m.from: unknown experiment 'trian'; did you mean 'train'?",
     ),
     "a cycle": (
-        "experiments:\n  a: {after: [b], command: x}\n  b: {after: [c], command: x}\n  c: {after: a, command: x}\n",
+        "experiments:\n  a: {after: [b], command: x}\n"
+        "  b: {after: [c], command: x}\n  c: {after: a, command: x}\n",
         "2:15: experiments.a.after.0: a cycle: a -> b -> c -> a; leave out one of these",
     ),
     "a cycle through data": (

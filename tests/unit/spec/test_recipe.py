@@ -265,7 +265,8 @@ def test_the_public_names():
 
 def test_errors_and_states_cost_nothing():
     code = (
-        "import sys; from trainmaster.spec.errors import RecipeError; from trainmaster.spec.states import State; "
+        "import sys; from trainmaster.spec.errors import RecipeError; "
+        "from trainmaster.spec.states import State; "
         "assert not {'pydantic', 'ruamel.yaml', 'ruamel', 'difflib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

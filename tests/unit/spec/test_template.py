@@ -73,6 +73,7 @@ ACCEPTED = {
     "in an array": "y=({{x}} b); printf '%s' \"${y[0]}\"",
     "in a test": "[[ {{x}} == {{x}} ]] && printf '%s' {{x}}",
     "in a subshell": "(printf '%s' {{x}})",
+    "behind a redirection": "echo >&2 a; printf '%s' {{x}}",
     "before a redirection": "printf '%s' {{x}}>/dev/stdout",
     "at the beginning of a command": "{{x}} 2>/dev/null || true; printf '%s' {{x}}",
     "between braces": "printf '%s' {{{x}}} | { y=$(cat; printf .); y=${y%\\}.}; printf '%s' \"${y#\\{}\"; }",
@@ -115,6 +116,10 @@ REFUSED = {
     "echo $(( {{x}} + 1 ))": "inside arithmetic",
     "echo $[ {{x}} + 1 ]": "inside arithmetic",
     "if (( {{x}} > 1 )); then true; fi": "inside arithmetic",
+    "echo >&{{x}}": "behind '>&'",
+    "echo >& a{{x}}": "behind '>&'",
+    "echo >&$(echo {{x}})": "behind '>&'",
+    "echo >&$(echo a){{x}}": "behind '>&'",
     "a[{{x}}]=1": "inside an array's subscript",
     "echo ${{x}}": "behind a '$'",
     "cat <<EOF\n{{x}}\nEOF": "inside a here-document",
@@ -169,8 +174,6 @@ PIECES = st.lists(
             "<<E",
             "<<'E'",
             "<<-E",
-        ]
-        + [
             "E",
             ";",
             "$",

@@ -1,0 +1,69 @@
+"""What a controller needs of its surroundings. The simulation stands in for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from trainmaster.control.board import Task
+from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.progress import TaskProgress
+from trainmaster.executors.base import GangRequest, GangStatus
+from trainmaster.spec.states import EndReason
+from trainmaster.store import Change, Lease
+
+
+class Records(Protocol):
+    """What a controller writes to; see `trainmaster.store.Store`."""
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """Write changes in one transaction."""
+
+    def renew(self, lease: Lease, now: float) -> EndReason | None:
+        """Extend the lease."""
+
+    def stop_wanted(self, run: str) -> EndReason | None:
+        """Why somebody wants the end of the run."""
+
+
+class Background(Protocol):
+    """Jobs under way; see `trainmaster.control.jobs.Jobs`."""
+
+    @property
+    def pending(self) -> int:
+        """How many have not ended yet."""
+
+    def of(self, experiment: str, task: int, attempt: int) -> Mapping[EffectKind, Job]:
+        """What is known of an attempt's jobs."""
+
+    def collect(self) -> bool:
+        """Take in what has ended."""
+
+    def drop(self, experiment: str, task: int, attempt: int) -> None:
+        """Forget an attempt's jobs."""
+
+
+class Bench(Protocol):
+    """What performs decisions; see `trainmaster.control.workshop.Workshop`."""
+
+    @property
+    def jobs(self) -> Background:
+        """Jobs begun by `begin`."""
+
+    def columns(self, experiment: str, number: int) -> Mapping[str, object]:
+        """Columns of a task that gets its row now."""
+
+    def request(self, task: Task) -> GangRequest:
+        """What the executor is to start."""
+
+    def launch_environment(self, task: Task, gang: GangStatus) -> Mapping[str, Mapping[str, str]]:
+        """Variables that are known once the gang holds its ports."""
+
+    def begin(self, kind: EffectKind, task: Task) -> None:
+        """Start a background job."""
+
+    def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
+        """What a running attempt tells."""
+
+    def clean_up(self, effect: Effect) -> None:
+        """Remove what an attempt needs no more."""
