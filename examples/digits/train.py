@@ -93,7 +93,6 @@ def main():
     parser.add_argument("--checkpoint-seconds", type=float, default=2.0)
     args = parser.parse_args()
 
-    signal.signal(signal.SIGTERM, ask_to_stop)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     # torchrun and Trainmaster set these; alone, this process is the whole gang.
@@ -106,6 +105,7 @@ def main():
         os.environ.setdefault(key, alone)
     # Without a timeout, a rank whose peer vanished would wait for half an hour.
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    signal.signal(signal.SIGTERM, ask_to_stop)  # not earlier: there was nothing to save
     rank, world_size = dist.get_rank(), dist.get_world_size()
     directory = os.environ.get("TRAINMASTER_CHECKPOINT_DIR")  # without one, no checkpoints
     checkpoint = Path(directory) / "last.pt" if directory else None

@@ -150,21 +150,6 @@ class TestLocalExecutor(ExecutorContract):
         with pytest.raises(ExecutorError, match="open"):
             connect().submit([self.gang("0", "true")])
 
-    def test_output_wakes_up(self, executor):
-        gang = self.gang("0", "until [ -e go ]; do sleep 0.02; done; echo hello; sleep 600")
-        assert executor.output() == []
-        executor.submit([gang])
-        self.wait(executor, gang, Phase.RUNNING)
-        executor.changes(0.1)
-        (self.directory / "go").touch()
-        started = time.monotonic()
-        until(
-            lambda: executor.changes(5.0) is not None and executor.output() == [(gang.attempt, "worker-0")],
-            "told",
-        )
-        assert time.monotonic() - started < 2.0
-        assert self.log(gang) == b"hello\n"
-
     def test_follower_is_not_kept_waiting(self, executor):
         gang = self.gang("0", "for i in {1..20}; do echo $EPOCHREALTIME; sleep 0.03; done")
         executor.submit([gang])

@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that ``--help`` and errors are qui
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -13,9 +14,9 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "1"
-    )  # looking for them costs more than reading a recipe
+    # Imports make much and drop nothing: without collection they are an eighth faster. `drive_to_end`
+    # turns it on again for what takes long.
+    gc.disable()
     from trainmaster.cli.app import app
     from trainmaster.spec.errors import TrainmasterError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     from trainmaster.cli.watching import make_watcher
 
     say(f"{session.run}: started (stop it with Ctrl-C, go on with `trainmaster resume {session.run}`)")
+    gc.freeze()
+    gc.enable()
     interrupted: InterruptedByUser | None = None
     with make_watcher(service, session) as watcher:
         try:
@@ -94,6 +97,8 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
 
 
 def catch_signals(controller: Controller) -> None:
+    """Let Ctrl-C, SIGTERM and the closing of the terminal end the run in order."""
+
     def stop(_signal: int, _frame: FrameType | None) -> None:
         controller.interrupt()
         if controller.interrupts == 1:  # print() may be in the middle of a line: a handler must not use it

@@ -7,15 +7,13 @@ what is committed is true, and every effect may be repeated by the next controll
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
-from trainmaster.control.jobs import Jobs
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.tick import Turn, tick
-from trainmaster.control.workshop import Workshop
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.errors import InterruptedByUser
 from trainmaster.spec.states import EndReason, State
@@ -23,6 +21,7 @@ from trainmaster.store import Lease, Progress
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.seams import Background, Bench, Records
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
@@ -128,14 +127,18 @@ class Controller:
 
     def _adopt(self) -> None:
         """Learn what became of the attempts that an earlier controller had begun."""
-        attempts = [self._id(task) for task in self.board.live_tasks() if task.attempt]
-        for status in self._executor.observe(attempts):
-            self._gangs[status.attempt] = status
+        tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
+        for status in self._executor.observe(list(tasks)):
+            if tasks[status.attempt].state is not State.WAITING:
+                self._gangs[status.attempt] = status
+            elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
+                self._executor.forget([status.attempt])
         self._wanted = self._store.stop_wanted(self.board.run)
 
     def _observe(self, timeout_s: float) -> None:
         for status in self._executor.changes(timeout_s):
-            self._gangs[status.attempt] = status
+            if status.attempt in self._gangs:  # not news of what is recorded already
+                self._gangs[status.attempt] = status
         self.jobs.collect()
         if self._watcher:
             tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
@@ -171,8 +174,6 @@ class Controller:
         )
 
     def _read_progress(self, now: float) -> None:
-        from trainmaster.control.progress import TaskProgress  # not needed until something runs
-
         running = {}
         for task in self.board.live_tasks():
             if task.state is State.RUNNING:
@@ -190,9 +191,9 @@ class Controller:
             task = self.board.experiments[experiment].live.get(number)
             if progress.changed and task is not None and task.state is State.RUNNING:
                 progress.changed = False
-                changes.append(
-                    Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
-                )
+                change = Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
+                self.board.apply(change)
+                changes.append(change)
         return changes
 
     # --- acting --------------------------------------------------------------------------------
@@ -202,6 +203,10 @@ class Controller:
         task = self.board.experiments[effect.experiment].live.get(effect.task)
         if effect.kind is EffectKind.FORGET:
             self._workshop.clean_up(effect)
+            gang = self._gangs.get(attempt)
+            if gang is None or gang.phase is not Phase.EXITED:
+                # Given up without having seen its end: the node must not bring it back to life.
+                self._executor.stop(attempt, 0.0)
             self._executor.forget([attempt])
             self.jobs.drop(effect.experiment, effect.task, effect.attempt)
             for memory in (self._gangs, self._stopping, self._checkpoint_at):

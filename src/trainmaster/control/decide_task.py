@@ -8,7 +8,7 @@ result, so each state needs to know only what may follow it. Every effect may be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from trainmaster.control.board import Task
@@ -79,12 +79,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the recipe says about one experiment's tasks; seconds."""
+    """What the recipe says about one experiment's tasks; seconds.
+
+    Attributes:
+        helpers: members that only serve the others: how they end says nothing about the task.
+    """
 
     retries: int = 0
     timeout_s: float | None = None
     grace_s: float = 20.0
     checkpoint_every_s: float = 60.0
+    helpers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ Step = TaskChange | Progress | Effect
 
 
 def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
-    """The next step of a task that is not DONE: at most one transition, then effects.
+    """The next step of a task that is not DONE: transitions, then effects.
 
     Args:
         task: as recorded.
@@ -120,6 +125,8 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
         policy: from the recipe.
         now: Unix seconds.
     """
+    if seen.wanted is not None and task.state in (State.WAITING, State.PLANNED):
+        return _end_unbegun(task, seen.wanted, now)
     stoppable = task.state not in (
         State.SAVING,
         State.STOPPING,
@@ -195,7 +202,7 @@ def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
                 return [_effect(task, EffectKind.CHECKPOINT)]
             return []
         case Phase.EXITED:
-            outcome = classify(seen.gang, policy.timeout_s)
+            outcome = classify(seen.gang, policy.timeout_s, policy.helpers)
         case _:  # it ran, and its node knows nothing of it any more
             outcome = Outcome(EndReason.NODE_LOST, "its node lost all trace of it")
     fields: dict[str, object] = {"end_reason": outcome.reason}
@@ -210,7 +217,7 @@ def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
 
 
 def _recovering(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
-    job = seen.jobs.get(EffectKind.RECOVER)
+    job = _last_job(seen, EffectKind.RECOVER)
     if job is None:
         return [_effect(task, EffectKind.RECOVER)]
     if not job.done or now < task.not_before:
@@ -225,7 +232,7 @@ def _recovering(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
 
 def _saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     kind = EffectKind.SAVE if task.end_reason is EndReason.SUCCEEDED else EffectKind.RECOVER
-    job = seen.jobs.get(kind)
+    job = _last_job(seen, kind)
     if job is None:
         return [_effect(task, kind)]
     return _finish(task, seen, job, now) if job.done else []
@@ -240,12 +247,25 @@ def _stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
         case Phase.EXITED:
             pass
     # It may have ended well in the moment before it was asked to stop: then its work is kept.
-    won = classify(seen.gang, policy.timeout_s).reason is EndReason.SUCCEEDED
+    won = classify(seen.gang, policy.timeout_s, policy.helpers).reason is EndReason.SUCCEEDED
     kind = EffectKind.SAVE if won else EffectKind.RECOVER
-    job = seen.jobs.get(kind)
+    job = _last_job(seen, kind)
     if job is None:
         return [_effect(task, kind)]
     return _finish(task, seen, job, now, EndReason.SUCCEEDED if won else None) if job.done else []
+
+
+def _last_job(seen: Seen, kind: EffectKind) -> Job | None:
+    # A checkpoint that is still being published would otherwise end up newer than the last one.
+    checkpoint = seen.jobs.get(EffectKind.CHECKPOINT)
+    return checkpoint if checkpoint is not None and not checkpoint.done else seen.jobs.get(kind)
+
+
+def _end_unbegun(task: Task, reason: EndReason, now: float) -> list[Step]:
+    """Nothing of it is under way; an attempt it had before `resume` is closed and stays as it is."""
+    stopping = _move(task, State.STOPPING, reason, fields={"end_reason": reason})
+    done = replace(stopping, before=State.STOPPING, after=State.DONE, fields={"ended_at": now})
+    return [stopping, done]
 
 
 def _finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | None = None) -> list[Step]:
@@ -255,8 +275,11 @@ def _finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | No
         reason, message = EndReason.INTERNAL, job.error
     elif job.reason is not None and reason is EndReason.USER_ERROR:
         reason = job.reason
+    fields = {**job.fields, "ended_at": now}
     if reason is EndReason.SUCCEEDED:
         message = ""
+    else:
+        fields.pop("model_uri", None)  # published, but something else failed: it is no model of ours
     steps: list[Step] = [
         TaskChange(
             task.experiment,
@@ -266,7 +289,7 @@ def _finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | No
             State.DONE,
             reason,
             message,
-            {**job.fields, "ended_at": now},
+            fields,
             closes=_closed(task, seen, job, reason, now, message) if task.attempt else None,
         )
     ]

@@ -50,10 +50,10 @@ def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
 
 def board_from_rows(
     shapes: Mapping[str, Shape],
-    run: Mapping[str, Any],
-    experiment_rows: Iterable[Mapping[str, Any]],
-    tallies: Iterable[Mapping[str, Any]],
-    live_task_rows: Iterable[Mapping[str, Any]],
+    run: Mapping[Any, Any],
+    experiment_rows: Iterable[Mapping[Any, Any]],
+    tallies: Iterable[Mapping[Any, Any]],
+    live_task_rows: Iterable[Mapping[Any, Any]],
 ) -> Board:
     """The board that rows of the store describe; pure.
 
@@ -100,12 +100,18 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             timeout_s=experiment.timeout_s,
             grace_s=experiment.grace_s,
             checkpoint_every_s=checkpoints_of(experiment).every_s,
+            helpers=frozenset(
+                f"{role.name}-{index}"
+                for role in experiment.members()
+                if not role.essential
+                for index in range(role.count)
+            ),
         )
         for name, experiment in recipe.experiments.items()
     }
 
 
-def _task(row: Mapping[str, Any]) -> Task:
+def _task(row: Mapping[Any, Any]) -> Task:
     return Task(
         experiment=row["experiment"],
         number=row["number"],

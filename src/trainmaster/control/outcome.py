@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 
 from trainmaster.executors.base import GangStatus, MemberStatus
@@ -18,16 +19,23 @@ class Outcome:
     message: str = ""
 
 
-def classify(gang: GangStatus, timeout_s: float | None) -> Outcome:
+def classify(
+    gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str] = frozenset()
+) -> Outcome:
     """Judge an attempt whose members have all ended.
 
-    The first member that failed by itself tells the reason; those that were stopped because of
-    it tell nothing. A parameter server stopped after the workers succeeded is no failure.
+    It succeeded if every member but the helpers ended well by itself, whatever became of those.
+    Else the first member that failed by itself tells the reason; those that were stopped because
+    of it tell nothing.
 
     Args:
         gang: with phase EXITED.
         timeout_s: the recipe's timeout: an attempt stopped after that long has timed out.
+        helpers: names of members that only serve the others, such as parameter servers.
     """
+    essential = [m for m in gang.members if m.name not in helpers]
+    if essential and all(_ended_well(m) for m in essential):
+        return Outcome(EndReason.SUCCEEDED)
     failed = sorted((m for m in gang.members if _failed_by_itself(m)), key=lambda m: m.ended_at or 0.0)
     if failed:
         return _judge(failed[0], alone=len(gang.members) == 1)
@@ -36,8 +44,6 @@ def classify(gang: GangStatus, timeout_s: float | None) -> Outcome:
         return Outcome(
             EndReason.NODE_LOST, f"{lost[0].name}: its supervisor died, so how it ended is not known"
         )
-    if any(m.exit_code == 0 and not m.stopped for m in gang.members):
-        return Outcome(EndReason.SUCCEEDED)
     duration_s = (gang.ended_at or 0.0) - (gang.started_at or 0.0)
     if timeout_s is not None and gang.started_at is not None and duration_s >= timeout_s:
         return Outcome(EndReason.TIMEOUT, f"stopped after {duration_s:.0f} s (timeout: {timeout_s:g}s)")
@@ -47,6 +53,10 @@ def classify(gang: GangStatus, timeout_s: float | None) -> Outcome:
 def exit_records(gang: GangStatus) -> str:
     """The members' exit records as JSON, for the attempt's row."""
     return json.dumps([asdict(member) for member in gang.members], separators=(",", ":"))
+
+
+def _ended_well(member: MemberStatus) -> bool:
+    return member.exit_code == 0 and not (member.stopped or member.lost or member.error)
 
 
 def _failed_by_itself(member: MemberStatus) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from trainmaster.control.gangs import member_names
 from trainmaster.executors import NodeCapacity
@@ -23,6 +24,24 @@ def check_parts(recipe: Recipe) -> None:
             "\n".join(missing),
             "`trainmaster check` accepts these keys; running them needs parts that are not there yet.",
         )
+
+
+def check_directories(recipe: Recipe) -> None:
+    """Refuse ``data: {dir: ...}`` that is not there: every task would only find out later.
+
+    Raises:
+        UsageError: naming the key and the path.
+    """
+    for experiment in recipe.experiments.values():
+        for name, source in experiment.data.items():
+            if source.directory is None:
+                continue
+            path = recipe.directory / Path(source.directory).expanduser()
+            if not path.exists():
+                raise UsageError(
+                    f"experiments.{experiment.name}.data.{name}.dir: there is no {path.resolve()}",
+                    "A relative path starts at the recipe's folder.",
+                )
 
 
 def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:

@@ -15,7 +15,15 @@ from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import JSON, CheckpointSeries, UnstableDirectory, publish
+from trainmaster.volumes import (
+    JSON,
+    AlreadyPublished,
+    CheckpointSeries,
+    Manifest,
+    UnstableDirectory,
+    delete,
+    publish,
+)
 from trainmaster.volumes.tree import parts_listing
 
 #: How much of the end of a log is searched for metrics and for known failures.
@@ -26,7 +34,8 @@ STABLE_TRIES = 3
 
 _OUT_OF_MEMORY = re.compile(
     r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
-    r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)|fatal error: out of memory)",
+    r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)"
+    r"|fatal error: out of memory)",
     re.MULTILINE,
 )
 
@@ -53,19 +62,24 @@ def save(context: TaskContext) -> Job:
         "metrics": metrics,
     }
     try:
-        if any(_has_entries(part) for part in context.parts.values()):
-            manifest = publish(
-                context.parts,
-                context.model_uri,
-                kind="model",
-                extra=cast("dict[str, JSON]", kept),
-            )
-            if manifest is not None:
-                fields["model_uri"] = context.model_uri
+        if any(_has_entries(part) for part in context.parts.values()) and _publish_model(
+            context, cast("dict[str, JSON]", kept)
+        ):
+            fields["model_uri"] = context.model_uri
         publish_checkpoint(context)
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=f"its model could not be saved: {error}", fields=fields)
     return Job(done=True, fields=fields)
+
+
+def _publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:
+    try:
+        return publish(context.parts, context.model_uri, kind="model", extra=extra)
+    except AlreadyPublished as error:
+        if error.manifest.extra.get("attempt") == context.attempt:
+            return error.manifest  # we had come this far before we were killed
+        delete(context.model_uri)  # of an attempt that was published but never recorded
+        return publish(context.parts, context.model_uri, kind="model", extra=extra)
 
 
 def recover(context: TaskContext) -> Job:

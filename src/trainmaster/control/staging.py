@@ -26,7 +26,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
 
     Args:
         context: the attempt.
-        models: per experiment that ``data: {from: ...}`` names, the tasks and URIs of its models.
+        models: per ``data`` name with ``from:``, the tasks and URIs of the models that are meant.
 
     Returns:
         The job's result; its fields hold ``restored``.
@@ -36,7 +36,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         restored = _restore(context) if context.attempt > 1 else None
         for name, source in context.experiment.data.items():
             if source.experiment is not None:
-                take_over(context, name, models[source.experiment])
+                take_over(context, name, models[name])
             link_at(context, name)
         setup_environment(context)
     except UsageError as error:

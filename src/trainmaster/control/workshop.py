@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainmaster.control.board import Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
@@ -12,11 +13,14 @@ from trainmaster.control.gangs import gang_of, member_names, slots_of, slots_per
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.jobs import Jobs
 from trainmaster.control.layout import Home, attempt_id
-from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Launcher, get_launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
+from trainmaster.spec.errors import UsageError
 from trainmaster.volumes import Listing
+
+if TYPE_CHECKING:
+    from trainmaster.control.progress import TaskProgress
 
 LOOPBACK = "127.0.0.1"
 
@@ -120,16 +124,23 @@ class Workshop:
         quick = False
         match kind:
             case EffectKind.STAGE:
-                models = {
-                    source.experiment: self._find_models(source.experiment, source.best)
-                    for source in context.experiment.data.values()
-                    if source.experiment is not None
-                }
+                models: dict[str, list[tuple[int, str]]] = {}
+                refusal = ""
+                try:
+                    for name, source in context.experiment.data.items():
+                        if source.experiment is not None:
+                            models[name] = self._find_models(source.experiment, source.best)
+                except UsageError as error:
+                    refusal = str(error)
 
                 def work() -> Job:
+                    if refusal:
+                        return Job(done=True, error=refusal, users_fault=True)
                     return staging.stage(context, models)
 
-                quick = task.attempt == 1 and not models and context.experiment.setup is None
+                quick = bool(refusal) or (
+                    task.attempt == 1 and not models and context.experiment.setup is None
+                )
             case EffectKind.SAVE:
 
                 def work() -> Job:
@@ -153,6 +164,8 @@ class Workshop:
 
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
         """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
+        from trainmaster.control.progress import TaskProgress  # not needed until something runs
+
         context = self.context(task)
         if known is not None and known.directory == context.place.directory:
             return known

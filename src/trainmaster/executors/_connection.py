@@ -47,6 +47,7 @@ class Connection:
         self._socket: socket.socket | None = None
         self._splitter = Splitter()
         self._starter: int | None = None
+        self._early: list[Message] = []  # came before the answer to `open`
         self.supervisor_pid = 0
 
     def start(self) -> None:
@@ -102,6 +103,9 @@ class Connection:
         Raises:
             ConnectionLost: the supervisor is gone.
         """
+        if self._early:
+            early, self._early = self._early, []
+            return early
         if self._socket is None:
             raise ConnectionLost
         poll = select.poll()
@@ -153,14 +157,20 @@ class Connection:
         return True
 
     def _expect_welcome(self, deadline: float) -> None:
+        early: list[Message] = []
+        welcome = False
         while (left_s := deadline - time.monotonic()) > 0:
             for message in self.receive(left_s):
                 if message.get("reply") != "open":
+                    early.append(message)
                     continue
                 if message.get("protocol") != PROTOCOL:
                     self.close()
                     raise self._error("the running supervisor is of another version of Trainmaster")
                 self.supervisor_pid = message["pid"]
+                welcome = True
+            if welcome:
+                self._early = early
                 return
         self.close()
         raise self._error("the supervisor does not answer")

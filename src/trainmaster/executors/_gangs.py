@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +79,14 @@ class Member:
     def failed(self) -> bool:
         """It has ended, and not with exit code 0."""
         return self.ended_at is not None and self.exit_code != 0
+
+    def record_exit(self, wait_status: int) -> None:
+        """It has ended now, as ``waitpid`` says."""
+        self.ended_at = time.time()
+        if os.WIFSIGNALED(wait_status):
+            self.signal = os.WTERMSIG(wait_status)
+        else:
+            self.exit_code = os.WEXITSTATUS(wait_status)
 
     def status(self) -> list[Any]:
         """As it goes over the wire and into the journal: the fields of `MemberStatus`, in order."""
@@ -192,6 +202,13 @@ class Gang:
             min(started, default=None),
             self.ended_at,
         ]
+
+    def allot_gpus(self, gpu_ids: tuple[str, ...]) -> None:
+        """Share out the GPUs that the gang was given."""
+        start = 0
+        for member in self.members:
+            member.gpu_ids = gpu_ids[start : start + member.gpus]
+            start += member.gpus
 
     def hold_ports(self, taken: set[int]) -> None:
         """Bind the loopback ports that its members asked for.

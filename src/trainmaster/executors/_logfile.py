@@ -90,7 +90,7 @@ class LogFile:
                     self._open()
                 self._write_note()
             except OSError:
-                pass  # still no room: the supervisor's own log has it
+                pass  # still no room; the caller sees it in ``lost_bytes``
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

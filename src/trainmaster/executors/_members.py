@@ -125,3 +125,14 @@ def _title(gang: Gang) -> str:
     """What bash calls itself in its messages: the experiment's name."""
     parts = gang.attempt.split("/")
     return parts[1] if len(parts) > 2 else parts[0]
+
+
+def explain(error: OSError) -> str:
+    """Why a member could not be started, and what may help."""
+    where = f": {error.filename}" if error.filename else ""
+    hints = {
+        7: "; the script and its environment are larger than the kernel allows",
+        11: "; the limit of processes (ulimit -u) is reached",
+        24: "; the limit of open files (ulimit -n) is reached",
+    }
+    return f"cannot be started: {error.strerror}{where}{hints.get(error.errno or 0, '')}"

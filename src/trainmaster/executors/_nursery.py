@@ -1,14 +1,17 @@
 """The life of gangs on this node: granted, started, watched, stopped, cleaned up after."""
 
-# ruff: noqa: PTH103, PTH118, SIM105 - pathlib and contextlib would slow down the supervisor's start
+# ruff: noqa: PTH103, PTH118 - pathlib would slow down the supervisor's start
 from __future__ import annotations
 
 import os
 import signal
 import time
 
-from trainmaster.executors import _processes
 from trainmaster.executors._gangs import EXITED, GRANTED, QUEUED, RUNNING, UNKNOWN, Gang, Member
+from trainmaster.executors._members import explain
+from trainmaster.executors._oom import OomCounter
+from trainmaster.executors._owners import Owners, ask, kill
+from trainmaster.executors._processes import has_orphans
 from trainmaster.executors._slots import Slots, Ticket
 
 TYPE_CHECKING = False
@@ -26,7 +29,6 @@ LEFTOVER_GRACE_S = 2.0
 #: How often to look whether left-over processes are gone, beside when we are told.
 SWEEP_PAUSE_S = 0.05
 _KILL_PAUSE_MAX_S = 1.0
-_OOM_AGE_S = 0.2
 _EXIT_BY_SIGKILL = 128 + signal.SIGKILL
 
 
@@ -51,7 +53,6 @@ class Nursery:
         self.gangs: dict[str, Gang] = {}
         self.slots = Slots()
         self.grantable = False
-        self._home_id = home_id
         self._journal = journal
         self._outputs = outputs
         self._spawner = spawner
@@ -62,8 +63,8 @@ class Nursery:
         self._running = 0
         self._closing: dict[str, Gang] = {}
         self._sweep_at: float | None = None
-        self._oom_kills = _processes.oom_kills()
-        self._oom_read_at = time.monotonic()
+        self._oom = OomCounter()
+        self._owners = Owners(home_id, self.gangs, self._members, subreaper)
 
     # -- what clients ask for
 
@@ -145,10 +146,7 @@ class Nursery:
         while granted := self.slots.grant():
             for ticket in granted:
                 gang = self.gangs[ticket.key]
-                gpu_ids = list(ticket.gpu_ids)
-                for member in gang.members:
-                    member.gpu_ids = tuple(gpu_ids[: member.gpus])
-                    del gpu_ids[: member.gpus]
+                gang.allot_gpus(ticket.gpu_ids)
                 if not gang.hold:
                     self._start(gang)
                     continue
@@ -177,7 +175,7 @@ class Nursery:
             return
         gang.phase = RUNNING
         self._running += 1
-        kills = self._oom_count()
+        kills = self._oom.count()
         failed: Member | None = None
         for index, member in enumerate(gang.members):
             if failed is None:
@@ -187,7 +185,7 @@ class Nursery:
                     self._members[member.pid or 0] = (gang, index)
                 except OSError as error:
                     failed = member
-                    member.error = _explain(error)
+                    member.error = explain(error)
             else:
                 member.error = f"not started, because {failed.name} could not be: {failed.error}"
             member.script = ""
@@ -276,15 +274,10 @@ class Nursery:
 
     def _exited(self, gang: Gang, index: int, status: int) -> None:
         member = gang.members[index]
-        member.ended_at = time.time()
-        if os.WIFSIGNALED(status):
-            member.signal = os.WTERMSIG(status)
-        else:
-            member.exit_code = os.WEXITSTATUS(status)
+        member.record_exit(status)
         # bash says 137 when it was not itself the one that was killed
         if not gang.killed and (member.signal == signal.SIGKILL or member.exit_code == _EXIT_BY_SIGKILL):
-            self._oom_read_at = 0.0
-            member.oom = self._oom_count() > member.kills_before
+            member.oom = self._oom.count(fresh=True) > member.kills_before
         if member.output is not None:
             self._outputs.drain(member.output)
         self._journal.add(gang.exit_record(index))
@@ -311,43 +304,11 @@ class Nursery:
         for member in gang.members:
             member.stopped = member.stopped or member.alive
         if grace_s > 0:
-            self._ask(gang, self._processes_of([gang])[gang.attempt])
-
-    def _ask(self, gang: Gang, pids: list[int]) -> None:
-        """SIGTERM, once for each process."""
-        for pid in pids:
-            if pid not in gang.asked:
-                gang.asked.add(pid)
-                _kill(pid, signal.SIGTERM)
-
-    def _processes_of(self, gangs: list[Gang]) -> dict[str, list[int]]:
-        table = _processes.scan()
-        members = {pid: gang.attempt for pid, (gang, _) in self._members.items()}
-        everywhere = not self._subreaper or any(gang.lost for gang in gangs)
-        if everywhere:
-            for gang in gangs:
-                members.update(_recorded(gang, table))
-        owners = _processes.owners(table, members, self._home_id, everywhere)
-        found: dict[str, list[int]] = {gang.attempt: [] for gang in gangs}
-        for pid, attempt in owners.items():
-            if attempt in found:
-                found[attempt].append(pid)
-            elif not attempt and (owner := self._last_candidate(gangs, table[pid].start_ticks)):
-                found[owner].append(pid)
-        return found
-
-    def _last_candidate(self, gangs: list[Gang], start_ticks: int) -> str:
-        """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""
-        for gang in self.gangs.values():
-            if gang.phase == RUNNING and not gang.sweeping:
-                first = min((member.start_ticks for member in gang.members if member.pid), default=0)
-                if first <= start_ticks:
-                    return ""
-        return next((gang.attempt for gang in gangs if gang.sweeping), "")
+            ask(gang, self._owners.processes_of([gang])[gang.attempt])
 
     def _finish(self, gang: Gang) -> None:
         """Every member has an exit record; the gang ends when no process of it is left."""
-        if not gang.lost and self._subreaper and not _processes.has_orphans():
+        if not gang.lost and self._subreaper and not has_orphans():
             self._end(gang)
             return
         gang.sweeping = True
@@ -360,14 +321,14 @@ class Nursery:
         self._sweep_at = now + SWEEP_PAUSE_S if gangs else None
         if not gangs:
             return
-        processes = self._processes_of(gangs)
+        processes = self._owners.processes_of(gangs)
         for gang in gangs:
             if not processes[gang.attempt]:
                 self._end(gang)
                 continue
             if gang.kill_at is None:
                 gang.kill_at = now + min(gang.grace_s, LEFTOVER_GRACE_S)
-            self._ask(gang, processes[gang.attempt])
+            ask(gang, processes[gang.attempt])
 
     def _end(self, gang: Gang) -> None:
         now = time.time()
@@ -388,15 +349,12 @@ class Nursery:
         self._journal.add(gang.end_record())
         self._changed(gang)
 
-    # -- time
-
     def tick(self, now: float) -> float | None:
         """Do what is due; seconds until the next thing is."""
         for gang in list(self._closing.values()):
             if gang.kill_at is not None and now >= gang.kill_at:
                 gang.killed = True
-                for pid in self._processes_of([gang])[gang.attempt]:
-                    _kill(pid, signal.SIGKILL)
+                kill(self._owners.processes_of([gang])[gang.attempt])
                 gang.kill_at = now + gang.kill_pause_s  # again: it may have forked in that moment
                 gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
         if self._sweep_at is not None and now >= self._sweep_at:
@@ -411,15 +369,6 @@ class Nursery:
         """Members that run now, by process id."""
         return self._members
 
-    def _oom_count(self) -> int:
-        now = time.monotonic()
-        if now - self._oom_read_at > _OOM_AGE_S:
-            self._oom_kills = _processes.oom_kills()
-            self._oom_read_at = now
-        return self._oom_kills
-
-    # -- the journal
-
     def adopt(self, attempts: dict[str, list[dict[str, Any]]]) -> None:
         """Take over what an earlier supervisor left: its records, and processes to be ended."""
         for records in attempts.values():
@@ -430,6 +379,10 @@ class Nursery:
                 gang.lost = True
                 self._running += 1
                 self._finish(gang)
+
+    def close(self) -> None:
+        """Leave a journal of what is not forgotten, and no more."""
+        self._compact()
 
     def flush(self) -> None:
         """Write the journal."""
@@ -443,30 +396,3 @@ class Nursery:
             self._journal.rewrite([record for gang in self.gangs.values() for record in gang.records()])
         except OSError as error:
             self._note(f"cannot rewrite {self._journal.path}: {error.strerror}")
-
-
-def _recorded(gang: Gang, table: _processes.Table) -> dict[int, str]:
-    """Members that the journal knows and that still live; a process id that was used again does not count."""
-    found = {}
-    for member in gang.members:
-        process = table.get(member.pid or 0)
-        if process is not None and process.start_ticks == member.start_ticks:
-            found[process.pid] = gang.attempt
-    return found
-
-
-def _kill(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except OSError:
-        pass  # gone meanwhile, or another user's (sudo)
-
-
-def _explain(error: OSError) -> str:
-    where = f": {error.filename}" if error.filename else ""
-    hints = {
-        7: "; the script and its environment are larger than the kernel allows",
-        11: "; the limit of processes (ulimit -u) is reached",
-        24: "; the limit of open files (ulimit -n) is reached",
-    }
-    return f"cannot be started: {error.strerror}{where}{hints.get(error.errno or 0, '')}"

@@ -47,9 +47,12 @@ class Output:
 class Outputs:
     """All pipes that are open."""
 
-    def __init__(self, epoll: select.epoll, grew: Callable[[Output, bool], None]) -> None:
+    def __init__(
+        self, epoll: select.epoll, grew: Callable[[Output, bool], None], note: Callable[[str], None]
+    ) -> None:
         self._epoll = epoll
         self._grew = grew
+        self._note = note
         self._by_pipe: dict[int, Output] = {}
         self._resting: deque[tuple[float, Output]] = deque()
         self._turn = 0
@@ -152,3 +155,5 @@ class Outputs:
         os.close(output.pipe)  # which takes it out of the epoll too: nobody else has this end
         output.pipe = -1
         output.log.close()
+        if output.log.lost_bytes:
+            self._note(f"{output.log.path}: the last {output.log.lost_bytes} bytes could not be written")

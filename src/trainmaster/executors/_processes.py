@@ -5,7 +5,7 @@ leave their children to us (we are their subreaper); those are told by the marke
 environment they were started with, and failing that by their parent's.
 """
 
-# ruff: noqa: PTH110, PTH123, PTH208 - pathlib would slow down the supervisor's start
+# ruff: noqa: PTH123, PTH208 - pathlib would slow down the supervisor's start
 from __future__ import annotations
 
 import os
@@ -151,28 +151,3 @@ def become_subreaper() -> bool:
         return bool(ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False  # a Python without libffi: orphans are looked for everywhere then
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, as far as we may know."""
-    total = 0
-    for path, prefix in _oom_counters():
-        try:
-            with open(path, "rb") as file:
-                for line in file:
-                    if line.startswith(prefix):
-                        total += int(line[len(prefix) :])
-        except (OSError, ValueError):
-            continue
-    return total
-
-
-def _oom_counters() -> list[tuple[str, bytes]]:
-    global _counters
-    if _counters is None:
-        _counters = [("/proc/vmstat", b"oom_kill "), ("/sys/fs/cgroup/memory.events", b"oom_kill ")]
-        _counters = [(path, prefix) for path, prefix in _counters if os.path.exists(path)]
-    return _counters
-
-
-_counters: list[tuple[str, bytes]] | None = None

@@ -44,6 +44,7 @@ class LocalExecutor:
         self._news: dict[str, GangStatus] = {}
         self._grew: dict[tuple[str, str], None] = {}
         self._losses: list[float] = []
+        self._asked = 0
 
     @property
     def supervisor_pid(self) -> int:
@@ -160,7 +161,8 @@ class LocalExecutor:
                 self._revive()
 
     def _ask(self, attempts: list[str]) -> list[GangStatus]:
-        self._connection.send({"do": "observe", "attempts": attempts})
+        self._asked += 1  # an interrupted call leaves its answer for the next one to skip
+        self._connection.send({"do": "observe", "id": self._asked, "attempts": attempts})
         patience_s = _ANSWER_TIMEOUT_S
         deadline = time.monotonic() + patience_s
         answer: list[GangStatus] | None = None
@@ -173,6 +175,8 @@ class LocalExecutor:
                 )
             for message in self._connection.receive(left_s):
                 if message.get("reply") == "observe":
+                    if message["id"] != self._asked:
+                        continue
                     answer = [_status(row) for row in message["gangs"]]
                 else:
                     self._take(message)

@@ -8,7 +8,7 @@ Everything happens in one thread (a second one only calls ``posix_spawn``, see `
 wait for the socket, the pipes, ended children or a deadline; do what is due; tell who wants to know.
 """
 
-# ruff: noqa: PTH208, PTH103, PTH104, PTH116, PTH118, SIM105 - pathlib and contextlib would slow down the supervisor's start
+# ruff: noqa: PTH103, PTH104, PTH116, PTH118, PTH208, SIM105 - pathlib and contextlib cost time
 from __future__ import annotations
 
 import fcntl
@@ -54,7 +54,7 @@ class Supervisor:
         self._listener = listener
         self._epoll = select.epoll()
         self._clients = Clients(self._epoll, self._gone, note)
-        self._outputs = Outputs(self._epoll, self._grew)
+        self._outputs = Outputs(self._epoll, self._grew, note)
         self.nursery = Nursery(
             home, journal, self._outputs, Spawner(home), self._changed, note, subreaper=subreaper
         )
@@ -135,7 +135,8 @@ class Supervisor:
         elif operation == "launch":
             self.nursery.launch(message["attempt"], message["env"])
         elif operation == "observe":
-            client.send({"reply": "observe", "gangs": [self._status(each) for each in message["attempts"]]})
+            gangs = [self._status(attempt) for attempt in message["attempts"]]
+            client.send({"reply": "observe", "id": message["id"], "gangs": gangs})
         elif operation == "stop":
             self.nursery.stop(message["attempt"], message["grace_s"])
         elif operation == "forget":
@@ -212,6 +213,7 @@ def main(arguments: list[str]) -> None:
     supervisor = Supervisor(home, listener, journal, subreaper)
     supervisor.nursery.adopt(left)
     supervisor.run()
+    supervisor.nursery.close()
     os._exit(0)  # the spawner thread waits for ever
 
 

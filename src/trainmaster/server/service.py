@@ -15,7 +15,7 @@ from trainmaster.control.environment import base_environment, read_secrets
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.layout import Home
 from trainmaster.control.loading import load_board, load_policies
-from trainmaster.control.preflight import check_machine, check_parts
+from trainmaster.control.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
@@ -90,6 +90,7 @@ class Service:
             UsageError: naming each key at fault.
         """
         check_parts(recipe)
+        check_directories(recipe)
         notes = check_machine(recipe, detect_capacity())
         self._secrets(recipe, environ)
         return notes

@@ -5,6 +5,7 @@ Names are imported when they are asked for: who needs only errors or states does
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ __all__ = [
     "read_recipe",
 ]
 
+_NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _MODULES = {
     "Batch": "batch",
     "Budget": "budget",
@@ -87,6 +89,15 @@ _MODULES = {
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the above
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    # Pydantic looks through all installed packages for plug-ins when it makes its first model: our models
+    # need none, and it costs more than reading a recipe. The user's scripts must not see our setting.
+    ours = _NO_PLUGINS not in os.environ
+    if ours:
+        os.environ[_NO_PLUGINS] = "1"
+    try:
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    finally:
+        if ours:
+            os.environ.pop(_NO_PLUGINS, None)
     globals()[name] = value  # asked for once
     return value

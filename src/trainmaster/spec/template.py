@@ -38,6 +38,7 @@ _RESERVED: Final = frozenset(
     }
     | {"time", "select", "coproc"}
 )
+_SPECIAL: Final = frozenset("$#?!@*-0123456789")
 _CASE = re.compile(r"case\b")
 
 
@@ -175,7 +176,7 @@ class _Scanner:
         if self.doubt:
             return f"{shown} after {self.doubt}, where quoting cannot be followed safely; {instead}"
         if self.duplicating is not None:
-            # Bash expands that word twice, quoted or not: `>&'$(ls)'` runs ls (found by the fuzzer, bash 5.2).
+            # Bash (5.2) expands that word twice, quoted or not: `>&'$(ls)'` runs ls. The fuzzer found it.
             return f"{shown} behind '>&', where quoting does not hold; write > and 2>&1"
         if position and self.script[position - 1] == "$" and not self._is_escaped(position - 1):
             return f"{shown} behind a '$'; leave the '$' out"
@@ -247,6 +248,8 @@ class _Scanner:
             return position + 1
         if script[position] != "$":
             return None
+        if script[position + 1 : position + 2] in _SPECIAL:
+            return position + 2  # in `$${`, `$$` is a number and `{` a brace
         if script.startswith("$((", position):
             self.stack += ["((", "(("]
             return position + 3
@@ -272,8 +275,7 @@ class _Scanner:
         if character == "\n":
             return self._skip_heredocs(position + 1)
         if character == "#" and before in _WORD_ENDS:
-            end = script.find("\n", position)
-            return len(script) if end < 0 else end
+            return self._hash(position, before)
         if character in "'\"":
             self.stack.append(character)
         elif script.startswith(("$'", '$"'), position):
@@ -295,6 +297,16 @@ class _Scanner:
             self.doubt = self.doubt or "a `case` inside $( )"
         else:
             return self._dollar_or_backtick(position) or position + 1
+        return position + 1
+
+    def _hash(self, position: int, before: str) -> int:
+        """Pass a comment, unless what looks like the end of a word before it is none."""
+        if before == ")" or (before == "\n" and position and self._is_escaped(position - 1)):
+            # `$(a)#b` and two lines joined by a backslash are one word, `(a)#b` is a comment.
+            self.doubt = self.doubt or "a '#' without a space before it"
+        elif not (position and self._is_escaped(position - 1)):
+            end = self.script.find("\n", position)
+            return len(self.script) if end < 0 else end
         return position + 1
 
     def _close(self) -> None:

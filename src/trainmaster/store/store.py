@@ -188,7 +188,7 @@ class Store:
                     case _:
                         pass
                 if not isinstance(change, Progress):
-                    events.append(_change_event(lease.run, change, now))
+                    events.append(change_event(lease.run, change, now))
             _insert_events(connection, events)
 
     def requeue(self, lease: Lease, now: float) -> int:
@@ -228,12 +228,19 @@ class Store:
                     ended_at=None,
                 )
             )
+            unfinished = (
+                t.experiment.c.run_id == lease.run,
+                t.experiment.c.reason.is_distinct_from(EndReason.SUCCEEDED),
+            )
+            reset = connection.execute(
+                sa.select(t.experiment.c.name, t.experiment.c.state, t.experiment.c.reason).where(
+                    *unfinished, t.experiment.c.state != State.WAITING
+                )
+            ).all()
+            before = self._run_row(connection, lease.run)["state"]
             connection.execute(
                 t.experiment.update()
-                .where(
-                    t.experiment.c.run_id == lease.run,
-                    t.experiment.c.reason.is_distinct_from(EndReason.SUCCEEDED),
-                )
+                .where(*unfinished)
                 .values(state=State.WAITING, reason=None, message="", rest_reason=None)
             )
             connection.execute(
@@ -241,7 +248,11 @@ class Store:
                 .where(t.run.c.id == lease.run)
                 .values(state=State.WAITING, reason=None, message="", ended_at=None, stop_wanted=None)
             )
-            events = [_event(lease.run, now, "run", after=State.WAITING, message="resumed")]
+            events = [_event(lease.run, now, "run", before, State.WAITING, message="resumed")]
+            events += [
+                _event(lease.run, now, "experiment", state, State.WAITING, reason, "", name)
+                for name, state, reason in reset
+            ]
             events += [
                 _event(lease.run, now, "task", State.DONE, State.WAITING, reason, "", name, number, attempt)
                 for number, reason, attempt, name in again
@@ -454,7 +465,8 @@ def _write_run(connection: Connection, run: str, change: RunChange, now: float) 
     connection.execute(t.run.update().where(t.run.c.id == run).values(values))
 
 
-def _change_event(run: str, change: Change, now: float) -> dict[str, Any]:
+def change_event(run: str, change: Change, now: float) -> dict[str, Any]:
+    """The event that goes with a change, as a row."""
     match change:
         case TaskChange():
             return _event(

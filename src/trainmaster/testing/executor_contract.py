@@ -375,6 +375,23 @@ class ExecutorContract:
         executor.stop(request.attempt, 0.0)
         self.wait(executor, request)
 
+    def test_output_wakes_up(self, executor: Executor) -> None:
+        """Whoever waits for changes is woken by output, once he has asked for it."""
+        request = self.gang("0", "until [ -e go ]; do sleep 0.02; done; echo hello; sleep 600")
+        assert executor.output() == []
+        executor.submit([request])
+        self.wait(executor, request, Phase.RUNNING)
+        executor.changes(0.1)
+        (self.directory / "go").touch()
+        started = time.monotonic()
+        grew: list[tuple[str, str]] = []
+        while not grew:
+            executor.changes(10.0)
+            grew = executor.output()
+        assert grew == [(request.attempt, "worker-0")]
+        assert time.monotonic() - started < 5.0
+        assert self.log(request) == b"hello\n"
+
     def test_endless_output_is_bounded(self, executor: Executor) -> None:
         """Beginning and end are kept, others are not kept waiting."""
         script = "echo first; head -c 400M /dev/zero; echo; echo last"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.objects import ObjectStore
     from trainmaster.volumes.publishing import AlreadyPublished, Upload, commit, upload
     from trainmaster.volumes.snapshot import Snapshot, materialise, take_snapshot
-    from trainmaster.volumes.tree import Listing, Stamp, UnstableDirectory, listing
+    from trainmaster.volumes.tree import Listing, Stamp, UnstableDirectory, listing, parts_listing
 
 __all__ = [
     "JSON",
@@ -35,6 +35,7 @@ __all__ = [
     "list_artifacts",
     "listing",
     "materialise",
+    "parts_listing",
     "publish",
     "read_manifest",
     "take_snapshot",
@@ -59,6 +60,7 @@ _HOME = {
     "list_artifacts": "artifact",
     "listing": "tree",
     "materialise": "snapshot",
+    "parts_listing": "tree",
     "publish": "publishing",
     "read_manifest": "artifact",
     "take_snapshot": "snapshot",

@@ -1,0 +1,90 @@
+"""Which processes belong to which gang, and the signals that they get."""
+# ruff: noqa: SIM105 - contextlib would slow down the supervisor's start
+
+from __future__ import annotations
+
+import os
+import signal
+
+from trainmaster.executors import _processes
+from trainmaster.executors._gangs import RUNNING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from trainmaster.executors._gangs import Gang
+
+
+class Owners:
+    """Finds the processes of gangs; each call looks through ``/proc`` once."""
+
+    def __init__(
+        self,
+        home_id: str,
+        gangs: Mapping[str, Gang],
+        members: Mapping[int, tuple[Gang, int]],
+        subreaper: bool,
+    ) -> None:
+        """Look at ``gangs`` and their living ``members`` as they will be then."""
+        self._home_id = home_id
+        self._gangs = gangs
+        self._members = members
+        self._subreaper = subreaper
+
+    def processes_of(self, gangs: list[Gang]) -> dict[str, list[int]]:
+        """Process ids by attempt."""
+        table = _processes.scan()
+        members = {pid: gang.attempt for pid, (gang, _) in self._members.items()}
+        everywhere = not self._subreaper or any(gang.lost for gang in gangs)
+        for gang in gangs:
+            if gang.lost:
+                members.update(_recorded(gang, table))
+        owners = _processes.owners(table, members, self._home_id, everywhere)
+        found: dict[str, list[int]] = {gang.attempt: [] for gang in gangs}
+        for pid, attempt in owners.items():
+            if attempt in found:
+                found[attempt].append(pid)
+            elif not attempt and (owner := self._last_candidate(gangs, table[pid].start_ticks)):
+                found[owner].append(pid)
+        return found
+
+    def _last_candidate(self, gangs: list[Gang], start_ticks: int) -> str:
+        """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""
+        for gang in self._gangs.values():
+            if gang.phase == RUNNING and not gang.sweeping:
+                first = min((member.start_ticks for member in gang.members if member.pid), default=0)
+                if first <= start_ticks:
+                    return ""
+        return next((gang.attempt for gang in gangs if gang.sweeping), "")
+
+
+def ask(gang: Gang, pids: Iterable[int]) -> None:
+    """SIGTERM, once for each process of a gang."""
+    for pid in pids:
+        if pid not in gang.asked:
+            gang.asked.add(pid)
+            _signal(pid, signal.SIGTERM)
+
+
+def kill(pids: Iterable[int]) -> None:
+    """SIGKILL."""
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass  # gone meanwhile, or another user's (sudo)
+
+
+def _recorded(gang: Gang, table: _processes.Table) -> dict[int, str]:
+    """Members that the journal knows and that still live; a process id that was used again does not count."""
+    found = {}
+    for member in gang.members:
+        process = table.get(member.pid or 0)
+        if process is not None and process.start_ticks == member.start_ticks:
+            found[process.pid] = gang.attempt
+    return found

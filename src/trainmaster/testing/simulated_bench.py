@@ -1,0 +1,181 @@
+"""What performs decisions, in simulated time: background jobs that take a while and may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trainmaster.control.board import Task
+from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.layout import attempt_id
+from trainmaster.control.progress import TaskProgress
+from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
+from trainmaster.executors.metrics import LogMetrics, MetricsReader
+from trainmaster.spec.states import EndReason
+from trainmaster.testing.simulated_plan import Plan
+from trainmaster.testing.simulated_world import World
+
+Key = tuple[str, int, int, EffectKind]
+_READER = MetricsReader(Path("/nonexistent"))
+_SCANNER = LogMetrics(None)
+
+
+class SimulatedProgress(TaskProgress):
+    """A running attempt that always has something new to tell."""
+
+    def update(self, now: float) -> None:
+        """See `TaskProgress.update`."""
+        self.metrics, self.changed = {"step": round(now)}, True
+
+
+class SimulatedJobs:
+    """Background jobs of one control process; they die with it. See `Jobs`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._results: dict[Key, Job] = {}
+        self._done: list[tuple[Key, Job]] = []
+        self._pending = 0
+        self._dead = False
+
+    @property
+    def pending(self) -> int:
+        """See `Jobs.pending`."""
+        return self._pending
+
+    def of(self, experiment: str, task: int, attempt: int) -> dict[EffectKind, Job]:
+        """See `Jobs.of`."""
+        found = {}
+        for kind in (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE):
+            job = self._results.get((experiment, task, attempt, kind))
+            if job is not None:
+                found[kind] = job
+        return found
+
+    def begin(self, key: Key, work: Callable[[], Job], delay_s: float) -> None:
+        """See `Jobs.begin`; a job without delay is quick."""
+        known = self._results.get(key)
+        if known is not None and not known.done:
+            return
+        if not delay_s:
+            self._results[key] = work()
+            return
+        self._results[key] = Job()
+        self._pending += 1
+        self._world.after(delay_s, lambda: self._finish(key, work))
+
+    def collect(self) -> bool:
+        """See `Jobs.collect`."""
+        any_new = bool(self._done)
+        for key, job in self._done:
+            self._pending -= 1
+            if key in self._results:
+                self._results[key] = job
+        self._done.clear()
+        return any_new
+
+    def drop(self, experiment: str, task: int, attempt: int) -> None:
+        """See `Jobs.drop`."""
+        for kind in EffectKind:
+            self._results.pop((experiment, task, attempt, kind), None)
+
+    def die(self) -> None:
+        """The process is gone, and its threads with it."""
+        self._dead = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is remembered."""
+        return not self._results
+
+    def _finish(self, key: Key, work: Callable[[], Job]) -> None:
+        if not self._dead:
+            self._done.append((key, work()))
+
+
+class SimulatedBench:
+    """Stands in for `Workshop`.
+
+    Args:
+        world: its time.
+        plan: what the recipe says, and how likely jobs fail.
+        step: called before and after each act: here the control process may be killed.
+    """
+
+    def __init__(self, world: World, plan: Plan, step: Callable[[str], None]) -> None:
+        self.jobs = SimulatedJobs(world)
+        self._world = world
+        self._plan = plan
+        self._step = step
+
+    def columns(self, experiment: str, number: int) -> Mapping[str, object]:
+        """See `Workshop.columns`."""
+        return {"parameters": {"lr": number}}
+
+    def request(self, task: Task) -> GangRequest:
+        """See `Workshop.request`."""
+        shape = self._plan.experiments[task.experiment]
+        members = tuple(
+            MemberRequest(name, "true", "/", essential=not name.startswith("ps")) for name in shape.members
+        )
+        return GangRequest(
+            attempt=attempt_id(self._plan.run, task.experiment, task.number, task.attempt),
+            directory="/",
+            members=members,
+            slots=len(members),
+            group=f"{self._plan.run}/{task.experiment}",
+            group_slots=shape.group_slots,
+            hold=shape.hold or task.attempt > 1,
+            grace_s=shape.policy.grace_s,
+        )
+
+    def launch_environment(self, task: Task, gang: GangStatus) -> Mapping[str, Mapping[str, str]]:
+        """See `Workshop.launch_environment`; a gang is launched with the ports it holds."""
+        return {name: {"PORT": str(ports[0])} for name, ports in gang.ports.items()}
+
+    def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
+        """See `Workshop.follow`."""
+        return known or SimulatedProgress(Path("/"), "worker-0", None, _READER, _SCANNER)
+
+    def begin(self, kind: EffectKind, task: Task) -> None:
+        """See `Workshop.begin`."""
+        self._step(f"before {kind}")
+        name, number, attempt = task.experiment, task.number, task.attempt
+        self._world.note(f"{kind} {name}/{number}/{attempt} begins")
+        bad = task.bad_checkpoints
+        delay_s = 0.0 if self._world.chance(self._plan.quick) else self._world.rng.expovariate(0.5)
+
+        def work() -> Job:
+            job = self._work(kind, (name, number), attempt, bad)
+            self._world.note(f"{kind} {name}/{number}/{attempt} ends: {job.error or 'done'}")
+            return job
+
+        self.jobs.begin((name, number, attempt, kind), work, delay_s)
+        self._step(f"after {kind}")
+
+    def clean_up(self, effect: Effect) -> None:
+        """See `Workshop.clean_up`."""
+        self._step("before clean-up")
+
+    def _work(self, kind: EffectKind, key: tuple[str, int], attempt: int, bad: tuple[int, ...]) -> Job:
+        rng = self._world.rng
+        fails = self._world.chance(self._plan.job_failures)
+        match kind:
+            case EffectKind.STAGE:
+                if fails:
+                    return Job(done=True, error="no data", users_fault=rng.random() < 0.5)
+                numbers = [number for number in range(attempt - 1) if number not in bad]
+                return Job(done=True, fields={"restored": numbers[-1] if numbers else None})
+            case EffectKind.SAVE:
+                fields: dict[str, object] = {"metrics": {"accuracy": 0.5}}
+                if fails and rng.random() < 0.5:
+                    return Job(done=True, error="disk full", fields=fields)
+                self._world.models[key] = attempt
+                fields["model_uri"] = f"memory://{key[0]}/{key[1]}"
+                return Job(done=True, error="its checkpoint is lost" if fails else "", fields=fields)
+            case EffectKind.RECOVER:
+                reason = EndReason.OOM if rng.random() < 0.1 else None
+                error = "disk full" if fails else ""
+                return Job(done=True, error=error, reason=reason, progressed=rng.random() < 0.5)
+            case _:
+                return Job(done=True, error="unstable" if fails else "", progressed=not fails)

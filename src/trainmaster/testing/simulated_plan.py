@@ -1,0 +1,151 @@
+"""What a schedule consists of: a recipe, and all that will befall it. Drawn from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trainmaster.control.decide_task import Policy
+from trainmaster.control.loading import Shape
+from trainmaster.executors.base import GangRequest
+from trainmaster.testing.simulated_node import Ending
+
+
+class Fault(StrEnum):
+    """What may befall a run."""
+
+    KILL_CONTROL = "KILL_CONTROL"
+    KILL_SUPERVISOR = "KILL_SUPERVISOR"
+    LOSE_NODE = "LOSE_NODE"
+    PREEMPT = "PREEMPT"
+    CANCEL = "CANCEL"
+    BUDGET = "BUDGET"
+    INTERRUPT = "INTERRUPT"
+    FULL_DISK = "FULL_DISK"
+    PAUSE = "PAUSE"
+
+
+_WEIGHTS = {
+    Fault.KILL_CONTROL: 6, Fault.KILL_SUPERVISOR: 4, Fault.LOSE_NODE: 1, Fault.PREEMPT: 1, Fault.CANCEL: 2,
+    Fault.BUDGET: 1, Fault.INTERRUPT: 2, Fault.FULL_DISK: 1, Fault.PAUSE: 2,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedExperiment:
+    """One experiment of the recipe."""
+
+    shape: Shape
+    total: int
+    members: tuple[str, ...]
+    group_slots: int
+    hold: bool
+    policy: Policy
+
+
+@dataclass(slots=True)
+class Plan:
+    """One schedule.
+
+    Attributes:
+        slots: of the node.
+        failures: probability that a member fails.
+        job_failures: probability that a background job fails.
+        quick: probability that a background job takes no time.
+        slow: probability that news is late or comes twice.
+        faults: at which second what happens.
+        kill_after: kill the control process after so many of its steps, one number per kill.
+        pause_after: let it sleep after so many of its steps until another one has taken over.
+        resumes: how often the user resumes what did not succeed.
+        strikes: so often the node fails while the first experiment runs.
+    """
+
+    run: str
+    experiments: dict[str, SimulatedExperiment]
+    slots: int
+    failures: float
+    job_failures: float
+    quick: float
+    slow: float
+    faults: list[tuple[float, Fault]] = field(default_factory=list)
+    kill_after: list[int] = field(default_factory=list)
+    pause_after: list[int] = field(default_factory=list)
+    resumes: int = 0
+    strikes: int = 0
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Plan:
+        """A plan from a generator of chance."""
+        strikes = 24 if rng.random() < 0.01 else 0
+        slots = rng.randint(1, 4)
+        experiments: dict[str, SimulatedExperiment] = {}
+        for index in range(1 if strikes else rng.choice((1, 1, 2, 3))):
+            before = tuple(name for name in experiments if rng.random() < 0.5)
+            members = tuple(f"worker-{number}" for number in range(rng.choice((1, 1, 1, 2, 3))))
+            if rng.random() < 0.15:
+                members += ("ps-0",)
+            experiments["abc"[index]] = SimulatedExperiment(
+                shape=Shape(before, rng.randint(1, 4)),
+                total=1 if strikes else rng.choice((1, 1, 2, 3, 5)),
+                members=members,
+                group_slots=rng.randint(1, 4),
+                hold=rng.random() < 0.5,
+                policy=Policy(
+                    retries=rng.choice((0, 0, 1, 3)),
+                    timeout_s=rng.choice((None, None, 5.0, 20.0)),
+                    grace_s=rng.choice((0.0, 1.0, 5.0)),
+                    checkpoint_every_s=rng.choice((2.0, 60.0)),
+                    helpers=frozenset({"ps-0"}),
+                ),
+            )
+        slots = max([slots, *(len(experiment.members) for experiment in experiments.values())])
+        plan = cls(
+            run="sim-0000",
+            experiments=experiments,
+            slots=slots,
+            failures=0.0 if strikes else rng.choice((0.0, 0.1, 0.3, 0.7)),
+            job_failures=0.0 if strikes else rng.choice((0.0, 0.0, 0.05, 0.3)),
+            quick=rng.choice((0.0, 0.5, 1.0)),
+            slow=rng.choice((0.0, 0.1, 0.4)),
+            resumes=rng.choice((0, 0, 1, 2)),
+            strikes=strikes,
+        )
+        horizon_s = rng.choice((3.0, 20.0, 100.0))
+        for _ in range(0 if strikes else rng.choice((0, 1, 1, 2, 4))):
+            fault = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+            if fault is Fault.KILL_CONTROL:
+                plan.kill_after.append(1 + int(rng.expovariate(1 / 40)))
+            elif fault is Fault.PAUSE:
+                plan.pause_after.append(1 + int(rng.expovariate(1 / 40)))
+            else:
+                at_s = rng.uniform(0, horizon_s)
+                plan.faults.append((at_s, fault))
+                if fault is Fault.INTERRUPT and rng.random() < 0.4:  # a second Ctrl-C
+                    plan.faults.append((at_s + rng.uniform(0, 2), fault))
+        return plan
+
+    def endings(self, request: GangRequest, rng: random.Random) -> list[Ending]:
+        """How the members of an attempt end if nobody stops them."""
+        experiment = self.experiments[request.group.rpartition("/")[2]]
+        length_s = rng.choice((0.01, 1.0, 10.0, 80.0))
+        endings = []
+        for member in request.members:
+            after_s = length_s * rng.uniform(0.5, 1.5)
+            if not member.essential:
+                after_s *= 3
+            if rng.random() >= self.failures / len(request.members):
+                endings.append(Ending(after_s))
+                continue
+            kind = rng.choice(("code", "code", "signal", "oom", "hang", "broken"))
+            if kind == "hang" and experiment.policy.timeout_s is not None:
+                endings.append(Ending(1e6))
+            elif kind == "signal":
+                endings.append(Ending(after_s, None, rng.choice((6, 9, 11))))
+            elif kind == "oom":
+                endings.append(Ending(after_s, None, 9, oom=True))
+            elif kind == "broken":
+                endings.append(Ending(after_s, None, error="no such directory"))
+            else:
+                endings.append(Ending(after_s, rng.choice((1, 3, 127, 137))))
+        return endings

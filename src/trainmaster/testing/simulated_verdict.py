@@ -1,0 +1,138 @@
+"""What must hold of a simulated run: after every commit, and at its end."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from trainmaster.control.board import Board, Experiment
+from trainmaster.control.layout import attempt_id
+from trainmaster.executors.base import Phase
+from trainmaster.spec.states import EndReason, State
+from trainmaster.testing.simulated_node import SimulatedNode
+from trainmaster.testing.simulated_plan import Plan
+from trainmaster.testing.simulated_store import SimulatedStore
+from trainmaster.testing.simulated_world import ViolationError
+
+
+def check_board(board: Board, store: SimulatedStore, *, deeply: bool) -> None:
+    """The board in memory is what a new controller would load; its counters add up."""
+    for experiment in board.experiments.values():
+        counts = experiment.tally()
+        if counts["total"] != sum(counts.values()) - counts["total"] or min(counts.values()) < 0:
+            raise ViolationError(f"{experiment.name}: counters do not add up: {counts}")
+        if experiment.created != len([1 for name, _ in store.tasks if name == experiment.name]):
+            raise ViolationError(f"{experiment.name}: {experiment.created} tasks created, the store differs")
+    if not deeply:
+        return
+    loaded = store.board()
+    for name, experiment in board.experiments.items():
+        other = loaded.experiments[name]
+        if experiment.first_bad and other.first_bad:  # only a living controller knows the message
+            other.first_bad = replace(other.first_bad, message=experiment.first_bad.message)
+        if experiment != other:
+            raise ViolationError(f"{name}: memory and store differ: {_difference(experiment, other)}")
+    if (board.state, board.reason) != (loaded.state, loaded.reason):
+        raise ViolationError(f"memory says {board.state} {board.reason}, the store {loaded.state}")
+
+
+def _difference(ours: Experiment, loaded: Experiment) -> str:
+    for number, task in ours.live.items():
+        other = loaded.live.get(number)
+        if other is None:
+            return f"task {number} is {task.state} in memory only"
+        for item in fields(task):
+            if getattr(task, item.name) != getattr(other, item.name):
+                values = f"{getattr(task, item.name)!r}, recorded {getattr(other, item.name)!r}"
+                return f"task {number} ({task.state}): {item.name} is {values}"
+    return f"{ours}\n{loaded}"
+
+
+def check_end(
+    store: SimulatedStore,
+    node: SimulatedNode,
+    plan: Plan,
+    models: dict[tuple[str, int], int],
+    *,
+    kills: int,
+) -> None:
+    """Nothing is left running, everything has ended for a reason, and is counted once."""
+    for gang in node.gangs.values():
+        if gang.phase is not Phase.EXITED:
+            raise ViolationError(f"{gang.request.attempt} is still {gang.phase} at the end")
+        if not kills:
+            raise ViolationError(f"{gang.request.attempt} was never forgotten")
+    if node.used():
+        raise ViolationError(f"{node.used()} slots are still taken at the end")
+    for key, row in store.tasks.items():
+        if row["state"] is not State.DONE:
+            raise ViolationError(f"{key} is {row['state']} at the end")
+        good = row["reason"] is EndReason.SUCCEEDED
+        if good != bool(row["model_uri"]):
+            raise ViolationError(f"{key}: {row['reason']}, its model: {row['model_uri']}")
+        if good and models.get(key) != row["attempt"]:
+            raise ViolationError(f"{key} SUCCEEDED with the model of attempt {models.get(key)}")
+        numbers = sorted(n for name, task, n in store.attempts if (name, task) == key)
+        if numbers != list(range(1, row["attempt"] + 1)):
+            raise ViolationError(f"{key}: attempts {numbers}")
+        for number in numbers:
+            _check_attempt(store, node, plan, (*key, number))
+    _check_experiments(store)
+    _check_events(store)
+
+
+def _check_attempt(
+    store: SimulatedStore, node: SimulatedNode, plan: Plan, key: tuple[str, int, int]
+) -> None:
+    reason = store.attempts[key]["reason"]
+    if reason is None:
+        raise ViolationError(f"{key} was never closed")
+    won = node.won.get(attempt_id(plan.run, *key))
+    if reason is EndReason.SUCCEEDED and won is not True:
+        raise ViolationError(f"{key} is called SUCCEEDED, but its members did not all end well")
+    if won and reason not in (EndReason.SUCCEEDED, EndReason.INTERNAL) and not node.was_lost:
+        raise ViolationError(f"{key} is called {reason}, but its members all ended well")
+
+
+def _check_experiments(store: SimulatedStore) -> None:
+    if store.run["state"] is not State.DONE:
+        raise ViolationError(f"the run is {store.run['state']} at the end")
+    for name, row in store.experiments.items():
+        if row["state"] is not State.DONE:
+            raise ViolationError(f"{name} is {row['state']} at the end")
+        rows = [task for (experiment, _), task in store.tasks.items() if experiment == name]
+        if len(rows) != row["tasks_total"] and row["rest_reason"] is None:
+            raise ViolationError(f"{name}: {len(rows)} of {row['tasks_total']} tasks, no reason for the rest")
+        good = len(rows) == row["tasks_total"] and all(r["reason"] is EndReason.SUCCEEDED for r in rows)
+        if good != (row["reason"] is EndReason.SUCCEEDED):
+            raise ViolationError(f"{name} is {row['reason']}, its tasks: {[r['reason'] for r in rows]}")
+        before = [store.experiments[other]["reason"] for other in store.shapes[name].after]
+        bad = any(reason is not EndReason.SUCCEEDED for reason in before)
+        if row["reason"] is EndReason.SKIPPED and not bad:
+            raise ViolationError(f"{name} is SKIPPED for nothing")
+        if bad and rows:
+            raise ViolationError(f"{name} began, but what it depends on did not succeed")
+        stopped = row["reason"] in (EndReason.CANCELLED, EndReason.BUDGET)
+        if bad and row["reason"] is not EndReason.SKIPPED and not stopped:
+            raise ViolationError(f"{name} is {row['reason']}, but it should have been skipped")
+    reasons = {row["reason"] for row in store.experiments.values()} - {EndReason.SUCCEEDED}
+    if (store.run["reason"] is EndReason.SUCCEEDED) != (not reasons):
+        raise ViolationError(f"the run is {store.run['reason']}, its experiments {reasons}")
+
+
+def _check_events(store: SimulatedStore) -> None:
+    """Replay the events: they alone lead to the states that are recorded."""
+    states: dict[tuple[object, ...], State] = {}
+    for event in store.events:
+        if event["kind"] == "note":
+            continue
+        key = (event["kind"], event.get("experiment"), event.get("task"))
+        before = states.get(key, State.WAITING)
+        if event["before"] is not None and event["before"] is not before:
+            raise ViolationError(f"{key}: an event from {event['before']}, but it was {before}")
+        states[key] = event["after"]
+    rows = {("task", *key): row for key, row in store.tasks.items()}
+    rows |= {("experiment", name, None): row for name, row in store.experiments.items()}  # type: ignore[dict-item]
+    rows[("run", None, None)] = store.run  # type: ignore[index]
+    for name, row in rows.items():
+        if states.get(name, State.WAITING) is not row["state"]:
+            raise ViolationError(f"{name} is {row['state']}, its events say {states.get(name)}")

@@ -1,0 +1,86 @@
+"""Simulated time: a clock, what is due when, and a random generator that everything draws from."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from itertools import count
+
+#: No schedule may need more simulated time, events or calls than this: what does, makes no progress.
+MAX_SECONDS = 40_000.0
+MAX_CALLS = 30_000
+
+
+class ViolationError(Exception):
+    """An invariant does not hold: a bug in what is simulated (or in the simulation)."""
+
+
+class Killed(BaseException):  # noqa: N818 - it is a fate, not an error
+    """The control process was killed: nothing of its own code runs any more."""
+
+
+class World:
+    """A clock that jumps from one thing that is due to the next.
+
+    Args:
+        seed: everything that happens follows from it.
+        verbose: print each line of the schedule as it happens.
+
+    Attributes:
+        now: Unix seconds.
+        rng: the only source of chance.
+        models: attempts whose model was published, per task.
+    """
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.seed = seed
+        self.now = 1_000_000.0
+        self.started_at = self.now
+        self.rng = random.Random(seed)  # noqa: S311 - a schedule that replays, not a secret
+        self.verbose = verbose
+        self.models: dict[tuple[str, int], int] = {}
+        self.lines: list[str] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+        self._calls = 0
+
+    def note(self, text: str) -> None:
+        """A line of the schedule."""
+        if self.verbose:
+            print(f"{self.now - self.started_at:10.3f}  {text}")  # noqa: T201 - that is what verbose means
+
+    def after(self, delay_s: float, happen: Callable[[], None]) -> None:
+        """Let something happen later."""
+        heapq.heappush(self._due, (self.now + delay_s, next(self._number), happen))
+
+    def next_at(self) -> float | None:
+        """When the next thing happens."""
+        return self._due[0][0] if self._due else None
+
+    def pass_time(self, until: float) -> None:
+        """Let everything happen that is due until then."""
+        while self._due and self._due[0][0] <= until:
+            at, _, happen = heapq.heappop(self._due)
+            self.now = max(self.now, at)
+            happen()
+        self.now = max(self.now, until)
+        self.count_call()
+
+    def wait(self, at_most_s: float) -> None:
+        """Let time pass until something has happened, or for so long."""
+        until = self.now + at_most_s
+        due = self.next_at()
+        self.pass_time(until if due is None else min(until, due))
+
+    def count_call(self) -> None:
+        """Notice a schedule that does not come to an end."""
+        self._calls += 1
+        if self._calls > MAX_CALLS or self.now - self.started_at > MAX_SECONDS:
+            raise ViolationError(
+                f"no progress: {self._calls} calls, {self.now - self.started_at:.0f} s and no end"
+            )
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self.rng.random() < probability

@@ -1,0 +1,310 @@
+"""Deterministic simulation: the real controller in simulated time, with everything that may befall it.
+
+A seed draws a recipe and a schedule of faults. The real `Controller`, `tick` and `decide_*` drive
+it over a simulated node, store and background jobs. Whatever an invariant forbids raises; the seed
+then replays it line by line::
+
+    python -m trainmaster.testing.simulation --seed 17 --verbose
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from trainmaster.control.controller import Controller
+from trainmaster.control.layout import attempt_id
+from trainmaster.executors.base import Capacity, GangRequest, Phase
+from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store.changes import Change
+from trainmaster.store.leases import LEASE_S, Lease
+from trainmaster.testing.simulated_bench import SimulatedBench
+from trainmaster.testing.simulated_executor import SimulatedExecutor
+from trainmaster.testing.simulated_node import Ending, SimulatedNode
+from trainmaster.testing.simulated_plan import Fault, Plan
+from trainmaster.testing.simulated_store import SimulatedStore
+from trainmaster.testing.simulated_verdict import check_board, check_end
+from trainmaster.testing.simulated_world import Killed, ViolationError, World
+
+
+class Session:
+    """One control process: its steps are counted, so that it can be killed between any two.
+
+    Attributes:
+        robbed: another process took the lease while this one slept.
+    """
+
+    def __init__(self, simulation: Simulation, number: int) -> None:
+        self.number = number
+        self.robbed = False
+        self.controller: Controller | None = None
+        self._simulation = simulation
+        plan = simulation.plan
+        self._kill_after = plan.kill_after.pop() if plan.kill_after else None
+        self._pause_after = plan.pause_after.pop() if plan.pause_after and number < 9 else None
+
+    def step(self, where: str) -> None:
+        """Between two steps: it may die here, or sleep.
+
+        Between a look at the clock and the message that follows it no time passes in this
+        simulation: against that only a fencing token in the executor would help.
+        """
+        if self._kill_after is not None:
+            self._kill_after -= 1
+            if self._kill_after <= 0:
+                self._simulation.world.note(f"control {self.number} is killed {where}")
+                raise Killed(where)
+        if self._pause_after is not None:
+            self._pause_after -= 1
+            if self._pause_after <= 0 and (where.startswith("after") or where == "before commit"):
+                self._pause_after = None
+                self._simulation.rob(self, where)
+
+
+class SimulatedRecords:
+    """The store as one control process sees it; see `Records`."""
+
+    def __init__(self, simulation: Simulation, session: Session) -> None:
+        self._simulation = simulation
+        self._session = session
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """See `Store.commit`."""
+        simulation, session = self._simulation, self._session
+        session.step("before commit")
+        if simulation.disk_is_full:
+            simulation.disk_is_full = False
+            raise StoreError("the disk is full")
+        simulation.store.commit(lease, changes, now)
+        for change in changes:
+            simulation.world.note(f"control {session.number}: {change}")
+        assert session.controller is not None
+        check_board(session.controller.board, simulation.store, deeply=simulation.world.chance(0.1))
+        session.step("after commit")
+
+    def renew(self, lease: Lease, now: float) -> EndReason | None:
+        """See `Store.renew`."""
+        self._session.step("before renew")
+        return self._simulation.store.renew(lease, now)
+
+    def stop_wanted(self, run: str) -> EndReason | None:
+        """See `Store.stop_wanted`."""
+        self._session.step("before reading")
+        return self._simulation.store.stop_wanted(run)
+
+
+class Simulation:
+    """One schedule.
+
+    Args:
+        seed: of the schedule.
+        verbose: print it.
+    """
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.world = World(seed, verbose=verbose)
+        self.plan = Plan.draw(self.world.rng)
+        experiments = self.plan.experiments
+        self.store = SimulatedStore(
+            self.plan.run,
+            {name: experiment.shape for name, experiment in experiments.items()},
+            {name: experiment.total for name, experiment in experiments.items()},
+            {name: experiment.policy.retries for name, experiment in experiments.items()},
+        )
+        self.node = SimulatedNode(self.world, self.plan.slots, self._behave, self._starts)
+        self.disk_is_full = False
+        self.kills = 0
+        self._sessions = 0
+        self._running: list[Session] = []
+        self._stopped = False
+
+    def run(self) -> Counter[str]:
+        """Run the schedule to its end; what was reached.
+
+        Raises:
+            ViolationError: an invariant does not hold.
+        """
+        if self.world.verbose:
+            self.world.note(str(self.plan))
+        for at_s, fault in self.plan.faults:
+            self.world.after(at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+        dead = self._drive("begin", dead=False)
+        while True:
+            if self.store.run["state"] is State.DONE:
+                good = self.store.run["reason"] is EndReason.SUCCEEDED
+                if good or not self.plan.resumes:
+                    break
+                self.plan.resumes -= 1
+                mode = "resume"
+            else:
+                wanted = self.store.run["stop_wanted"] is not None
+                mode = "take" if wanted or self.world.chance(0.3) else "resume"
+            self.world.wait(self.world.rng.uniform(0, 5))
+            dead = self._drive(mode, dead=dead)
+        check_end(self.store, self.node, self.plan, self.world.models, kills=self.kills)
+        return self.store.seen
+
+    # --- control processes ---------------------------------------------------------------------
+
+    def _drive(self, mode: str, *, dead: bool) -> bool:
+        """One control process from its start to its end; True if it was killed."""
+        self._sessions += 1
+        session = Session(self, self._sessions)
+        now = self.world.now
+        lease = self.store.acquire(f"control-{session.number}", now, dead=dead)
+        if lease is None:
+            return dead
+        self.world.note(f"control {session.number} begins ({mode})")
+        if mode == "resume":
+            self.store.requeue(lease, now)
+        bench = SimulatedBench(self.world, self.plan, session.step)
+        executor = SimulatedExecutor(self.node, session.step, self.plan.slow)
+        executor.open(self.plan.run, Capacity(self.plan.slots), {})
+        controller = session.controller = Controller(
+            store=SimulatedRecords(self, session),
+            lease=lease,
+            board=self.store.board(),
+            workshop=bench,
+            executor=executor,
+            policies={name: experiment.policy for name, experiment in self.plan.experiments.items()},
+            clock=lambda: self.world.now,
+        )
+        self._running.append(session)
+        killed = False
+        try:
+            controller.run()
+        except Killed:
+            killed = True
+            self.kills += 1
+        except LeaseLostError:
+            self.kills += 1  # what it committed last may be without its effects
+            if not session.robbed:
+                raise ViolationError(f"control {session.number} lost its lease to nobody") from None
+        except StoreError:
+            self.kills += 1
+        except InterruptedByUser:
+            if self.store.run["state"] is not State.DONE:
+                raise ViolationError("interrupted, but the run is not DONE") from None
+        else:
+            if self.store.run["state"] is not State.DONE:
+                raise ViolationError("the controller ended, but the run is not DONE")
+        finally:
+            self._running.remove(session)
+        self.world.note(f"control {session.number} ends")
+        if not killed:
+            self.store.release(lease, self.world.now)
+        bench.jobs.die()
+        executor.close()
+        return killed
+
+    def rob(self, session: Session, where: str) -> None:
+        """A control process sleeps so long that another one takes over, and wakes up later."""
+        self.world.note(f"control {session.number} sleeps {where}")
+        token = self.store.run["lease_token"]
+        self.world.pass_time(self.world.now + self.world.rng.uniform(LEASE_S + 1, 2 * LEASE_S))
+        self._sessions += 8  # it does not sleep itself
+        dead = self._drive(self.world.rng.choice(("take", "resume")), dead=False)
+        if dead:
+            self.store.run["lease_owner"] = None  # found dead at once
+        session.robbed = session.robbed or self.store.run["lease_token"] != token
+        self.world.note(f"control {session.number} wakes up")
+
+    # --- what befalls the run --------------------------------------------------------------------
+
+    def _strike(self, fault: Fault) -> None:
+        self.world.note(f"fault: {fault}")
+        over = self.store.run["state"] is State.DONE
+        match fault:
+            case Fault.KILL_SUPERVISOR:
+                self.node.kill_supervisor()
+            case Fault.LOSE_NODE:
+                self.node.lose()
+            case Fault.PREEMPT:
+                self.node.preempt()
+            case Fault.FULL_DISK:
+                self.disk_is_full = True
+            case Fault.CANCEL if not over:
+                self.store.want_stop(EndReason.CANCELLED)
+            case Fault.BUDGET if not over:
+                self.store.want_stop(EndReason.BUDGET)
+            case Fault.INTERRUPT if self._running:
+                controller = self._running[-1].controller
+                if controller is not None:
+                    controller.interrupt()
+            case _:
+                pass
+
+    def _behave(self, request: GangRequest) -> list[Ending]:
+        if self.plan.strikes:
+            self.plan.strikes -= 1
+            how = self.world.rng.choice((self.node.kill_supervisor, self.node.lose, self.node.preempt))
+            self.world.after(0.3, how)
+            return [Ending(10.0) for _ in request.members]
+        return self.plan.endings(request, self.world.rng)
+
+    def _starts(self, attempt: str) -> None:
+        """The members of an attempt start: may they?"""
+        _, experiment, task, number = attempt.split("/")
+        row = self.store.tasks.get((experiment, int(task)))
+        if row is None or row["state"] is State.DONE:
+            raise ViolationError(f"{attempt} starts, but its task is {row and row['reason']}")
+        if row["attempt"] != int(number):
+            raise ViolationError(f"{attempt} starts, but attempt {row['attempt']} is under way")
+        if row["state"] not in (State.ACQUIRING, State.STAGING, State.STOPPING):
+            raise ViolationError(f"{attempt} starts, but its task is {row['state']}")
+        for earlier in range(1, int(number)):
+            gang = self.node.gangs.get(attempt_id(self.plan.run, experiment, int(task), earlier))
+            if gang is not None and gang.phase is not Phase.EXITED:
+                raise ViolationError(f"{attempt} starts, but attempt {earlier} still lives")
+
+
+@dataclass(slots=True)
+class Report:
+    """What many schedules gave: failures by seed, and how often what was reached."""
+
+    schedules: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+    seen: Counter[str] = field(default_factory=Counter)
+
+
+def simulate(seeds: Iterable[int]) -> Report:
+    """Run many schedules.
+
+    >>> simulate(range(20)).failures
+    {}
+    """
+    report = Report()
+    for seed in seeds:
+        report.schedules += 1
+        try:
+            report.seen.update(Simulation(seed).run())
+        except Exception as error:  # noqa: BLE001 - each is a finding, the others go on
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            report.failures[seed] = f"{type(error).__name__}: {error} ({where.name}:{where.lineno})"
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay one seed, or run many."""
+    parser = argparse.ArgumentParser(prog="python -m trainmaster.testing.simulation")
+    parser.add_argument("--seed", type=int, default=0, help="the schedule, or the first of them")
+    parser.add_argument("--schedules", type=int, default=1, help="how many")
+    parser.add_argument("--verbose", action="store_true", help="print what happens")
+    options = parser.parse_args(arguments)
+    if options.verbose:
+        Simulation(options.seed, verbose=True).run()
+        return 0
+    report = simulate(range(options.seed, options.seed + options.schedules))
+    for seed, failure in report.failures.items():
+        print(f"seed {seed}: {failure}")  # noqa: T201
+    print(f"{report.schedules} schedules, {len(report.failures)} failures")  # noqa: T201
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""`logs`: every member and attempt, byte for byte, while it runs and long after."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PAIR = {"strategy": "allreduce", "workers": 2}
+
+
+def raw(tm, *arguments):
+    command = [str(Path(sys.executable).with_name("trainmaster")), "logs", *arguments]
+    return subprocess.run(command, env=tm.env, capture_output=True, timeout=60, check=True).stdout
+
+
+def test_bytes_come_as_they_were_written(tm):
+    tm.write("out.py", r"""
+        import sys
+        sys.stdout.buffer.write(b"latin \xe4\xff\n\x00nul\r\n\x1b[31mred\x1b[0m\nwide " + b"x" * 5000 + b"\nno newline")
+    """)
+    run = tm.run(tm.task("python out.py"))["run"]
+    expected = b"latin \xe4\xff\n\x00nul\r\n\x1b[31mred\x1b[0m\nwide " + b"x" * 5000 + b"\nno newline"
+    assert raw(tm, run).removesuffix(b"\n") == expected
+
+
+def test_standard_output_and_error_in_their_order(tm):
+    run = tm.run(tm.task("for i in 1 2 3; do echo out $i; echo err $i >&2; done"))["run"]
+    assert tm.logs(run).splitlines() == [f"{s} {i}" for i in (1, 2, 3) for s in ("out", "err")]
+
+
+def test_every_member_and_attempt_and_the_filters(tm):
+    recipe = tm.task(
+        "echo attempt $TRAINMASTER_ATTEMPT rank $RANK task $TRAINMASTER_TASK; sleep 0.1; test $TRAINMASTER_ATTEMPT = 2",
+        distributed=PAIR,
+        retries=1,
+        parameters={"x": [1, 2]},
+    )
+    run = tm.run(recipe)["run"]
+    lines = tm.logs(run).splitlines()
+    assert len(lines) == 8
+    for task in range(2):
+        for attempt in (1, 2):
+            for rank in range(2):
+                expected = f"main/{task}#{attempt} worker-{rank} | attempt {attempt} rank {rank} task {task}"
+                assert lines.count(expected) == 1
+    assert len(tm.logs(run, "--task", 1).splitlines()) == 4
+    assert len(tm.logs(run, "--member", "worker-1").splitlines()) == 4
+    assert len(tm.logs(run, "--experiment", "main", "--task", 0, "--member", "worker-0").splitlines()) == 2
+    for arguments in (["--experiment", "mian"], ["--task", "7"], ["--member", "worker-9"]):
+        result = tm.call("logs", run, *arguments, code=None)
+        assert result.code == 2, (arguments, result)
+        assert result.out == ""
+
+
+def test_follow_shows_lines_as_they_come_and_ends_with_the_run(tm):
+    call = tm.start("run", tm.task("echo one; until [ -e $NOTES/go ]; do sleep 0.05; done; echo two; exit 1", retries=1))
+    run = call.run_id()
+    follower = tm.start("logs", run, "--follow")
+    tm.until(lambda: "one" in follower.out, "the first line")
+    assert not follower.over
+    (tm.notes / "go").touch()
+    call.wait(1)
+    text = follower.wait(0).out
+    assert text.count("one") == text.count("two") == 2, "both attempts"
+    assert not list(Path(tm.root).glob("*.nothing"))
+
+
+def test_follow_a_finished_run_ends_at_once(tm):
+    run = tm.run(tm.task("echo done"))["run"]
+    assert tm.logs(run, "-f") == "done\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(tm):
+    run = tm.run(tm.task("seq 200000"))["run"]
+    script = f"{Path(sys.executable).with_name('trainmaster')} logs {run} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], env=tm.env, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "1\n0\n"
+    assert done.stderr == ""
+
+
+def test_a_gigabyte_of_log(tm):
+    recipe = tm.task("echo first line; head -c 1000000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo last line")
+    run = tm.run(recipe, timeout_s=120)["run"]
+    used = sum(path.stat().st_blocks * 512 for path in tm.home.rglob("*") if path.is_file())
+    assert used < 200_000_000
+    script = f"{Path(sys.executable).with_name('trainmaster')} logs {run} | tee >(wc -c >&2) | sed -n '1p;/dropped/p;$p'"
+    done = subprocess.run(["bash", "-c", script], env=tm.env, capture_output=True, timeout=120, check=True)
+    lines = done.stdout.decode().splitlines()
+    assert lines[0] == "first line"
+    assert lines[-1] == "last line"
+    assert "dropped" in lines[1]
+    assert int(done.stderr) < 200_000_000
+
+
+def test_a_task_that_closes_its_output(tm):
+    run = tm.run(tm.task("echo before; exec >&- 2>&-; sleep 0.3; touch $NOTES/after"))["run"]
+    assert tm.logs(run) == "before\n"
+    assert (tm.notes / "after").exists()
+
+
+def test_output_of_children_that_outlive_the_script(tm):
+    call = tm.start("run", tm.task("(sleep 600; echo never) & echo started"))
+    result = call.wait(0, timeout_s=50)
+    assert "started" in result.err
+    tm.until_quiet()
+
+
+def test_a_log_that_another_user_cannot_read(tm):
+    tm.run(tm.task("echo x"))
+    assert os.stat(tm.home).st_mode & 0o077 == 0

@@ -1,0 +1,120 @@
+"""`models`: what is kept, where, and how it is verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+COMMAND = """
+    mkdir -p $TRAINMASTER_OUTPUT_DIR/deep/er
+    echo weights > $TRAINMASTER_OUTPUT_DIR/model.bin
+    echo tokens > "$TRAINMASTER_OUTPUT_DIR/deep/er/name with ä.txt"
+    printf '#!/bin/sh\\n' > $TRAINMASTER_OUTPUT_DIR/run.sh; chmod +x $TRAINMASTER_OUTPUT_DIR/run.sh
+    echo '{"accuracy": 0.9}' >> $TRAINMASTER_METRICS
+"""
+
+
+def one_model(tm, **env):
+    return tm.run(tm.task(COMMAND), env={**tm.env, **env})["models"][0]["uri"]
+
+
+def test_list_and_get(tm):
+    uri = one_model(tm)
+    listed = tm.call("models", "--json").json["models"]
+    assert [model["uri"] for model in listed] == [uri]
+    assert listed[0]["metrics"] == {"accuracy": 0.9}
+    assert uri in tm.call("models", listed[0]["run"]).err
+    target = tm.root / "got"
+    assert "3 files" in tm.call("models", "get", uri, target).err
+    files = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+    assert files == ["deep/er/name with ä.txt", "model.bin", "run.sh"]
+    assert (target / "model.bin").read_text() == "weights\n"
+    assert (target / "run.sh").stat().st_mode & 0o100
+
+
+def test_an_existing_directory_is_refused(tm):
+    uri = one_model(tm)
+    target = tm.root / "got"
+    target.mkdir()
+    (target / "mine.txt").write_text("precious")
+    assert str(target) in tm.call("models", "get", uri, target, code=None).err
+    assert [path.name for path in target.iterdir()] == ["mine.txt"]
+    (target / "mine.txt").unlink()
+    tm.call("models", "get", uri, target)  # an empty one is fine
+
+
+@pytest.mark.parametrize("damage", ["changed", "shorter", "gone", "manifest"])
+def test_a_damaged_model_is_refused(tm, damage):
+    uri = one_model(tm)
+    place = Path(uri.removeprefix("file://"))
+    stored = place / "manifest.json" if damage == "manifest" else next(place.rglob("model.bin"))
+    if damage == "changed":
+        stored.write_text("weightz\n")
+    elif damage == "shorter":
+        stored.write_text("w")
+    elif damage == "gone":
+        stored.unlink()
+    else:
+        stored.write_text("{}")
+    target = tm.root / "got"
+    result = tm.call("models", "get", uri, target, code=None)
+    assert result.code in (1, 2)
+    assert result.err.startswith("error: ")
+    assert not target.exists(), "half a model"
+
+
+def test_a_model_that_is_not_there(tm):
+    for uri in (f"file://{tm.root}/nothing", "nonsense", "file://relative/path", "gopher://x/y"):
+        result = tm.call("models", "get", uri, tm.root / "got", code=None)
+        assert result.code in (1, 2)
+        assert result.err.startswith("error: "), result.err
+        assert not (tm.root / "got").exists()
+
+
+def test_the_store_may_be_elsewhere(tm):
+    store = tm.root / "other store"
+    uri = one_model(tm, TRAINMASTER_STORE=f"file://{store}")
+    assert store.is_dir()
+    assert not (tm.home / "store").exists()
+    tm.call("models", "get", uri, tm.root / "got")
+    assert (tm.root / "got" / "model.bin").exists()
+
+
+def test_a_store_that_means_nothing_is_refused(tm):
+    result = tm.call("run", tm.task("touch $NOTES/ran"), code=None, env={**tm.env, "TRAINMASTER_STORE": "nonsense"})
+    assert result.code in (1, 2)
+    assert "nonsense" in result.err
+    assert not (tm.notes / "ran").exists()
+
+
+def test_other_members_files_go_under_members(tm):
+    command = "echo $RANK > $TRAINMASTER_OUTPUT_DIR/rank"
+    summary = tm.run(tm.task(command, distributed={"strategy": "allreduce", "workers": 2}))
+    target = tm.root / "got"
+    tm.call("models", "get", summary["models"][0]["uri"], target)
+    found = {str(p.relative_to(target)): p.read_text().strip() for p in target.rglob("*") if p.is_file()}
+    assert found == {"rank": "0", "members/worker-1/rank": "1"}
+
+
+def test_an_empty_output_gives_no_model_and_a_failed_task_neither(tm):
+    assert tm.run(tm.task("true"))["models"] == []
+    assert tm.run(tm.task("echo x > $TRAINMASTER_OUTPUT_DIR/x; exit 1"), code=1)["models"] == []
+    assert tm.call("models", "--json").json == {"models": []}
+
+
+def test_every_task_of_a_sweep_has_its_model(tm):
+    recipe = tm.task("echo {{x}} > $TRAINMASTER_OUTPUT_DIR/x", parameters={"x": {"range": "10-19", "step": 1}})
+    models = tm.run(recipe)["models"]
+    assert [model["task"] for model in models] == list(range(10))
+    listed = tm.call("models", "--json").json["models"]
+    assert sorted(model["parameters"]["x"] for model in listed) == list(range(10, 20))
+
+
+def test_a_link_in_the_output_cannot_lead_outside(tm):
+    (tm.root / "private.txt").write_text("private")
+    recipe = tm.task(f"ln -s {tm.root}/private.txt $TRAINMASTER_OUTPUT_DIR/link; echo x > $TRAINMASTER_OUTPUT_DIR/x")
+    result = tm.call("run", recipe, "--json", code=None)
+    for path in (tm.home / "store").rglob("*"):
+        assert path.is_dir() or b"private" not in path.read_bytes() or path.name == "manifest.json"
+    assert result.code in (0, 1)
