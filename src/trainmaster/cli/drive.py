@@ -9,6 +9,7 @@ import typer
 
 def drive(run: Annotated[str, typer.Argument()]) -> None:
     """Drive an accepted run to its end, showing nothing."""
+    import gc
     import os
 
     from trainmaster.cli.driving import catch_signals
@@ -18,4 +19,6 @@ def drive(run: Annotated[str, typer.Argument()]) -> None:
     service = Service(Home.from_environment())
     session = service.take(run, os.environ)
     if session is not None:
+        gc.freeze()
+        gc.enable()  # `main` turned it off for quick verbs
         service.drive(session, os.environ, on_start=catch_signals)

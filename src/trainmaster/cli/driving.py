@@ -60,6 +60,7 @@ def attach(service: Service, run: str, *, as_json: bool) -> int:
     """Show a run that another process drives until it ends; the exit code."""
     from trainmaster.cli.watching import told_events
 
+    gc.enable()  # `main` turned it off for quick verbs
     seen = service.last_event(run)
     while True:
         driven = service.is_driven(run)  # looked at first: it may end while we look

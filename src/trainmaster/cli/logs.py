@@ -15,6 +15,8 @@ def logs(
     member: Annotated[Optional[str], typer.Option(help="Only this member, such as worker-0.")] = None,  # noqa: UP045
 ) -> None:
     """Print what the tasks wrote: every member and attempt, as it was written."""
+    import gc
+    import os
     import sys
 
     from trainmaster.control.layout import Home
@@ -23,6 +25,10 @@ def logs(
 
     service = Service(Home.from_environment())
     streams = LogStreams(service, service.resolve(run), experiment, task, member)
-    for piece in streams.read(follow=follow):
-        sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+    gc.enable()  # `main` turned it off for quick verbs; -f may take days
+    try:
+        for piece in streams.read(follow=follow):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:  # `trainmaster logs RUN | head`: what is left is for nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -65,9 +65,12 @@ def get(
     ],
 ) -> None:
     """Download a model and verify every file's hash."""
+    import signal
+
     from trainmaster.cli.output import say
     from trainmaster.volumes import fetch
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     manifest = fetch(uri, directory)
     files = [entry for entry in manifest.files if entry.sha256]
     say(f"{len(files)} files, {manifest.total_bytes:,} bytes in {directory}, hashes verified")

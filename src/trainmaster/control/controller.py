@@ -87,6 +87,11 @@ class Controller:
         self._renewed_at = self._clock()
         self._read_at = self._stored_at = 0.0
 
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing is remembered of any attempt: all were forgotten as they ended."""
+        return not (self._gangs or self._launched or self._stopping or self._checkpoint_at)
+
     def interrupt(self) -> None:
         """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe."""
         self.interrupts += 1

@@ -19,9 +19,7 @@ class Outcome:
     message: str = ""
 
 
-def classify(
-    gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str] = frozenset()
-) -> Outcome:
+def classify(gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str] = frozenset()) -> Outcome:
     """Judge an attempt whose members have all ended.
 
     It succeeded if every member but the helpers ended well by itself, whatever became of those.

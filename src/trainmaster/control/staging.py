@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,11 +120,11 @@ def environment_path(context: TaskContext) -> Path | None:
         return None
     code = context.home.code_directory(context.run)
     digest = hashlib.sha256(f"{sys.version}\0{setup}".encode())
-    for word in sorted(set(setup.replace("'", " ").replace('"', " ").split())):
-        path = code / word.rstrip(";").partition("[")[0]
-        if path.is_file():
+    for word in sorted(set(_SHELL_WORD.findall(setup))):
+        path = code / word
+        if os.path.isfile(path):  # noqa: PTH113 - it takes any text, `Path` raises on a long word
             digest.update(f"\0{word}\0".encode() + path.read_bytes())
-        elif path.is_dir() and path.resolve().is_relative_to(code.resolve()):
+        elif os.path.isdir(path) and path.resolve().is_relative_to(code.resolve()):  # noqa: PTH112
             for file in sorted(p for p in path.rglob("*") if p.is_file()):
                 digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
     return context.home.cache / "environments" / digest.hexdigest()[:20]
@@ -189,6 +190,9 @@ def _restore(context: TaskContext) -> int | None:
     target.mkdir(parents=True, exist_ok=True)
     return None
 
+
+# What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
+_SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
 
 _thread_locks: dict[Path, threading.Lock] = {}
 _thread_locks_guard = threading.Lock()

@@ -51,11 +51,14 @@ class LogStreams:
         self._task = task
         self._member = member
         self._streams: dict[tuple[str, int, int, str], _Stream] = {}
-        names = {row["name"] for row in service.store.experiment_rows(run)}
-        if experiment is not None and experiment not in names:
+        totals = {row["name"]: row["tasks_total"] for row in service.store.experiment_rows(run)}
+        if experiment is not None and experiment not in totals:
             raise NotFoundError(
-                f"{run} has no experiment {experiment!r}", f"It has {', '.join(sorted(names))}."
+                f"{run} has no experiment {experiment!r}", f"It has {', '.join(sorted(totals))}."
             )
+        total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
+        if task is not None and not 0 <= task < total:
+            raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
 
     def read(self, *, follow: bool) -> Iterator[bytes]:
         """The logs so far; with ``follow``, until the run has ended."""

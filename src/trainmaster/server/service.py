@@ -24,6 +24,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Store, queries
 from trainmaster.volumes import materialise, take_snapshot
+from trainmaster.volumes.objects import split_url
 
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
@@ -102,6 +103,7 @@ class Service:
             UsageError: it cannot run here; nothing was written.
         """
         notes = self.check(recipe, environ)
+        split_url(self.home.store_url)  # a model that nobody can keep is not worth training
         excluded = (self.home.root, self.home.cache)
         snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
         notes += snapshot.notes
@@ -140,6 +142,11 @@ class Service:
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
         lease = self.store.acquire(run, time.time())
+        if lease is not None and row["state"] == State.STOPPING:
+            # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
+            self.store.want_stop(run, EndReason.CANCELLED)
+            self.drive(Session(run, lease, recipe, self._secrets(recipe, environ), []), environ)
+            lease = self.store.acquire(run, time.time())
         if lease is None:
             return None
         self.store.requeue(lease, time.time())

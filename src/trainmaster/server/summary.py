@@ -13,6 +13,7 @@ from trainmaster.control.board import RUNNING_STATES, tally
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, is_alive, queries
+from trainmaster.store.leases import LEASE_S
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
@@ -82,8 +83,10 @@ def run_seconds(row: RowMapping) -> float:
         end = row["ended_at"]
     elif is_driven(row):
         end = time.time()
+    elif row["lease_owner"] is None:
+        end = row["lease_expires_at"] or row["session_at"]  # given up in order
     else:
-        end = row["lease_expires_at"] or row["session_at"]
+        end = (row["lease_expires_at"] or row["session_at"]) - LEASE_S  # its last sign of life
     return float(row["earlier_s"] + max(0.0, min(end, time.time()) - row["session_at"]))
 
 

@@ -39,6 +39,12 @@ _RESERVED: Final = frozenset(
     | {"time", "select", "coproc"}
 )
 _SPECIAL: Final = frozenset("$#?!@*-0123456789")
+#: `name[` begins a subscript that may go on over spaces, quotes and hashes; the plain ones are passed over.
+_INTRICATE_SUBSCRIPT = re.compile(
+    r"""[A-Za-z_]\w*\[(?!(?:[\w@*.,:+\-/%!^]|\$\w+|\$\{\w+\}|"\$?[\w .]*"|"\$\{\w+\}"|'[\w .]*')*\])"""
+)
+#: The first of two opening parentheses. If both are not closed at once, they were subshells.
+_OUTER: Final = "(( "
 _CASE = re.compile(r"case\b")
 
 
@@ -139,7 +145,7 @@ class _Scanner:
                 position = self._in_double_quotes(position)
             elif top == "${":
                 position = self._in_expansion(position)
-            elif top in ("((", "$[", "[["):
+            elif top in (_OUTER, "((", "$["):
                 position = self._in_arithmetic(position)
             else:
                 position = self._in_code(position)
@@ -169,19 +175,19 @@ class _Scanner:
                 return f"{shown} inside backticks; write $(...) instead of them"
             if opened == "${":
                 return f"{shown} inside ${{...}}, where quoting does not hold; {instead} outside of it"
-            if opened in ("((", "$["):
+            if opened in (_OUTER, "((", "$["):
                 return f"{shown} inside arithmetic, where quoting does not hold; {instead}"
             if opened == "$(":
                 break  # a new context: what is around it does not matter
-        if self.doubt:
-            return f"{shown} after {self.doubt}, where quoting cannot be followed safely; {instead}"
+        if _SUBSCRIPT.search(self.script, self.script.rfind("\n", 0, position) + 1, position):
+            return f"{shown} inside an array's subscript, where quoting does not hold; {instead}"
         if self.duplicating is not None:
             # Bash (5.2) expands that word twice, quoted or not: `>&'$(ls)'` runs ls. The fuzzer found it.
             return f"{shown} behind '>&', where quoting does not hold; write > and 2>&1"
         if position and self.script[position - 1] == "$" and not self._is_escaped(position - 1):
             return f"{shown} behind a '$'; leave the '$' out"
-        if _SUBSCRIPT.search(self.script, self.script.rfind("\n", 0, position) + 1, position):
-            return f"{shown} inside an array's subscript, where quoting does not hold; {instead}"
+        if self.doubt:
+            return f"{shown} after {self.doubt}, where quoting cannot be followed safely; {instead}"
         return ""
 
     def _is_escaped(self, position: int) -> bool:
@@ -228,7 +234,12 @@ class _Scanner:
         character = self.script[position]
         if character == "\\":
             return position + 2
-        if character == "#" and self.script[position - 1] in _WORD_ENDS:
+        if self.stack[-1] == _OUTER:
+            self.stack.pop()
+            if character != ")":
+                self.doubt = self.doubt or "(( without ))"
+                return position
+        elif character == "#" and self.script[position - 1] in _WORD_ENDS:
             self.doubt = self.doubt or "a '#' inside (( ))"
         elif character in "([":
             self.stack.append("((" if character == "(" else "$[")
@@ -251,8 +262,10 @@ class _Scanner:
         if script[position + 1 : position + 2] in _SPECIAL:
             return position + 2  # in `$${`, `$$` is a number and `{` a brace
         if script.startswith("$((", position):
-            self.stack += ["((", "(("]
+            self.stack += [_OUTER, "(("]
             return position + 3
+        if script.startswith("$[", position):
+            self.doubt = self.doubt or "arithmetic as $[ ], which is obsolete"
         for opening in ("$(", "$["):
             if script.startswith(opening, position):
                 self.stack.append(opening)
@@ -282,7 +295,7 @@ class _Scanner:
             self.stack.append(script[position : position + 2] if script[position + 1] == "'" else '"')
             return position + 2
         elif script.startswith("((", position):
-            self.stack += ["((", "(("]
+            self.stack += [_OUTER, "(("]
             return position + 2
         elif character == "(":
             self.stack.append("(")
@@ -292,6 +305,8 @@ class _Scanner:
             return position + 3
         elif script.startswith("<<", position):
             return self._heredoc(position + 2)
+        elif before in _WORD_ENDS and _INTRICATE_SUBSCRIPT.match(script, position):
+            self.doubt = self.doubt or "an intricate subscript of an array"
         elif before in _WORD_ENDS and "$(" in self.stack and _CASE.match(script, position):
             # Its patterns end in a ')' that closes nothing. What is inside or outside is then anyone's guess.
             self.doubt = self.doubt or "a `case` inside $( )"
@@ -349,8 +364,12 @@ class _Scanner:
                 line = script[position:end]
                 self._refuse_in_heredoc(position, end)
                 position = end + 1
-                if not joined and (line.lstrip("\t") if heredoc.strips_tabs else line) == heredoc.delimiter:
+                line = line.lstrip("\t") if heredoc.strips_tabs else line
+                if not joined and line == heredoc.delimiter:
                     break
+                if self.stack and line.startswith(heredoc.delimiter):
+                    # Bash 5.2 takes `EOF)` for the end of both, older ones do not.
+                    self.doubt = self.doubt or "a line that only begins as the end of a here-document"
                 # In a body that expands, a backslash at the end of a line joins it to the next.
                 joined = heredoc.expands and (len(line) - len(line.rstrip("\\"))) % 2 == 1
         self.heredocs.clear()

@@ -6,6 +6,8 @@ transaction that turns into a writer fails with "database is locked" whatever th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +52,24 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def reading(engine: Engine) -> Connection:
-    """A connection whose transactions only read (they wait for no writer)."""
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection whose transactions only read (they wait for no writer).
+
+    Raises:
+        StoreError: the database cannot be read.
+    """
+    try:
+        with _reader(engine) as connection:
+            yield connection
+    except sa.exc.DBAPIError as error:
+        raise StoreError(
+            f"the database cannot be read: {_first_line(error)}",
+            f"Is {_without_password(str(engine.url))} whole, and its disk not full?",
+        ) from error
+
+
+def _reader(engine: Engine) -> Connection:
     return engine.connect().execution_options(reading=True)
 
 
@@ -91,7 +109,7 @@ def _ensure_schema(engine: Engine, url: str) -> None:
 def _quick_revision(engine: Engine) -> str | None:
     # One plain query: inspecting the schema at every start would cost more than the rest of opening it.
     try:
-        with reading(engine) as connection:
+        with _reader(engine) as connection:
             return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
     except (sa.exc.OperationalError, sa.exc.ProgrammingError) as error:
         if "alembic_version" in str(error.orig):

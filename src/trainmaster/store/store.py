@@ -117,7 +117,10 @@ class Store:
             if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], now):
                 return None
             token = int(row["lease_token"]) + 1
-            driven_s = (row["ended_at"] or row["lease_expires_at"] or now) - (row["session_at"] or now)
+            seen_at = row["lease_expires_at"] or now
+            if row["lease_owner"] is not None:  # not given up in order: its last sign of life was earlier
+                seen_at -= LEASE_S
+            driven_s = (row["ended_at"] or seen_at) - (row["session_at"] or now)
             connection.execute(
                 t.run.update()
                 .where(t.run.c.id == run)
@@ -209,6 +212,7 @@ class Store:
                     t.task.c.state == State.DONE,
                     t.task.c.reason.not_in(finished),
                 )
+                .order_by(t.experiment.c.ordinal, t.task.c.number)
             ).all()
             connection.execute(
                 t.task.update()
@@ -233,9 +237,9 @@ class Store:
                 t.experiment.c.reason.is_distinct_from(EndReason.SUCCEEDED),
             )
             reset = connection.execute(
-                sa.select(t.experiment.c.name, t.experiment.c.state, t.experiment.c.reason).where(
-                    *unfinished, t.experiment.c.state != State.WAITING
-                )
+                sa.select(t.experiment.c.name, t.experiment.c.state, t.experiment.c.reason)
+                .where(*unfinished, t.experiment.c.state != State.WAITING)
+                .order_by(t.experiment.c.ordinal)
             ).all()
             before = self._run_row(connection, lease.run)["state"]
             connection.execute(

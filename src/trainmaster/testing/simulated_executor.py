@@ -8,7 +8,7 @@ from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
 from trainmaster.testing.simulated_node import SimulatedNode
 
 #: How long a control process may sleep although something has happened (or nothing has).
-PATIENCE_S = (0.2, 0.2, 1.0, 5.0)
+PATIENCE_S = (0.2, 1.0, 5.0, 5.0)
 
 
 class SimulatedExecutor:

@@ -56,6 +56,7 @@ class Plan:
         slow: probability that news is late or comes twice.
         faults: at which second what happens.
         kill_after: kill the control process after so many of its steps, one number per kill.
+        break_after: kill the supervisor after so many of the control process's steps.
         pause_after: let it sleep after so many of its steps until another one has taken over.
         resumes: how often the user resumes what did not succeed.
         strikes: so often the node fails while the first experiment runs.
@@ -70,6 +71,7 @@ class Plan:
     slow: float
     faults: list[tuple[float, Fault]] = field(default_factory=list)
     kill_after: list[int] = field(default_factory=list)
+    break_after: list[int] = field(default_factory=list)
     pause_after: list[int] = field(default_factory=list)
     resumes: int = 0
     strikes: int = 0
@@ -116,6 +118,8 @@ class Plan:
             fault = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
             if fault is Fault.KILL_CONTROL:
                 plan.kill_after.append(1 + int(rng.expovariate(1 / 40)))
+            elif fault is Fault.KILL_SUPERVISOR and rng.random() < 0.5:
+                plan.break_after.append(1 + int(rng.expovariate(1 / 20)))
             elif fault is Fault.PAUSE:
                 plan.pause_after.append(1 + int(rng.expovariate(1 / 40)))
             else:
@@ -128,7 +132,7 @@ class Plan:
     def endings(self, request: GangRequest, rng: random.Random) -> list[Ending]:
         """How the members of an attempt end if nobody stops them."""
         experiment = self.experiments[request.group.rpartition("/")[2]]
-        length_s = rng.choice((0.01, 1.0, 10.0, 80.0))
+        length_s = rng.choice((0.01, 1.0, 10.0, 40.0))
         endings = []
         for member in request.members:
             after_s = length_s * rng.uniform(0.5, 1.5)

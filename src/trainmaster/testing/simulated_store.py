@@ -124,8 +124,17 @@ class SimulatedStore:
     def requeue(self, lease: Lease, now: float) -> int:
         """See `Store.requeue`."""
         self._check_lease(lease, now)
+        self._event("run", self.run["state"], State.WAITING, reason=self.run["reason"])
+        self.run |= {"state": State.WAITING, "reason": None, "message": "", "stop_wanted": None}
+        for name, row in self.experiments.items():
+            if row["reason"] is not EndReason.SUCCEEDED and row["state"] is not State.WAITING:
+                self._event("experiment", row["state"], State.WAITING, name, reason=row["reason"])
+            if row["reason"] is not EndReason.SUCCEEDED:
+                row |= {"state": State.WAITING, "reason": None, "message": "", "rest_reason": None}
+        order = {name: ordinal for ordinal, name in enumerate(self.shapes)}
         again = 0
-        for key, row in self.tasks.items():
+        for key in sorted(self.tasks, key=lambda key: (order[key[0]], key[1])):
+            row = self.tasks[key]
             if row["state"] is State.DONE and not row["reason"].is_success:
                 again += 1
                 self.seen["DONE>WAITING"] += 1
@@ -135,13 +144,6 @@ class SimulatedStore:
                     "state": State.WAITING, "reason": None, "message": "", "retries_used": 0,
                     "free_restarts": 0, "not_before": 0, "end_reason": None, "ended_at": None,
                 }  # fmt: skip
-        for name, row in self.experiments.items():
-            if row["reason"] is not EndReason.SUCCEEDED and row["state"] is not State.WAITING:
-                self._event("experiment", row["state"], State.WAITING, name, reason=row["reason"])
-            if row["reason"] is not EndReason.SUCCEEDED:
-                row |= {"state": State.WAITING, "reason": None, "message": "", "rest_reason": None}
-        self._event("run", self.run["state"], State.WAITING, reason=self.run["reason"])
-        self.run |= {"state": State.WAITING, "reason": None, "message": "", "stop_wanted": None}
         return again
 
     def _write_task(self, change: TaskChange, now: float) -> None:
@@ -160,6 +162,7 @@ class SimulatedStore:
             _require(change.attempt == row["attempt"] + 1, f"{key}: a gap before attempt {change.attempt}")
             before = self.attempts.get((*key, change.attempt - 1))
             _require(before is None or before["reason"] is not None, f"{key}: two attempts are open")
+            _require(now >= row["not_before"], f"{key}: retried before it had waited")
             self.attempts[(*key, change.attempt)] = {"opened_at": now, "reason": None}
             row["attempt"] = change.attempt
         _require(change.attempt == row["attempt"], f"{key}: {step} of attempt {change.attempt}")
@@ -174,6 +177,8 @@ class SimulatedStore:
             self.seen[f"DONE/{change.reason}"] += 1
             last = self.attempts.get((*key, row["attempt"]))
             _require(last is None or last["reason"] is not None, f"{key}: DONE, but its attempt is open")
+            if change.before is State.SAVING:
+                self._require_exhausted(key, change)
             good = change.reason is EndReason.SUCCEEDED
             _require(good or not row["model_uri"], f"{key}: {change.reason}, but it has a model")
 
@@ -191,6 +196,16 @@ class SimulatedStore:
         most = self._retries[key[0]] + 1
         _require(self._spent[key] <= most, f"{key}: {self._spent[key]} bad attempts, {most} are allowed")
         _require(self._freed[key] <= MAX_FREE_RESTARTS + 1, f"{key}: restarted for ever")
+
+    def _require_exhausted(self, key: tuple[str, int], change: TaskChange) -> None:
+        """Nobody wanted its end: it is not given up before all it may have was tried."""
+        assert change.reason is not None
+        if change.reason.uses_retry:
+            spent, most = self._spent[key], self._retries[key[0]] + 1
+            _require(spent == most, f"{key}: given up after {spent} of {most} attempts")
+        if change.reason.is_free_retry:
+            freed, most = self._freed[key], MAX_FREE_RESTARTS + 1
+            _require(freed == most, f"{key}: given up after {freed} of {most} free attempts")
 
     def _write_experiment(self, change: ExperimentChange) -> None:
         row = self.experiments[change.experiment]

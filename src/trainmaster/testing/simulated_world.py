@@ -16,7 +16,7 @@ class ViolationError(Exception):
     """An invariant does not hold: a bug in what is simulated (or in the simulation)."""
 
 
-class Killed(BaseException):  # noqa: N818 - it is a fate, not an error
+class Killed(BaseException):
     """The control process was killed: nothing of its own code runs any more."""
 
 

@@ -46,6 +46,7 @@ class Session:
         self._simulation = simulation
         plan = simulation.plan
         self._kill_after = plan.kill_after.pop() if plan.kill_after else None
+        self._break_after = plan.break_after.pop() if plan.break_after else None
         self._pause_after = plan.pause_after.pop() if plan.pause_after and number < 9 else None
 
     def step(self, where: str) -> None:
@@ -54,6 +55,14 @@ class Session:
         Between a look at the clock and the message that follows it no time passes in this
         simulation: against that only a fencing token in the executor would help.
         """
+        if self._break_after is not None:
+            self._break_after -= 1
+            if self._break_after <= 0:
+                self._break_after = None
+                self._simulation.strike(Fault.KILL_SUPERVISOR)
+                self._simulation.kills += 1  # an attempt given up unseen may leave its record
+                if self._simulation.world.chance(0.3):  # troubles come together
+                    self._simulation.strike(Fault.CANCEL)
         if self._kill_after is not None:
             self._kill_after -= 1
             if self._kill_after <= 0:
@@ -81,10 +90,12 @@ class SimulatedRecords:
             simulation.disk_is_full = False
             raise StoreError("the disk is full")
         simulation.store.commit(lease, changes, now)
-        for change in changes:
-            simulation.world.note(f"control {session.number}: {change}")
+        if simulation.world.verbose:
+            for change in changes:
+                simulation.world.note(f"control {session.number}: {change}")
         assert session.controller is not None
-        check_board(session.controller.board, simulation.store, deeply=simulation.world.chance(0.1))
+        if simulation.world.chance(0.2):
+            check_board(session.controller.board, simulation.store)
         session.step("after commit")
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
@@ -104,13 +115,16 @@ class Simulation:
     Args:
         seed: of the schedule.
         verbose: print it.
+        make_store: keeps its rows.
     """
 
-    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, verbose: bool = False, make_store: type[SimulatedStore] = SimulatedStore
+    ) -> None:
         self.world = World(seed, verbose=verbose)
         self.plan = Plan.draw(self.world.rng)
         experiments = self.plan.experiments
-        self.store = SimulatedStore(
+        self.store = make_store(
             self.plan.run,
             {name: experiment.shape for name, experiment in experiments.items()},
             {name: experiment.total for name, experiment in experiments.items()},
@@ -132,7 +146,7 @@ class Simulation:
         if self.world.verbose:
             self.world.note(str(self.plan))
         for at_s, fault in self.plan.faults:
-            self.world.after(at_s, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+            self.world.after(at_s, lambda fault=fault: self.strike(fault))  # type: ignore[misc]
         dead = self._drive("begin", dead=False)
         while True:
             if self.store.run["state"] is State.DONE:
@@ -146,6 +160,7 @@ class Simulation:
                 mode = "take" if wanted or self.world.chance(0.3) else "resume"
             self.world.wait(self.world.rng.uniform(0, 5))
             dead = self._drive(mode, dead=dead)
+        self.world.pass_time(self.world.now)  # who was killed in this very moment is gone after it
         check_end(self.store, self.node, self.plan, self.world.models, kills=self.kills)
         return self.store.seen
 
@@ -162,6 +177,10 @@ class Simulation:
         self.world.note(f"control {session.number} begins ({mode})")
         if mode == "resume":
             self.store.requeue(lease, now)
+            if self.plan.faults and self.world.chance(0.2):  # the user thinks better of it
+                fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
+                delay_s = self.world.rng.choice((0.0, 1.0)) * self.world.rng.random()
+                self.world.after(delay_s, lambda: self.strike(fault))
         bench = SimulatedBench(self.world, self.plan, session.step)
         executor = SimulatedExecutor(self.node, session.step, self.plan.slow)
         executor.open(self.plan.run, Capacity(self.plan.slots), {})
@@ -193,6 +212,8 @@ class Simulation:
         else:
             if self.store.run["state"] is not State.DONE:
                 raise ViolationError("the controller ended, but the run is not DONE")
+            if not controller.is_idle:
+                raise ViolationError("the controller ended, but remembers attempts that are over")
         finally:
             self._running.remove(session)
         self.world.note(f"control {session.number} ends")
@@ -216,7 +237,8 @@ class Simulation:
 
     # --- what befalls the run --------------------------------------------------------------------
 
-    def _strike(self, fault: Fault) -> None:
+    def strike(self, fault: Fault) -> None:
+        """Let something befall the run."""
         self.world.note(f"fault: {fault}")
         over = self.store.run["state"] is State.DONE
         match fault:

@@ -1,0 +1,208 @@
+"""Homes, stores and disks that cannot be written, or are full: a clear word, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+
+
+@contextmanager
+def small_disk(path: Path, size: str):
+    """A file system of its own."""
+    path.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill(path: Path, leave_bytes: int = 0):
+    free = os.statvfs(path)
+    with (path / "ballast").open("wb") as file:
+        file.write(b"\0" * max(0, free.f_bavail * free.f_frsize - leave_bytes))
+
+
+def complaint(result, *words):
+    assert result.code in (1, 2), result
+    assert "error: " in result.err, result.err
+    for word in words:
+        assert str(word) in result.err, result.err
+
+
+def test_a_file_in_the_way_of_the_home(tm):
+    tm.home.write_text("mine")
+    for arguments in (["run", tm.task("true")], ["status"], ["models"], ["logs", "latest"]):
+        complaint(tm.call(*arguments, code=2), tm.home, "TRAINMASTER_HOME")
+    assert tm.home.read_text() == "mine"
+
+
+def test_a_file_in_the_way_of_the_store(tm):
+    store = tm.root / "store"
+    store.write_text("mine")
+    env = {**tm.env, "TRAINMASTER_STORE": f"file://{store}"}
+    result = tm.call("run", tm.task("echo x > $TRAINMASTER_OUTPUT_DIR/x"), "--json", env=env, code=None)
+    assert result.code in (1, 2)
+    assert str(store) in result.err
+    assert store.read_text() == "mine"
+
+
+def test_a_home_that_is_no_database(tm):
+    tm.home.mkdir()
+    (tm.home / "trainmaster.db").write_bytes(b"this is not SQLite" * 1000)
+    for arguments in (["run", tm.task("touch $NOTES/ran")], ["status"], ["resume", "latest"]):
+        complaint(tm.call(*arguments, code=None), "trainmaster.db")
+    assert not (tm.notes / "ran").exists()
+
+
+def test_a_corrupt_database_in_use_is_no_traceback(tm):
+    run = tm.run(tm.task("true"))["run"]
+    for path in tm.home.glob("trainmaster.db*"):
+        path.unlink()
+    complaint(tm.call("status", run, code=None), run)
+
+
+@is_root
+def test_a_home_on_a_read_only_disk(tm):
+    with small_disk(tm.home, "16m"):
+        subprocess.run(["mount", "-o", "remount,ro", tm.home], check=True)
+        for arguments in (["run", tm.task("touch $NOTES/ran")], ["status"]):
+            complaint(tm.call(*arguments, code=None), tm.home)
+    assert not (tm.notes / "ran").exists()
+
+
+@is_root
+def test_a_full_home(tm):
+    with small_disk(tm.home, "4m"):
+        fill(tm.home)
+        complaint(tm.call("run", tm.task("touch $NOTES/ran"), "--json", code=None), tm.home)
+        tm.call("status", code=None)
+    assert not (tm.notes / "ran").exists()
+
+
+@is_root
+def test_a_home_that_fills_up_while_it_runs(tm):
+    with small_disk(tm.home, "24m"):
+        tm.run(tm.task("true"))
+        command = "seq 100000; head -c 100000000 /dev/zero | tr '\\0' x | fold -w 99; echo end"
+        result = tm.call("run", tm.task(command), "--json", code=None, timeout_s=90)
+        assert result.code in (0, 1), result
+        if result.code:
+            assert "space" in result.err or "full" in result.err, result.err
+        for path in tm.home.rglob("*.log*"):  # room again
+            path.unlink()
+        tm.until_quiet()
+        assert tm.run(tm.task("echo x > $TRAINMASTER_OUTPUT_DIR/x"))["models"]
+
+
+@is_root
+def test_a_full_output_directory_is_the_scripts_error(tm):
+    with small_disk(tm.home, "24m"):
+        command = "head -c 100000000 /dev/zero > $TRAINMASTER_OUTPUT_DIR/big"
+        result = tm.call("run", tm.task(command), "--json", code=1)
+        summary = tm.summary(result)
+        assert summary["state"] == "DONE"
+        assert summary["reason"] == "USER_ERROR"
+        assert "No space left" in tm.logs(summary["run"])
+        tm.until_quiet()
+
+
+@is_root
+def test_a_full_store_fails_the_task_and_resume_saves_it(tm):
+    with small_disk(tm.root / "store", "1m") as store:
+        env = {**tm.env, "TRAINMASTER_STORE": f"file://{store}"}
+        recipe = tm.task("head -c 3000000 /dev/urandom > $TRAINMASTER_OUTPUT_DIR/model")
+        result = tm.call("run", recipe, "--json", env=env, code=1)
+        summary = tm.summary(result)
+        assert summary["reason"] == "INTERNAL"
+        assert summary["models"] == []
+        assert "space" in result.err
+        assert str(store) in result.err
+        subprocess.run(["mount", "-o", "remount,size=16m", store], check=True)
+        assert tm.resume(summary["run"], env=env)["models"]
+
+
+@is_root
+def test_a_read_only_store_fails_the_task(tm):
+    with small_disk(tm.root / "store", "1m") as store:
+        subprocess.run(["mount", "-o", "remount,ro", store], check=True)
+        env = {**tm.env, "TRAINMASTER_STORE": f"file://{store}"}
+        result = tm.call("run", tm.task("echo x > $TRAINMASTER_OUTPUT_DIR/x"), "--json", env=env, code=None)
+        assert result.code in (1, 2)
+        assert str(store) in result.err
+        assert "ead-only" in result.err
+
+
+@is_root
+def test_a_full_cache_fails_the_setup(tm):
+    with small_disk(tm.cache, "1m"):
+        result = tm.call("run", tm.task("touch $NOTES/ran", setup="true"), "--json", code=1)
+        assert tm.summary(result)["state"] == "DONE"
+        assert str(tm.cache) in result.err
+    assert not (tm.notes / "ran").exists()
+    tm.until_quiet()
+
+
+def test_a_file_in_the_way_of_the_cache(tm):
+    tm.cache.write_text("mine")
+    result = tm.call("run", tm.task("touch $NOTES/ran", setup="true"), "--json", code=None)
+    assert result.code in (1, 2)
+    assert str(tm.cache) in result.err
+    assert not (tm.notes / "ran").exists()
+    tm.until_quiet()
+
+
+def test_an_unwritable_output_directory(tm):
+    # root may write everywhere: a directory that is gone behaves the same for everybody
+    result = tm.call("run", tm.task("rmdir $TRAINMASTER_OUTPUT_DIR; echo x > $TRAINMASTER_OUTPUT_DIR/x"), "--json", code=1)
+    assert tm.summary(result)["reason"] == "USER_ERROR"
+    assert "No such file or directory" in result.err
+
+
+def test_a_home_with_an_odd_name(tm):
+    home = tm.root / "a home 'with\" $odd \u00e4 %20 name"
+    env = {**tm.env, "TRAINMASTER_HOME": str(home)}
+    summary = tm.run(tm.task("echo x > $TRAINMASTER_OUTPUT_DIR/x; echo $TRAINMASTER_ATTEMPT"), env=env)
+    tm.call("models", "get", summary["models"][0]["uri"], tm.root / "got", env=env)
+    assert (tm.root / "got" / "x").exists()
+
+
+def test_a_home_with_a_long_path(tm):
+    home = tm.root.joinpath(*["d" * 60] * 4)  # longer than a socket's address may be
+    env = {**tm.env, "TRAINMASTER_HOME": str(home)}
+    assert tm.run(tm.task("true"), env=env)["reason"] == "SUCCEEDED"
+
+
+def test_a_home_behind_a_link(tm):
+    (tm.root / "real").mkdir()
+    tm.home.symlink_to(tm.root / "real")
+    first = tm.start("run", tm.task("touch $NOTES/up; until [ -e $NOTES/go ]; do sleep 0.05; done"), "--json")
+    tm.until((tm.notes / "up").exists)
+    env = {**tm.env, "TRAINMASTER_HOME": str(tm.root / "real")}
+    run = tm.call("status", "--json", env=env).json["runs"][0]["run"]
+    assert run == first.run_id()
+    (tm.notes / "go").touch()
+    first.wait(0)
+
+
+def test_the_working_directory_is_gone(tm):
+    recipe = tm.task("true")
+    gone = tm.root / "gone"
+    gone.mkdir()
+    result = tm.call("run", recipe, "--json", prefix=f"cd {gone}; rmdir {gone};", code=None)
+    assert result.code in (0, 1, 2)
+
+
+def test_standard_error_is_closed(tm):
+    recipe = tm.task("echo x")
+    result = tm.call("run", recipe, "--json", prefix="exec 2>&-;", code=None)
+    assert result.code == 0
+    assert result.json["reason"] == "SUCCEEDED"

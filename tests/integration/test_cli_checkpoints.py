@@ -1,0 +1,177 @@
+"""Checkpoints: taken while it runs and at its end, bounded, restored; a bad one is stepped over."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+#: Counts steps in its checkpoint; ``$NOTES/starts`` tells where each attempt began.
+COUNTER = """
+    import os, pathlib, time
+
+    folder, notes = pathlib.Path(os.environ["TRAINMASTER_CHECKPOINT_DIR"]), pathlib.Path(os.environ["NOTES"])
+    state = folder / "step"
+    text = state.read_text() if state.exists() else "0"
+    with (notes / "starts").open("a") as file:
+        file.write(f"{os.environ['TRAINMASTER_ATTEMPT']} {os.getpid()} {text}\\n")
+    step = int(text)
+    while not (notes / "finish").exists():
+        time.sleep(0.02)
+        step += 1
+        (folder / "new").write_text(str(step))
+        (folder / "new").rename(state)
+        (notes / "new").write_text(str(step))
+        (notes / "new").rename(notes / "step")
+        if (notes / "pause").exists():
+            time.sleep(0.5)
+        if (notes / "spoil").exists():
+            state.write_text("rubbish")
+            os._exit(9)
+"""
+
+
+def starts(tm):
+    return [(int(line.split()[0]), int(line.split()[1]), line.split()[2]) for line in tm.marks("starts")]
+
+
+def places(tm, run):
+    folder = tm.home / "store" / "checkpoints" / run / "main" / "0"
+    return sorted(path.parent for path in folder.glob("*/manifest.json") if path.parent.name.isdigit())
+
+
+def published(tm, run):
+    return [int(path.name) for path in places(tm, run)]
+
+
+def begin(tm, **keys):
+    tm.write("count.py", COUNTER)
+    call = tm.start("run", tm.task("exec python count.py", **{"checkpoint": {"every": "1s", "keep": 2}, **keys}), "--json")
+    run = call.run_id()
+    tm.until_marks("starts")
+    return call, run
+
+
+def test_a_killed_member_goes_on_from_the_newest(tm):
+    call, run = begin(tm, retries=1)
+    (tm.notes / "pause").touch()  # now the folder stands still long enough to be taken
+    tm.until(lambda: published(tm, run), "a checkpoint while it runs")
+    os.kill(starts(tm)[0][1], signal.SIGKILL)
+    tm.until_marks("starts", 2)
+    last = int((tm.notes / "step").read_text())
+    (tm.notes / "finish").touch()
+    assert tm.summary(call.wait(0))["reason"] == "SUCCEEDED"
+    attempt, _, step = starts(tm)[1]
+    assert attempt == 2
+    assert 0 < int(step) <= last
+
+
+def test_keep_is_honoured_in_the_store(tm):
+    call, run = begin(tm, checkpoint={"every": "0.3s", "keep": 2})
+    seen = set()
+
+    def enough():
+        found = published(tm, run)
+        seen.update(found)
+        (tm.notes / "pause").touch()
+        return len(seen) >= 5
+
+    tm.until(enough, "five checkpoints")
+    (tm.notes / "finish").touch()
+    call.wait(0)
+    assert len(published(tm, run)) <= 2
+    assert published(tm, run)[-1] >= max(seen)
+
+
+def test_a_checkpoint_is_taken_at_each_attempts_end(tm):
+    call, run = begin(tm, retries=1, checkpoint={"every": "10m", "keep": 1})
+    tm.until(lambda: (tm.notes / "step").exists() and int((tm.notes / "step").read_text()) > 5)
+    assert published(tm, run) == []
+    os.kill(starts(tm)[0][1], signal.SIGKILL)
+    tm.until_marks("starts", 2)
+    assert int(starts(tm)[1][2]) > 5
+    (tm.notes / "finish").touch()
+    call.wait(0)
+
+
+def test_an_attempt_that_dies_at_once_makes_the_next_start_one_before(tm):
+    call, run = begin(tm, retries=3)
+    (tm.notes / "pause").touch()
+    tm.until(lambda: published(tm, run), "a good checkpoint")
+    (tm.notes / "pause").unlink()
+    (tm.notes / "spoil").touch()
+    tm.until_marks("starts", 2)  # from the rubbish: int() fails, it dies at once
+    (tm.notes / "spoil").unlink()
+    tm.until_marks("starts", 3)
+    (tm.notes / "finish").touch()
+    assert tm.summary(call.wait(0))["reason"] == "SUCCEEDED"
+    steps = [step for _, _, step in starts(tm)]
+    assert steps[0] == "0"
+    assert steps[1] == "rubbish"
+    assert int(steps[2]) > 0
+
+
+def test_a_checkpoint_damaged_in_the_store_is_stepped_over(tm):
+    call, run = begin(tm, retries=0, checkpoint={"every": "0.3s", "keep": 3})
+    (tm.notes / "pause").touch()
+    tm.until(lambda: len(published(tm, run)) >= 2, "two checkpoints")
+    call.send(signal.SIGINT)
+    call.wait(130)
+    damaged = [path for path in places(tm, run)[-1].rglob("step") if path.is_file()]
+    assert damaged
+    for path in damaged:
+        path.write_text("x" * path.stat().st_size)
+    (tm.notes / "finish").touch()
+    tm.resume(run)
+    step = starts(tm)[-1][2]
+    assert step.isdigit()
+    assert int(step) > 0
+
+
+def test_resume_after_ctrl_c_goes_on(tm):
+    call, run = begin(tm)
+    tm.until(lambda: (tm.notes / "step").exists() and int((tm.notes / "step").read_text()) > 5)
+    call.send(signal.SIGINT)
+    call.wait(130)
+    (tm.notes / "finish").touch()
+    tm.resume(run)
+    assert int(starts(tm)[1][2]) > 5
+
+
+def test_a_member_may_write_its_checkpoint_on_sigterm(tm):
+    recipe = tm.task("""
+        if [ -e $TRAINMASTER_CHECKPOINT_DIR/late ]; then cat $TRAINMASTER_CHECKPOINT_DIR/late >> $NOTES/found; exit 0; fi
+        trap 'sleep 0.3; echo saved late > $TRAINMASTER_CHECKPOINT_DIR/late; exit 0' TERM
+        touch $NOTES/up; sleep 600 & wait
+    """)
+    call = tm.start("run", recipe)
+    run = call.run_id()
+    tm.until((tm.notes / "up").exists)
+    call.send(signal.SIGINT)
+    call.wait(130)
+    tm.resume(run)
+    assert tm.marks("found") == ["saved late"]
+
+
+def test_large_files_and_folders_come_back_whole(tm):
+    recipe = tm.task("""
+        cd $TRAINMASTER_CHECKPOINT_DIR
+        if [ $TRAINMASTER_ATTEMPT = 1 ]; then
+          mkdir -p shard/empty; head -c 20000000 /dev/urandom > shard/big; ln -s shard/big link; touch zero
+          chmod 700 shard/big; sha256sum shard/big > sum; exit 1
+        fi
+        sha256sum -c sum; test -x shard/big; test -L link; test -e zero
+    """, retries=1)
+    tm.run(recipe)
+
+
+def test_checkpoints_of_tasks_do_not_mix(tm):
+    recipe = tm.task(
+        "f=$TRAINMASTER_CHECKPOINT_DIR/x; if [ -e $f ]; then cat $f >> $NOTES/$TRAINMASTER_TASK; exit 0; fi; "
+        "echo {{x}} > $f; exit 1",
+        parameters={"x": {"range": "10-15", "step": 1}},
+        retries=1,
+    )
+    tm.run(recipe)
+    assert [tm.marks(str(task)) for task in range(6)] == [[str(x)] for x in range(10, 16)]
+    assert Path(tm.home, "store", "checkpoints").is_dir()

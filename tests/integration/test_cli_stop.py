@@ -1,0 +1,152 @@
+"""Ctrl-C, SIGTERM and `cancel`: members are asked first, nothing is left, the run can be resumed."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+TRAPPED = "trap 'echo $TRAINMASTER_TASK >> $NOTES/asked; exit 0' TERM; echo x >> $NOTES/up; sleep 600 & wait"
+DEAF = "trap '' TERM; echo $$ >> $NOTES/up; while true; do sleep 0.1 || true; done"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_members_are_asked_and_the_run_can_be_resumed(tm, number):
+    recipe = tm.task("test ! -e $NOTES/asked || exit 0\n" + TRAPPED, parameters={"x": [1, 2]})
+    call = tm.start("run", recipe, "--json")
+    run = call.run_id()
+    tm.until_marks("up", 2)
+    call.send(number)
+    result = call.wait(130)
+    assert sorted(tm.marks("asked")) == ["0", "1"]
+    assert f"trainmaster resume {run}" in result.err
+    assert tm.summary(result) == tm.status(run)
+    assert result.json["state"] == "DONE"
+    assert result.json["reason"] == "CANCELLED"
+    tm.until_quiet()
+    assert tm.resume(run)["reason"] == "SUCCEEDED"
+
+
+def test_a_second_ctrl_c_does_not_wait(tm):
+    call = tm.start("run", tm.task(DEAF, grace="10m"))
+    call.run_id()
+    tm.until_marks("up")
+    call.send(signal.SIGINT)
+    tm.until(lambda: "stopping" in call.err, "a word about it")
+    time.sleep(0.3)
+    assert not call.over
+    call.send(signal.SIGINT)
+    call.wait(130, timeout_s=20)
+    tm.until_quiet()
+
+
+def test_ctrl_c_at_any_moment(tm):
+    recipe = tm.task("echo {{x}} >> $NOTES/ran; sleep 0.05", parameters={"x": {"range": "1-40", "step": 1}})
+    for step in range(8):
+        call = tm.start("run", recipe, "--json")
+        time.sleep(0.1 + 0.12 * step)
+        call.send(signal.SIGINT)
+        result = call.wait()
+        # before it catches signals Python ends it by itself; at the very end it may have succeeded
+        assert result.code in (0, 130), result
+        tm.until_quiet()
+    for row in tm.runs():
+        assert tm.resume(row["run"])["reason"] == "SUCCEEDED"
+
+
+def test_killed_while_it_stops_then_resumed(tm):
+    recipe = tm.task("test ! -e $NOTES/go || exit 0\n" + DEAF, grace="2s")
+    call = tm.start("run", recipe)
+    run = call.run_id()
+    tm.until_marks("up")
+    call.send(signal.SIGINT)
+    tm.until(lambda: "stopping" in call.err)
+    time.sleep(0.3)
+    call.kill()
+    (tm.notes / "go").touch()
+    assert tm.resume(run)["reason"] == "SUCCEEDED"
+    tm.until_quiet()
+
+
+def test_cancel_from_another_terminal(tm):
+    recipe = tm.recipe(
+        {
+            "experiments": {
+                "first": {"command": TRAPPED, "parameters": {"x": {"range": "1-9", "step": 1}}, "workers": 1},
+                "second": {"after": ["first"], "command": "touch $NOTES/second"},
+            }
+        }
+    )
+    call = tm.start("run", recipe, "--json")
+    run = call.run_id()
+    tm.until_marks("up")
+    cancelled = tm.summary(tm.call("cancel", run, "--json"))
+    summary = tm.summary(call.wait(1))
+    assert summary == cancelled
+    assert summary["reason"] == "CANCELLED"
+    assert summary["experiments"]["first"]["tasks"]["cancelled"] == 9
+    assert summary["experiments"]["second"]["reason"] == "CANCELLED"
+    assert tm.marks("asked") == ["0"]
+    assert not (tm.notes / "second").exists()
+    tm.until_quiet()
+
+
+def test_cancel_of_a_run_whose_driver_was_killed(tm):
+    call = tm.start("run", tm.task(TRAPPED))
+    run = call.run_id()
+    tm.until_marks("up")
+    call.kill()
+    assert tm.summary(tm.call("cancel", run, "--json"))["reason"] == "CANCELLED"
+    assert tm.marks("asked") == ["0"]
+    tm.until_quiet()
+
+
+def test_cancel_of_a_run_that_is_over_changes_nothing(tm):
+    summary = tm.run(tm.task("true"))
+    assert tm.summary(tm.call("cancel", summary["run"], "--json")) == summary
+    assert tm.status(summary["run"]) == summary
+
+
+def test_a_cancelled_run_can_be_resumed(tm):
+    call = tm.start("run", tm.task("test ! -e $NOTES/asked || exit 0\n" + TRAPPED))
+    run = call.run_id()
+    tm.until_marks("up")
+    tm.call("cancel", run)
+    call.wait(1)
+    assert tm.resume(run)["reason"] == "SUCCEEDED"
+
+
+def test_cancel_while_a_retry_waits(tm):
+    call = tm.start("run", tm.task("echo x >> $NOTES/ran; exit 1", retries=10), "--json")
+    run = call.run_id()
+    tm.until_marks("ran", 4)
+    tm.call("cancel", run)
+    assert tm.summary(call.wait(1))["reason"] == "CANCELLED"
+    tm.until_quiet()
+
+
+def test_ctrl_c_only_detaches_an_attached_resume(tm):
+    call = tm.start("run", tm.task("echo x >> $NOTES/up; until [ -e $NOTES/go ]; do sleep 0.05; done"))
+    run = call.run_id()
+    tm.until_marks("up")
+    attached = tm.start("resume", run)
+    tm.until(lambda: "attached" in attached.err)
+    attached.send(signal.SIGINT)
+    attached.wait(130)
+    assert not call.over
+    (tm.notes / "go").touch()
+    call.wait(0)
+
+
+def test_what_ended_well_before_the_stop_is_kept(tm):
+    recipe = tm.task(
+        "if [ {{x}} = 1 ]; then echo m > $TRAINMASTER_OUTPUT_DIR/m; exit 0; fi\n" + TRAPPED, parameters={"x": [1, 2]}
+    )
+    call = tm.start("run", recipe, "--json")
+    run = call.run_id()
+    tm.until_marks("up")
+    tm.until(lambda: tm.status(run)["models"], "the first task's model")
+    call.send(signal.SIGINT)
+    tasks = tm.summary(call.wait(130))["experiments"]["main"]["tasks"]
+    assert (tasks["succeeded"], tasks["cancelled"]) == (1, 1)

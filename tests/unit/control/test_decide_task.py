@@ -1,0 +1,273 @@
+"""One state after the other: what follows from what was observed."""
+
+from __future__ import annotations
+
+import pytest
+from control_nouns import NOW, exited, gang, member, seen, task
+
+from trainmaster.control.decide_task import (
+    DIED_AT_ONCE_S,
+    MAX_BACKOFF_S,
+    Effect,
+    EffectKind,
+    Job,
+    Policy,
+    backoff_s,
+    decide_task,
+)
+from trainmaster.executors.base import Phase
+from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
+from trainmaster.store.changes import Progress, TaskChange
+
+POLICY = Policy(retries=1, timeout_s=100, grace_s=7, checkpoint_every_s=60)
+DONE = Job(done=True)
+FAILED = member(exit_code=3)
+
+
+def decide(of, what, policy=POLICY, now=NOW):
+    return decide_task(of, what, policy, now)
+
+
+def kinds(steps):
+    return [step.kind for step in steps if isinstance(step, Effect)]
+
+
+def moves(steps):
+    return [step for step in steps if isinstance(step, TaskChange)]
+
+
+def only_move(steps) -> TaskChange:
+    (move,) = moves(steps)
+    return move
+
+
+def test_a_planned_task_opens_its_first_attempt():
+    move = only_move(decide(task(State.PLANNED, attempt=0), seen()))
+    assert (move.after, move.attempt, move.opens, move.closes) == (State.ACQUIRING, 1, True, None)
+
+
+@pytest.mark.parametrize("state", [State.ACQUIRING, State.STAGING])
+def test_an_attempt_that_the_node_does_not_know_is_submitted(state):
+    assert kinds(decide(task(state), seen())) == [EffectKind.SUBMIT]
+
+
+@pytest.mark.parametrize("state", [State.ACQUIRING, State.STAGING])
+def test_a_queued_attempt_waits(state):
+    assert decide(task(state), seen(gang(Phase.QUEUED))) == []
+
+
+@pytest.mark.parametrize("phase", [Phase.GRANTED, Phase.RUNNING, Phase.EXITED])
+def test_a_granted_attempt_is_staged_also_if_it_is_further_than_that(phase):
+    assert only_move(decide(task(State.ACQUIRING), seen(gang(phase)))).after is State.STAGING
+
+
+def test_staging_begins_a_job_waits_for_it_launches_once():
+    granted = gang(Phase.GRANTED)
+    assert kinds(decide(task(State.STAGING), seen(granted))) == [EffectKind.STAGE]
+    assert decide(task(State.STAGING), seen(granted, {EffectKind.STAGE: Job()})) == []
+    staged = {EffectKind.STAGE: Job(done=True, fields={"restored": 4})}
+    steps = decide(task(State.STAGING), seen(granted, staged))
+    assert steps[0] == Progress("e", 0, {"restored": 4})
+    assert kinds(steps) == [EffectKind.LAUNCH]
+    assert decide(task(State.STAGING), seen(granted, staged, launched=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("users_fault", "reason"), [(True, EndReason.USER_ERROR), (False, EndReason.INTERNAL)]
+)
+def test_a_failed_stage_ends_the_task(users_fault, reason):
+    job = Job(done=True, error="setup failed", users_fault=users_fault)
+    move = only_move(decide(task(State.STAGING), seen(gang(Phase.GRANTED), {EffectKind.STAGE: job})))
+    assert (move.after, move.reason, move.message) == (State.STOPPING, reason, "setup failed")
+    assert move.fields["end_reason"] is reason
+
+
+def test_a_running_attempt_is_left_alone():
+    assert decide(task(State.RUNNING), seen(gang(Phase.RUNNING))) == []
+
+
+def test_a_checkpoint_is_due_every_so_often_but_one_at_a_time():
+    running, long_ago = gang(Phase.RUNNING), NOW - 60
+    due = seen(running, last_checkpoint_at=long_ago)
+    assert kinds(decide(task(State.RUNNING), due)) == [EffectKind.CHECKPOINT]
+    slow = seen(running, {EffectKind.CHECKPOINT: Job()}, last_checkpoint_at=long_ago)
+    assert decide(task(State.RUNNING), slow) == []
+    again = seen(running, {EffectKind.CHECKPOINT: DONE}, last_checkpoint_at=long_ago)
+    assert kinds(decide(task(State.RUNNING), again)) == [EffectKind.CHECKPOINT]
+
+
+def test_a_timeout_stops_the_members_with_grace():
+    (effect,) = decide(task(State.RUNNING), seen(gang(Phase.RUNNING, seconds=100)))
+    assert (effect.kind, effect.grace_s) == (EffectKind.STOP, 7)
+
+
+def test_success_is_saved():
+    move = only_move(decide(task(State.RUNNING), seen(exited())))
+    assert (move.after, move.fields["end_reason"]) == (State.SAVING, EndReason.SUCCEEDED)
+
+
+def test_a_user_error_uses_a_retry_then_none_are_left():
+    first = only_move(decide(task(State.RUNNING), seen(exited(FAILED))))
+    assert first.after is State.RECOVERING
+    assert first.fields == {"end_reason": EndReason.USER_ERROR, "retries_used": 1, "not_before": NOW}
+    last = only_move(decide(task(State.RUNNING, retries_used=1), seen(exited(FAILED))))
+    assert (last.after, last.reason) == (State.SAVING, EndReason.USER_ERROR)
+    assert "retries_used" not in last.fields
+
+
+@pytest.mark.parametrize("phase", [Phase.UNKNOWN, Phase.QUEUED, Phase.GRANTED])
+def test_an_attempt_that_ran_and_is_unknown_now_is_lost_for_free(phase):
+    move = only_move(decide(task(State.RUNNING), seen(gang(phase))))
+    assert (move.after, move.reason) == (State.RECOVERING, EndReason.NODE_LOST)
+    assert move.fields == {"end_reason": EndReason.NODE_LOST, "free_restarts": 1}
+
+
+def test_free_restarts_have_a_cap():
+    tired = task(State.RUNNING, free_restarts=MAX_FREE_RESTARTS)
+    assert only_move(decide(tired, seen())).after is State.SAVING
+
+
+def test_recovering_runs_its_job_waits_its_turn_and_opens_the_next_attempt():
+    of = task(State.RECOVERING, end_reason=EndReason.USER_ERROR, not_before=NOW + 4, message="exit code 3")
+    assert kinds(decide(of, seen(exited(FAILED)))) == [EffectKind.RECOVER]
+    assert decide(of, seen(exited(FAILED), {EffectKind.RECOVER: Job()})) == []
+    recovered = seen(exited(FAILED), {EffectKind.RECOVER: Job(done=True, progressed=True)})
+    assert decide(of, recovered) == []
+    steps = decide(of, recovered, now=NOW + 4)
+    move = only_move(steps)
+    assert (move.after, move.attempt, move.opens) == (State.ACQUIRING, 2, True)
+    assert (move.closes.number, move.closes.reason) == (1, EndReason.USER_ERROR)
+    assert move.closes.message == "exit code 3"
+    assert steps[-1] == Effect(EffectKind.FORGET, "e", 0, 1)
+
+
+def test_the_log_may_know_a_better_reason():
+    job = Job(done=True, reason=EndReason.OOM, message="worker-0 ran out of memory")
+    of = task(State.RECOVERING, end_reason=EndReason.USER_ERROR)
+    closes = only_move(decide(of, seen(exited(FAILED), {EffectKind.RECOVER: job}))).closes
+    assert (closes.reason, closes.message) == (EndReason.OOM, "worker-0 ran out of memory")
+
+
+@pytest.mark.parametrize(
+    ("progressed", "seconds", "reason", "bad"),
+    [
+        (False, 1, EndReason.USER_ERROR, (2, 3)),
+        (True, 1, EndReason.USER_ERROR, None),
+        (False, DIED_AT_ONCE_S, EndReason.USER_ERROR, None),
+        (False, 1, EndReason.NODE_LOST, None),
+    ],
+)
+def test_a_checkpoint_from_which_an_attempt_died_at_once_is_not_used_again(progressed, seconds, reason, bad):
+    of = task(State.RECOVERING, end_reason=reason, restored=3, bad_checkpoints=(2,))
+    job = Job(done=True, progressed=progressed)
+    move = only_move(decide(of, seen(exited(FAILED, seconds=seconds), {EffectKind.RECOVER: job})))
+    assert move.fields.get("bad_checkpoints") == bad
+    assert move.fields["restored"] is None
+
+
+def test_saving_publishes_then_ends():
+    of = task(State.SAVING, end_reason=EndReason.SUCCEEDED, message="old news")
+    assert kinds(decide(of, seen(exited()))) == [EffectKind.SAVE]
+    job = Job(done=True, fields={"model_uri": "file:///m", "metrics": {"a": 1}})
+    steps = decide(of, seen(exited(), {EffectKind.SAVE: job}))
+    move = only_move(steps)
+    assert (move.after, move.reason, move.message) == (State.DONE, EndReason.SUCCEEDED, "")
+    assert move.fields == {"model_uri": "file:///m", "metrics": {"a": 1}, "ended_at": NOW}
+    assert kinds(steps) == [EffectKind.FORGET]
+
+
+def test_a_model_that_cannot_be_saved_fails_the_task_and_is_no_model():
+    of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
+    job = Job(done=True, error="disk full", fields={"model_uri": "file:///m"})
+    move = only_move(decide(of, seen(exited(), {EffectKind.SAVE: job})))
+    assert (move.reason, move.message) == (EndReason.INTERNAL, "disk full")
+    assert (move.closes.reason, move.closes.message) == (EndReason.INTERNAL, "disk full")
+    assert "model_uri" not in move.fields
+
+
+def test_what_failed_for_good_is_recovered_not_saved():
+    of = task(State.SAVING, end_reason=EndReason.USER_ERROR)
+    assert kinds(decide(of, seen(exited(FAILED)))) == [EffectKind.RECOVER]
+
+
+def test_a_finished_attempt_is_saved_also_if_the_run_is_to_end():
+    of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
+    assert kinds(decide(of, seen(exited(), wanted=EndReason.CANCELLED))) == [EffectKind.SAVE]
+
+
+@pytest.mark.parametrize("state", [State.RECOVERING, State.SAVING, State.STOPPING])
+def test_the_end_waits_for_a_checkpoint_that_is_being_published(state):
+    of = task(state, end_reason=EndReason.USER_ERROR)
+    assert decide(of, seen(exited(FAILED), {EffectKind.CHECKPOINT: Job()})) == []
+    assert kinds(decide(of, seen(exited(FAILED), {EffectKind.CHECKPOINT: DONE}))) == [EffectKind.RECOVER]
+
+
+@pytest.mark.parametrize("state", [State.ACQUIRING, State.STAGING, State.RUNNING, State.RECOVERING])
+def test_what_is_under_way_is_stopped_on_demand(state):
+    move = only_move(decide(task(state), seen(gang(Phase.RUNNING), wanted=EndReason.BUDGET)))
+    assert (move.after, move.reason, move.closes) == (State.STOPPING, EndReason.BUDGET, None)
+    assert move.fields == {"end_reason": EndReason.BUDGET}
+
+
+@pytest.mark.parametrize(("state", "attempt"), [(State.WAITING, 0), (State.PLANNED, 0), (State.WAITING, 2)])
+def test_what_has_not_begun_ends_at_once_and_closes_nothing(state, attempt):
+    steps = decide(task(state, attempt=attempt), seen(exited(), wanted=EndReason.CANCELLED))
+    assert [(step.before, step.after) for step in steps] == [
+        (state, State.STOPPING),
+        (State.STOPPING, State.DONE),
+    ]
+    assert [step.closes for step in steps] == [None, None]
+    assert steps[-1].reason is EndReason.CANCELLED
+
+
+@pytest.mark.parametrize("phase", [Phase.QUEUED, Phase.GRANTED, Phase.RUNNING])
+@pytest.mark.parametrize(("hurry", "grace_s"), [(False, 7), (True, 0)])
+def test_stopping_asks_the_node(phase, hurry, grace_s):
+    of = task(State.STOPPING, end_reason=EndReason.CANCELLED)
+    (effect,) = decide(of, seen(gang(phase), wanted=EndReason.CANCELLED, hurry=hurry))
+    assert (effect.kind, effect.grace_s) == (EffectKind.STOP, grace_s)
+
+
+def test_stopping_ends_when_nothing_is_there():
+    steps = decide(task(State.STOPPING, end_reason=EndReason.CANCELLED), seen())
+    move = only_move(steps)
+    assert (move.after, move.reason, move.closes.reason) == (
+        State.DONE,
+        EndReason.CANCELLED,
+        EndReason.CANCELLED,
+    )
+    assert kinds(steps) == [EffectKind.FORGET]
+
+
+def test_stopped_members_leave_their_checkpoint():
+    of = task(State.STOPPING, end_reason=EndReason.CANCELLED)
+    stopped = exited(member(exit_code=143, stopped=True))
+    assert kinds(decide(of, seen(stopped))) == [EffectKind.RECOVER]
+    assert only_move(decide(of, seen(stopped, {EffectKind.RECOVER: DONE}))).reason is EndReason.CANCELLED
+
+
+def test_what_ended_well_before_it_was_stopped_is_kept():
+    of = task(State.STOPPING, end_reason=EndReason.CANCELLED)
+    assert kinds(decide(of, seen(exited()))) == [EffectKind.SAVE]
+    saved = Job(done=True, fields={"model_uri": "file:///m"})
+    move = only_move(decide(of, seen(exited(), {EffectKind.SAVE: saved})))
+    assert (move.reason, move.fields["model_uri"]) == (EndReason.SUCCEEDED, "file:///m")
+
+
+def test_half_a_gang_that_ended_well_is_no_success():
+    of = task(State.RUNNING)
+    half = exited(
+        member("worker-0", exit_code=0), member("worker-1", exit_code=143, stopped=True), seconds=100
+    )
+    assert only_move(decide(of, seen(half))).reason is EndReason.TIMEOUT
+
+
+def test_nothing_follows_the_end():
+    assert decide(task(State.DONE), seen()) == []
+
+
+def test_backoff_begins_at_once_doubles_and_has_a_limit():
+    waits = [backoff_s(retry) for retry in range(1, 40)]
+    assert waits[:5] == [0, 1, 2, 4, 8]
+    assert waits == sorted(waits)
+    assert waits[-1] == MAX_BACKOFF_S
