@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from common import options, report
@@ -39,8 +40,10 @@ def main() -> None:
     chosen = options(__doc__ or "", schedules=100_000, first=0, processes=len(os.sched_getaffinity(0)))
     total = Report()
     began = time.perf_counter()
-    with multiprocessing.get_context("fork").Pool(chosen.processes) as pool:
-        for part in pool.imap_unordered(simulate, parts(chosen.schedules, chosen.first)):
+    context = multiprocessing.get_context("fork")
+    # Not a `Pool`: that one waits for ever when one of its processes is killed.
+    with ProcessPoolExecutor(chosen.processes, context) as pool:
+        for part in pool.map(simulate, parts(chosen.schedules, chosen.first)):
             total.schedules += part.schedules
             total.failures.update(part.failures)
             total.seen.update(part.seen)

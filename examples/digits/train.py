@@ -178,4 +178,8 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # Not sys.exit: while Python shuts down, a thread of gloo may still finish its last work, and
+    # now and then that ends in "terminate called without an active exception" and code 134.
+    os._exit(code)

@@ -6,7 +6,18 @@ import sys
 
 import pytest
 
-from trainmaster.launchers import Gang, Launcher, Member, PlainLauncher, TorchrunLauncher
+from trainmaster.launchers import (
+    Gang,
+    JaxLauncher,
+    Launcher,
+    Member,
+    MpiLauncher,
+    MxnetLauncher,
+    PlainLauncher,
+    SparkLauncher,
+    TensorFlowLauncher,
+    TorchrunLauncher,
+)
 from trainmaster.testing.launcher_contract import LauncherContract
 
 
@@ -24,6 +35,55 @@ class TestTorchrun(LauncherContract):
     @pytest.fixture
     def launcher(self) -> Launcher:
         return TorchrunLauncher()
+
+
+class TestTensorFlowMirrored(LauncherContract):
+    differs = frozenset({"TF_CONFIG"})
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return TensorFlowLauncher()
+
+
+class TestTensorFlowParameterServer(TestTensorFlowMirrored):
+    def roles(self, world_size: int) -> list[str]:
+        return ["chief", "ps", *["worker"] * 8][:world_size]
+
+
+class TestJax(LauncherContract):
+    rank_variable = "JAX_PROCESS_ID"
+    world_size_variable = "JAX_NUM_PROCESSES"
+    differs = frozenset({"JAX_PROCESS_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"})
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return JaxLauncher()
+
+
+class TestMpi(LauncherContract):
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return MpiLauncher()
+
+
+class TestMxnet(LauncherContract):
+    differs = frozenset({"DMLC_ROLE", "DMLC_NODE_HOST"})
+
+    def roles(self, world_size: int) -> list[str]:
+        servers = world_size // 3
+        return ["worker"] * (world_size - servers) + ["ps"] * servers
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return MxnetLauncher()
+
+
+class TestSpark(LauncherContract):
+    differs = frozenset({"SPARK_WORKER_PORT", "SPARK_WORKER_WEBUI_PORT", "SPARK_LOCAL_IP"})
+
+    @pytest.fixture
+    def launcher(self) -> Launcher:
+        return SparkLauncher()
 
 
 ALL_REDUCE = """

@@ -16,7 +16,9 @@ is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def small_disk(path: Path, size: str):
     """A file system of its own."""
     path.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, check=False
+    )
     if done.returncode:
         pytest.skip("mounting is not allowed here")
     try:
@@ -106,13 +108,26 @@ def test_a_home_that_fills_up_while_it_runs(tm):
 @is_root
 def test_a_full_output_directory_is_the_scripts_error(tm):
     with small_disk(tm.home, "24m"):
-        command = "head -c 100000000 /dev/zero > $TRAINMASTER_OUTPUT_DIR/big"
-        result = tm.call("run", tm.task(command), "--json", code=1)
-        summary = tm.summary(result)
-        assert summary["state"] == "DONE"
+        command = "big=$TRAINMASTER_OUTPUT_DIR/big; trap 'rm $big' EXIT; head -c 100000000 /dev/zero > $big"
+        summary = tm.run(tm.task(command), code=1)
         assert summary["reason"] == "USER_ERROR"
         assert "No space left" in tm.logs(summary["run"])
         tm.until_quiet()
+
+
+@is_root
+def test_a_task_that_leaves_its_home_full(tm):
+    with small_disk(tm.home, "24m"):
+        recipe = tm.task("test -e $NOTES/go || head -c 100000000 /dev/zero > $TRAINMASTER_OUTPUT_DIR/big")
+        result = tm.call("run", recipe, "--json", code=1)
+        assert "full" in result.err
+        tm.until_quiet()
+        for path in tm.home.glob("runs/*/main/0/*/output/big"):
+            path.unlink()
+        (tm.notes / "go").touch()
+        run = tm.runs()[0]["run"]
+        assert tm.resume(run, code=1)["state"] == "DONE"
+        assert tm.resume(run)["reason"] == "SUCCEEDED"
 
 
 @is_root
@@ -162,7 +177,9 @@ def test_a_file_in_the_way_of_the_cache(tm):
 
 def test_an_unwritable_output_directory(tm):
     # root may write everywhere: a directory that is gone behaves the same for everybody
-    result = tm.call("run", tm.task("rmdir $TRAINMASTER_OUTPUT_DIR; echo x > $TRAINMASTER_OUTPUT_DIR/x"), "--json", code=1)
+    result = tm.call(
+        "run", tm.task("rmdir $TRAINMASTER_OUTPUT_DIR; echo x > $TRAINMASTER_OUTPUT_DIR/x"), "--json", code=1
+    )
     assert tm.summary(result)["reason"] == "USER_ERROR"
     assert "No such file or directory" in result.err
 
@@ -170,7 +187,7 @@ def test_an_unwritable_output_directory(tm):
 def test_a_home_with_an_odd_name(tm):
     home = tm.root / "a home 'with\" $odd \u00e4 %20 name"
     env = {**tm.env, "TRAINMASTER_HOME": str(home)}
-    summary = tm.run(tm.task("echo x > $TRAINMASTER_OUTPUT_DIR/x; echo $TRAINMASTER_ATTEMPT"), env=env)
+    summary = tm.run(tm.task("""echo x > "$TRAINMASTER_OUTPUT_DIR/x" """), env=env)
     tm.call("models", "get", summary["models"][0]["uri"], tm.root / "got", env=env)
     assert (tm.root / "got" / "x").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 
 import pytest
@@ -27,17 +28,22 @@ NASTY = [
 
 
 def test_values_arrive_literally(tm):
-    tm.write("see.py", """
+    tm.write(
+        "see.py",
+        """
         import json, os, sys
         assert sys.argv[1] == os.environ["TRAINMASTER_PARAM_VALUE"], sys.argv
         with open(os.environ["NOTES"] + "/seen", "a") as file:
             file.write(json.dumps([sys.argv[1], sys.argv[2]]) + "\\n")
-    """)
-    recipe = tm.task("python see.py {{value}} pre{{value}}post; x={{value}}; ls > $NOTES/ls; test \"$x\" = \"$TRAINMASTER_PARAM_VALUE\"",
-                     parameters={"value": NASTY})  # fmt: skip
+    """,
+    )
+    command = """
+        python see.py {{value}} pre{{value}}post
+        x={{value}}; test "$x" = "$TRAINMASTER_PARAM_VALUE"
+        ls > $NOTES/ls
+    """
+    recipe = tm.task(command, parameters={"value": NASTY})
     tm.run(recipe)
-    import json
-
     seen = [json.loads(line) for line in tm.marks("seen")]
     assert sorted(value for value, _ in seen) == sorted(NASTY)
     assert all(wrapped == f"pre{value}post" for value, wrapped in seen)
@@ -47,7 +53,7 @@ def test_values_arrive_literally(tm):
 
 def test_a_value_from_the_command_line_is_no_code_either(tm):
     recipe = tm.task("printf %s {{value}}", parameters={"value": ["x"]})
-    run = tm.run(recipe, "--set", "experiments.main.parameters.value=[\"$(touch pwned)'\"]")["run"]
+    run = tm.run(recipe, "--set", 'experiments.main.parameters.value=["$(touch pwned)\'"]')["run"]
     assert tm.logs(run) == "$(touch pwned)'"
 
 
@@ -111,7 +117,7 @@ def test_bash_reads_the_script_as_it_was_written(tm):
 def test_a_task_that_fills_its_own_output_directory_with_odd_things(tm):
     recipe = tm.task("""
         cd $TRAINMASTER_OUTPUT_DIR
-        mkfifo pipe; ln -s /nowhere dangling; touch $'new\\nline' $'lat\\xe4'; echo x > ok
+        mkfifo pipe; ln -s nowhere dangling; touch $'new\\nline' $'lat\\xe4'; echo x > ok
     """)
     summary = tm.run(recipe, code=0)
     assert summary["models"]

@@ -46,7 +46,9 @@ def published(tm, run):
 
 def begin(tm, **keys):
     tm.write("count.py", COUNTER)
-    call = tm.start("run", tm.task("exec python count.py", **{"checkpoint": {"every": "1s", "keep": 2}, **keys}), "--json")
+    call = tm.start(
+        "run", tm.task("exec python count.py", **{"checkpoint": {"every": "1s", "keep": 2}, **keys}), "--json"
+    )
     run = call.run_id()
     tm.until_marks("starts")
     return call, run
@@ -140,8 +142,9 @@ def test_resume_after_ctrl_c_goes_on(tm):
 
 def test_a_member_may_write_its_checkpoint_on_sigterm(tm):
     recipe = tm.task("""
-        if [ -e $TRAINMASTER_CHECKPOINT_DIR/late ]; then cat $TRAINMASTER_CHECKPOINT_DIR/late >> $NOTES/found; exit 0; fi
-        trap 'sleep 0.3; echo saved late > $TRAINMASTER_CHECKPOINT_DIR/late; exit 0' TERM
+        late=$TRAINMASTER_CHECKPOINT_DIR/late
+        if [ -e $late ]; then cat $late >> $NOTES/found; exit 0; fi
+        trap 'sleep 0.3; echo saved late > $late; exit 0' TERM
         touch $NOTES/up; sleep 600 & wait
     """)
     call = tm.start("run", recipe)
@@ -154,14 +157,17 @@ def test_a_member_may_write_its_checkpoint_on_sigterm(tm):
 
 
 def test_large_files_and_folders_come_back_whole(tm):
-    recipe = tm.task("""
+    recipe = tm.task(
+        """
         cd $TRAINMASTER_CHECKPOINT_DIR
         if [ $TRAINMASTER_ATTEMPT = 1 ]; then
           mkdir -p shard/empty; head -c 20000000 /dev/urandom > shard/big; ln -s shard/big link; touch zero
           chmod 700 shard/big; sha256sum shard/big > sum; exit 1
         fi
         sha256sum -c sum; test -x shard/big; test -L link; test -e zero
-    """, retries=1)
+    """,
+        retries=1,
+    )
     tm.run(recipe)
 
 

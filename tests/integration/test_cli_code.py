@@ -44,7 +44,15 @@ def test_what_a_task_writes_into_its_code_does_not_come_back(tm):
 def test_gitignore_is_respected(tm):
     tm.write(".gitignore", "*.ckpt\n/data/\n!keep.ckpt\n")
     tm.write("sub/.gitignore", "secret.txt\n")
-    for name in ("big.ckpt", "keep.ckpt", "data/huge.bin", "sub/data/ok", "sub/secret.txt", "train.py", ".git/config"):
+    for name in (
+        "big.ckpt",
+        "keep.ckpt",
+        "data/huge.bin",
+        "sub/data/ok",
+        "sub/secret.txt",
+        "train.py",
+        ".git/config",
+    ):
         tm.write(name, "x\n")
     run = tm.run(tm.task("find . -type f | sort"))["run"]
     assert tm.logs(run).split() == [
@@ -118,7 +126,9 @@ def test_setup_is_made_once_and_comes_first_on_path(tm):
         printf '#!/bin/sh\\necho tool %s\\n' "$(cat tool.txt)" > $VIRTUAL_ENV/bin/tool
         chmod +x $VIRTUAL_ENV/bin/tool
     """
-    recipe = tm.task("tool; python -c 'import sys; print(sys.prefix)'", setup=setup, parameters={"x": [1, 2, 3]})
+    recipe = tm.task(
+        "tool; python -c 'import sys; print(sys.prefix)'", setup=setup, parameters={"x": [1, 2, 3]}
+    )
     runs = [tm.run(recipe)["run"] for _ in range(2)]
     assert tm.marks("made") == ["made"]
     for run in runs:
@@ -131,26 +141,35 @@ def test_setup_is_made_once_and_comes_first_on_path(tm):
 
 
 def test_setup_installs_a_package(tm):
-    tm.write("greet/pyproject.toml", """
+    tm.write(
+        "greet/pyproject.toml",
+        """
         [build-system]
         requires = []
         build-backend = "backend"
         backend-path = ["."]
-    """)
-    tm.write("greet/backend.py", """
+    """,
+    )
+    tm.write(
+        "greet/backend.py",
+        """
         import zipfile
 
         def build_wheel(directory, config=None, metadata=None):
             name = "greet-1.0-py3-none-any.whl"
             with zipfile.ZipFile(f"{directory}/{name}", "w") as wheel:
                 wheel.writestr("greet.py", "TEXT = 'hello from a package'")
-                wheel.writestr("greet-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: greet\\nVersion: 1.0\\n")
-                wheel.writestr("greet-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
-                wheel.writestr("greet-1.0.dist-info/RECORD", "")
+                info = "greet-1.0.dist-info/"
+                wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: greet\\nVersion: 1.0\\n")
+                kind = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+                wheel.writestr(info + "WHEEL", kind)
+                wheel.writestr(info + "RECORD", "")
             return name
-    """)
+    """,
+    )
     recipe = tm.task(
-        "python -c 'import greet; print(greet.TEXT)'", setup="pip install --no-index --no-build-isolation ./greet"
+        "python -c 'import greet; print(greet.TEXT)'",
+        setup="pip install --no-index --no-build-isolation ./greet",
     )
     assert tm.logs(tm.run(recipe)["run"]) == "hello from a package\n"
 

@@ -69,7 +69,7 @@ def test_the_best_model(tm):
                         "low": {"from": "sweep", "best": "loss"},
                         "rate": {"from": "sweep", "best": "error_rate"},
                     },
-                    "command": "cat $TRAINMASTER_DATA_GOOD/size $TRAINMASTER_DATA_LOW/size $TRAINMASTER_DATA_RATE/size",
+                    "command": [f"cat $TRAINMASTER_DATA_{name}/size" for name in ("GOOD", "LOW", "RATE")],
                 },
             }
         }

@@ -7,7 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-DUMP = "python -c 'import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], \"w\"))' $NOTES/env.json"
+DUMP = (
+    "python -c 'import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], \"w\"))' $NOTES/env.json"
+)
 
 
 def environment(tm, name="env.json"):
@@ -31,7 +33,11 @@ def test_a_task_sees_the_documented_variables(tm):
         }
     )
     tm.write("train.py", "")
-    caller = {"TRAINMASTER_TASK": "99", "TRAINMASTER_EXPERIMENT": "outer", "OWN": "inherited \u00e4\n2nd line"}
+    caller = {
+        "TRAINMASTER_TASK": "99",
+        "TRAINMASTER_EXPERIMENT": "outer",
+        "OWN": "inherited \u00e4\n2nd line",
+    }
     run = tm.run(recipe, env={**tm.env, **caller})["run"]
     env = environment(tm)
     here = tm.home / "runs" / run
@@ -59,11 +65,13 @@ def test_a_task_sees_the_documented_variables(tm):
 
 
 def test_directories_are_there_and_empty(tm):
-    tm.run(tm.task("""
+    tm.run(
+        tm.task("""
         test -d $TRAINMASTER_CHECKPOINT_DIR; test -z "$(ls -A $TRAINMASTER_CHECKPOINT_DIR)"
         test -d $TRAINMASTER_OUTPUT_DIR; test -z "$(ls -A $TRAINMASTER_OUTPUT_DIR)"
         test -d $(dirname $TRAINMASTER_METRICS)
-    """))
+    """)
+    )
 
 
 def test_values_arrive_as_variables_too(tm):
@@ -99,7 +107,9 @@ def test_python_is_the_one_that_runs_trainmaster(tm):
 def test_the_shell_is_strict(tm):
     assert tm.run(tm.task("false | true; echo never"), code=1)["reason"] == "USER_ERROR"
     assert tm.run(tm.task("echo $NO_SUCH_VARIABLE; echo never"), code=1)["reason"] == "USER_ERROR"
-    assert tm.run(tm.recipe({"experiments": {"a": {"command": ["cd /", "test $PWD = /", "false", "true"]}}}), code=1)
+    assert tm.run(
+        tm.recipe({"experiments": {"a": {"command": ["cd /", "test $PWD = /", "false", "true"]}}}), code=1
+    )
 
 
 def test_standard_input_is_empty(tm):
@@ -146,7 +156,7 @@ def test_the_callers_environment_is_not_stored(tm):
 
 
 def test_resume_brings_its_own_environment(tm):
-    recipe = tm.task("echo ${COLOUR:-none} >> $NOTES/colours; test -n \"${COLOUR:-}\"")
+    recipe = tm.task('echo ${COLOUR:-none} >> $NOTES/colours; test -n "${COLOUR:-}"')
     run = tm.run(recipe, code=1)["run"]
     tm.resume(run, env={**tm.env, "COLOUR": "blue"})
     assert tm.marks("colours") == ["none", "blue"]
@@ -178,9 +188,21 @@ def test_a_task_may_call_trainmaster_itself(tm):
 
 def test_signals_and_limits_are_the_usual_ones(tm):
     # SIGPIPE must kill a pipe's writer, not annoy it; nothing is blocked or ignored
-    run = tm.run(tm.task("grep -E '^Sig(Blk|Ign)' /proc/self/status; (yes; echo $? >&2) | head -1 || true"))["run"]
+    run = tm.run(tm.task("grep -E '^Sig(Blk|Ign)' /proc/self/status; (yes; echo $? >&2) | head -1 || true"))[
+        "run"
+    ]
     log = tm.logs(run)
     masks = [int(line.split()[1], 16) for line in log.splitlines() if line.startswith("Sig")]
     reserved_by_libc = 0b11 << 31
     assert [mask & ~reserved_by_libc for mask in masks] == [0, 0], log
     assert os.strerror(32) not in log
+
+
+def test_nothing_of_trainmasters_own_leaks_into_a_task(tm):
+    tm.run(tm.task(DUMP))
+    env = environment(tm)
+    added = {name for name in env.keys() - tm.env.keys() if not name.startswith("TRAINMASTER_")}
+    assert added <= {"PYTHONUNBUFFERED", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert {name for name in tm.env if name not in env} == set()
+    changed = {name for name in env.keys() & tm.env.keys() if env[name] != tm.env[name]}
+    assert changed <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}

@@ -35,12 +35,16 @@ def pair(workers=2):
 
 
 def test_members_meet_and_reduce(tm):
-    tm.write("train.py", ALLREDUCE + """
+    tm.write(
+        "train.py",
+        ALLREDUCE
+        + """
     total = allreduce(rank + 1)
     print("rank", rank, "of", world, "total", total)
     names = "TRAINMASTER_INDEX TRAINMASTER_WORLD_SIZE TRAINMASTER_ROLE LOCAL_RANK".split()
     print(*(os.environ[name] for name in names))
-    """)
+    """,
+    )
     run = tm.run(tm.task("python train.py", distributed=pair(3)))["run"]
     for rank in range(3):
         log = tm.logs(run, "--member", f"worker-{rank}").splitlines()
@@ -50,10 +54,14 @@ def test_members_meet_and_reduce(tm):
 
 
 def test_gangs_side_by_side_have_ports_of_their_own(tm):
-    tm.write("train.py", ALLREDUCE + """
+    tm.write(
+        "train.py",
+        ALLREDUCE
+        + """
     print("total", allreduce(int(os.environ["TRAINMASTER_PARAM_X"])), "port", address[1])
     time.sleep(0.3)
-    """)
+    """,
+    )
     recipe = tm.task("python train.py", distributed=pair(), parameters={"x": [1, 10, 100, 1000]})
     run = tm.run(recipe)["run"]
     for task, value in enumerate((1, 10, 100, 1000)):
@@ -62,14 +70,17 @@ def test_gangs_side_by_side_have_ports_of_their_own(tm):
 
 
 def test_when_one_fails_the_others_are_stopped_and_all_start_again(tm):
-    tm.write("train.sh", """
+    tm.write(
+        "train.sh",
+        """
         echo "$TRAINMASTER_ATTEMPT $RANK $$" >> $NOTES/starts
         trap 'echo $RANK >> $NOTES/stopped; exit 0' TERM
         if [ $TRAINMASTER_ATTEMPT = 2 ]; then exit 0; fi
         until [ $(wc -l < $NOTES/starts) -ge 2 ]; do sleep 0.02; done
         if [ $RANK = 1 ]; then exit 7; fi
         sleep 600 & wait
-    """)
+    """,
+    )
     recipe = tm.task("source train.sh", distributed=pair(), retries=1)
     result = tm.call("run", recipe, "--json")
     assert tm.summary(result)["reason"] == "SUCCEEDED"
@@ -81,7 +92,9 @@ def test_when_one_fails_the_others_are_stopped_and_all_start_again(tm):
 
 
 def test_a_gang_starts_again_from_its_newest_checkpoint(tm):
-    tm.write("train.py", """
+    tm.write(
+        "train.py",
+        """
         import os, pathlib, sys, time
 
         rank, folder = os.environ["RANK"], pathlib.Path(os.environ["TRAINMASTER_CHECKPOINT_DIR"])
@@ -100,7 +113,8 @@ def test_a_gang_starts_again_from_its_newest_checkpoint(tm):
                 os._exit(5)
             if step == 25 and start == 0:
                 time.sleep(600)
-    """)
+    """,
+    )
     tm.run(tm.task("python train.py", distributed=pair(), retries=1, grace="5s"))
     starts = [line.split() for line in tm.marks("starts")]
     assert sorted(s[:2] for s in starts) == [["1", "0"], ["1", "1"], ["2", "0"], ["2", "1"]]
@@ -110,7 +124,9 @@ def test_a_gang_starts_again_from_its_newest_checkpoint(tm):
 
 
 def test_children_in_sessions_of_their_own_end_with_their_task(tm):
-    tm.write("fork.py", """
+    tm.write(
+        "fork.py",
+        """
         import os, sys, time
 
         for _ in range(2):  # the usual way to get away
@@ -124,7 +140,8 @@ def test_children_in_sessions_of_their_own_end_with_their_task(tm):
                     time.sleep(600)
                 os._exit(0)
         print("forked")
-    """)
+    """,
+    )
     for end, code in (("exit 0", 0), ("exit 3", 1), ("kill -9 $$", 1)):
         tm.run(tm.task(f"python fork.py; setsid sleep 600 & {end}"), code=code)
         tm.until_quiet()
@@ -145,7 +162,8 @@ def test_a_member_that_ignores_sigterm_is_killed_after_grace(tm):
 
 def test_the_first_failure_tells_the_reason(tm):
     recipe = tm.task(
-        "if [ $RANK = 0 ]; then sleep 0.5; exit 11; fi; trap 'exit 12' TERM; sleep 600 & wait", distributed=pair()
+        "if [ $RANK = 0 ]; then sleep 0.5; exit 11; fi; trap 'exit 12' TERM; sleep 600 & wait",
+        distributed=pair(),
     )
     message = tm.run(recipe, code=1)["experiments"]["main"]["message"]
     assert "worker-0" in message
@@ -169,7 +187,9 @@ def test_plain_members_get_no_rendezvous_of_a_framework(tm):
 @pytest.mark.torch
 def test_ddp_with_pytorch(tm):
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    tm.write("train.py", """
+    tm.write(
+        "train.py",
+        """
         import torch, torch.distributed as dist
 
         dist.init_process_group("gloo")
@@ -177,6 +197,7 @@ def test_ddp_with_pytorch(tm):
         dist.all_reduce(value)
         print("sum", value.item())
         dist.destroy_process_group()
-    """)
+    """,
+    )
     run = tm.run(tm.task("python train.py", distributed=pair()))["run"]
     assert tm.logs(run).count("sum 3.0") == 2

@@ -37,9 +37,7 @@ def kill_and_resume(tm, recipe, delays, timeout_s=60.0):
 @pytest.mark.parametrize("seed", range(3))
 def test_short_tasks_run_exactly_once(tm, seed):
     chance = random.Random(seed)
-    recipe = tm.task(
-        MARKED, parameters={"nap": [0.0, 0.05, 0.3], "copy": {"range": "1-10", "step": 1}}
-    )
+    recipe = tm.task(MARKED, parameters={"nap": [0.0, 0.05, 0.3], "copy": {"range": "1-10", "step": 1}})
     delays = [chance.uniform(0.0, 0.9) for _ in range(8)]
     summary = kill_and_resume(tm, recipe, delays)
     assert summary["reason"] == "SUCCEEDED"
@@ -131,7 +129,8 @@ def test_what_ends_while_nobody_watches_counts(tm):
 
 def test_the_supervisor_and_the_control_are_killed(tm):
     recipe = tm.task(
-        "echo $TRAINMASTER_ATTEMPT $$ >> $NOTES/pids; setsid sleep 600 & until [ -e $NOTES/go ]; do sleep 0.05; done"
+        "setsid sleep 600 & echo $TRAINMASTER_ATTEMPT $$ >> $NOTES/pids\n"
+        "until [ -e $NOTES/go ]; do sleep 0.05; done"
     )
     call = tm.start("run", recipe)
     run = call.run_id()
@@ -149,7 +148,9 @@ def test_the_supervisor_and_the_control_are_killed(tm):
 
 
 def test_only_the_supervisor_is_killed(tm):
-    recipe = tm.task("echo $TRAINMASTER_ATTEMPT $$ >> $NOTES/pids; until [ -e $NOTES/go ]; do sleep 0.05; done")
+    recipe = tm.task(
+        "echo $TRAINMASTER_ATTEMPT $$ >> $NOTES/pids; until [ -e $NOTES/go ]; do sleep 0.05; done"
+    )
     call = tm.start("run", recipe, "--json")
     for expected in (1, 2):
         tm.until_marks("pids", expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +15,14 @@ def raw(tm, *arguments):
 
 
 def test_bytes_come_as_they_were_written(tm):
-    tm.write("out.py", r"""
+    tm.write(
+        "out.py",
+        r"""
         import sys
-        sys.stdout.buffer.write(b"latin \xe4\xff\n\x00nul\r\n\x1b[31mred\x1b[0m\nwide " + b"x" * 5000 + b"\nno newline")
-    """)
+        sys.stdout.buffer.write(b"latin \xe4\xff\n\x00nul\r\n\x1b[31mred\x1b[0m\n")
+        sys.stdout.buffer.write(b"wide " + b"x" * 5000 + b"\nno newline")
+    """,
+    )
     run = tm.run(tm.task("python out.py"))["run"]
     expected = b"latin \xe4\xff\n\x00nul\r\n\x1b[31mred\x1b[0m\nwide " + b"x" * 5000 + b"\nno newline"
     assert raw(tm, run).removesuffix(b"\n") == expected
@@ -32,7 +35,7 @@ def test_standard_output_and_error_in_their_order(tm):
 
 def test_every_member_and_attempt_and_the_filters(tm):
     recipe = tm.task(
-        "echo attempt $TRAINMASTER_ATTEMPT rank $RANK task $TRAINMASTER_TASK; sleep 0.1; test $TRAINMASTER_ATTEMPT = 2",
+        "a=$TRAINMASTER_ATTEMPT; echo attempt $a rank $RANK task $TRAINMASTER_TASK; sleep 0.1; test $a = 2",
         distributed=PAIR,
         retries=1,
         parameters={"x": [1, 2]},
@@ -55,7 +58,9 @@ def test_every_member_and_attempt_and_the_filters(tm):
 
 
 def test_follow_shows_lines_as_they_come_and_ends_with_the_run(tm):
-    call = tm.start("run", tm.task("echo one; until [ -e $NOTES/go ]; do sleep 0.05; done; echo two; exit 1", retries=1))
+    call = tm.start(
+        "run", tm.task("echo one; until [ -e $NOTES/go ]; do sleep 0.05; done; echo two; exit 1", retries=1)
+    )
     run = call.run_id()
     follower = tm.start("logs", run, "--follow")
     tm.until(lambda: "one" in follower.out, "the first line")
@@ -75,17 +80,22 @@ def test_follow_a_finished_run_ends_at_once(tm):
 def test_a_reader_that_goes_away_is_no_error(tm):
     run = tm.run(tm.task("seq 200000"))["run"]
     script = f"{Path(sys.executable).with_name('trainmaster')} logs {run} | head -1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], env=tm.env, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["bash", "-c", script], env=tm.env, capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "1\n0\n"
     assert done.stderr == ""
 
 
 def test_a_gigabyte_of_log(tm):
-    recipe = tm.task("echo first line; head -c 1000000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo last line")
+    recipe = tm.task(
+        "echo first line; head -c 1000000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo last line"
+    )
     run = tm.run(recipe, timeout_s=120)["run"]
     used = sum(path.stat().st_blocks * 512 for path in tm.home.rglob("*") if path.is_file())
     assert used < 200_000_000
-    script = f"{Path(sys.executable).with_name('trainmaster')} logs {run} | tee >(wc -c >&2) | sed -n '1p;/dropped/p;$p'"
+    program = Path(sys.executable).with_name("trainmaster")
+    script = f"{program} logs {run} | tee >(wc -c >&2) | sed -n '1p;/dropped/p;$p'"
     done = subprocess.run(["bash", "-c", script], env=tm.env, capture_output=True, timeout=120, check=True)
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "first line"
@@ -109,4 +119,4 @@ def test_output_of_children_that_outlive_the_script(tm):
 
 def test_a_log_that_another_user_cannot_read(tm):
     tm.run(tm.task("echo x"))
-    assert os.stat(tm.home).st_mode & 0o077 == 0
+    assert tm.home.stat().st_mode & 0o077 == 0

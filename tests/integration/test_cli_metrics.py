@@ -9,17 +9,23 @@ def metrics(tm, command, **keys):
 
 
 def test_the_last_value_per_key_counts(tm):
-    tm.write("lines.jsonl", '{"step": 1, "loss": 2.0, "lr": 0.1}\nnot json\n\n[1]\n{"step": 2, "loss": 1.5}\n{"step": 3')
+    tm.write(
+        "lines.jsonl",
+        '{"step": 1, "loss": 2.0, "lr": 0.1}\nnot json\n\n[1]\n{"step": 2, "loss": 1.5}\n{"step": 3',
+    )
     found = metrics(tm, "cat lines.jsonl >> $TRAINMASTER_METRICS")
     assert found == {"step": 2, "loss": 1.5, "lr": 0.1}
 
 
 def test_report_from_python(tm):
-    tm.write("train.py", """
+    tm.write(
+        "train.py",
+        """
         import trainmaster
         for step in range(1, 4):
             trainmaster.report(step=step, loss=1 / step, examples=step * 32)
-    """)
+    """,
+    )
     assert metrics(tm, "python train.py") == {"step": 3, "loss": 1 / 3, "examples": 96}
 
 
@@ -47,10 +53,13 @@ def test_common_patterns_are_tried(tm):
 
 
 def test_strange_numbers_stay_json(tm):
-    tm.write("train.py", """
+    tm.write(
+        "train.py",
+        """
         import trainmaster
         trainmaster.report(loss=float("nan"), top=float("inf"), accuracy=0.5, name="x" * 10)
-    """)
+    """,
+    )
     found = metrics(tm, "python train.py")  # the object itself was parsed, so it is JSON
     assert found["accuracy"] == 0.5
 
@@ -65,10 +74,13 @@ def test_only_rank_0_counts(tm):
 
 
 def test_metrics_show_while_the_task_runs(tm):
-    call = tm.start("run", tm.task("""
+    call = tm.start(
+        "run",
+        tm.task("""
         echo '{"step": 5, "loss": 0.5}' >> $TRAINMASTER_METRICS
         until [ -e $NOTES/go ]; do sleep 0.05; done
-    """))
+    """),
+    )
     run = call.run_id()
     tm.until(lambda: "loss=0.5" in tm.call("status", run).err, "the metric in `status`")
     (tm.notes / "go").touch()
@@ -76,10 +88,13 @@ def test_metrics_show_while_the_task_runs(tm):
 
 
 def test_a_flood_of_metrics(tm):
-    tm.write("flood.py", """
+    tm.write(
+        "flood.py",
+        """
         import os
         with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
             for step in range(200_000):
                 file.write('{"step": %d, "loss": %f}\\n' % (step, 1 / (step + 1)))
-    """)
+    """,
+    )
     assert metrics(tm, "python flood.py")["step"] == 199_999

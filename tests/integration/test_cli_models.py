@@ -105,7 +105,9 @@ def test_an_empty_output_gives_no_model_and_a_failed_task_neither(tm):
 
 
 def test_every_task_of_a_sweep_has_its_model(tm):
-    recipe = tm.task("echo {{x}} > $TRAINMASTER_OUTPUT_DIR/x", parameters={"x": {"range": "10-19", "step": 1}})
+    recipe = tm.task(
+        "echo {{x}} > $TRAINMASTER_OUTPUT_DIR/x", parameters={"x": {"range": "10-19", "step": 1}}
+    )
     models = tm.run(recipe)["models"]
     assert [model["task"] for model in models] == list(range(10))
     listed = tm.call("models", "--json").json["models"]
@@ -114,7 +116,9 @@ def test_every_task_of_a_sweep_has_its_model(tm):
 
 def test_a_link_in_the_output_cannot_lead_outside(tm):
     (tm.root / "private.txt").write_text("private")
-    recipe = tm.task(f"ln -s {tm.root}/private.txt $TRAINMASTER_OUTPUT_DIR/link; echo x > $TRAINMASTER_OUTPUT_DIR/x")
+    recipe = tm.task(
+        f"ln -s {tm.root}/private.txt $TRAINMASTER_OUTPUT_DIR/link; echo x > $TRAINMASTER_OUTPUT_DIR/x"
+    )
     result = tm.call("run", recipe, "--json", code=None)
     for path in (tm.home / "store").rglob("*"):
         assert path.is_dir() or b"private" not in path.read_bytes() or path.name == "manifest.json"

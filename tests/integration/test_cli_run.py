@@ -103,7 +103,12 @@ def test_check_shows_the_dag_and_starts_nothing(tm):
     assert {"workers", "hardware"} <= found["join"].keys()
     lines = [json.loads(line) for line in tm.call("check", recipe, "--tasks").out.splitlines()]
     assert len(lines) == 6
-    assert lines[1] == {"experiment": "prepare", "task": 1, "parameters": {"part": 1}, "command": "echo part 1"}
+    assert lines[1] == {
+        "experiment": "prepare",
+        "task": 1,
+        "parameters": {"part": 1},
+        "command": "echo part 1",
+    }
     assert not tm.home.exists()
     assert not tm.processes()
 
@@ -164,19 +169,27 @@ def test_a_detached_run_can_be_cancelled(tm):
 
 def test_a_detached_run_is_not_tied_to_the_callers_streams(tm):
     # the pipe would stay open, and the shell's $(...) hang, if anything in the background held it
-    command = [str(Path(sys.executable).with_name("trainmaster")), "run", str(tm.task("sleep 600")), "--detach"]
+    command = [
+        str(Path(sys.executable).with_name("trainmaster")),
+        "run",
+        str(tm.task("sleep 600")),
+        "--detach",
+    ]
     done = subprocess.run(command, env=tm.env, cwd=tm.work, capture_output=True, timeout=60, check=True)
     assert done.stdout == b""
     tm.call("cancel", "latest")
 
 
 def test_a_terminal_gets_a_live_view(tm):
-    recipe = tm.task("""
+    recipe = tm.task(
+        """
         for step in 1 2 3 4 5 6; do
           echo "{\\"step\\": $step, \\"loss\\": 0.5}" >> $TRAINMASTER_METRICS; sleep 0.2
         done
         echo '[bold]not markup[/bold]'
-    """, steps=6)
+    """,
+        steps=6,
+    )
     ours, theirs = pty.openpty()
     command = [str(Path(sys.executable).with_name("trainmaster")), "run", str(recipe), "--json"]
     with subprocess.Popen(
@@ -198,3 +211,15 @@ def test_a_terminal_gets_a_live_view(tm):
     assert json.loads(out)["reason"] == "SUCCEEDED"
     assert b"[bold]not markup[/bold]" in shown
     assert b"Traceback" not in shown
+
+
+def test_check_shows_where_a_sampler_will_choose(tm):
+    recipe = tm.task(
+        "echo {{lr}}",
+        parameters={"lr": {"range": "0.1-0.3"}},
+        samples=2,
+        search={"metric": "loss", "goal": "min", "sampler": "tpe"},
+    )
+    lines = [json.loads(line) for line in tm.call("check", recipe, "--tasks").out.splitlines()]
+    assert [line["parameters"] for line in lines] == [None, None]
+    assert lines[0]["command"] == "echo {{lr}}"

@@ -141,7 +141,8 @@ def test_ctrl_c_only_detaches_an_attached_resume(tm):
 
 def test_what_ended_well_before_the_stop_is_kept(tm):
     recipe = tm.task(
-        "if [ {{x}} = 1 ]; then echo m > $TRAINMASTER_OUTPUT_DIR/m; exit 0; fi\n" + TRAPPED, parameters={"x": [1, 2]}
+        "if [ {{x}} = 1 ]; then echo m > $TRAINMASTER_OUTPUT_DIR/m; exit 0; fi\n" + TRAPPED,
+        parameters={"x": [1, 2]},
     )
     call = tm.start("run", recipe, "--json")
     run = call.run_id()

@@ -19,6 +19,7 @@ def main() -> None:
     # Imports make much and drop nothing: without collection they are an eighth faster. `drive_to_end`
     # turns it on again for what takes long.
     gc.disable()
+    _fill_closed_streams()
     # Until a verb catches it: a KeyboardInterrupt in the middle of an import shows as anything but itself.
     signal.signal(signal.SIGINT, _interrupted)
     from trainmaster.cli.app import app
@@ -34,8 +35,23 @@ def main() -> None:
     except BrokenPipeError:  # `trainmaster logs RUN | head`
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # a full disk, a file without permission: nothing that a traceback would explain
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"error: {where}{error.strerror or error}\n")
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _fill_closed_streams() -> None:
+    """``2>&-`` would let the next file that is opened take the place of standard error."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
 def _interrupted(_signal: int, _frame: FrameType | None) -> None:

@@ -30,6 +30,7 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     gc.enable()
     interrupted: InterruptedByUser | None = None
     with make_watcher(service, session) as watcher:
+        service.store.patience.tell = watcher.say
         try:
             service.drive(session, os.environ, watcher, on_start=catch_signals)
         except InterruptedByUser as error:
@@ -43,7 +44,7 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
 
 def drive_in_background(service: Service, session: Session) -> None:
     """Hand a run to a process of its own that gives up this terminal."""
-    directory = service.home.run_directory(session.run)
+    directory = service.home_of(session.run).run_directory(session.run)
     directory.mkdir(parents=True, exist_ok=True)
     service.store.release(session.lease, time.time())
     with (directory / "control.log").open("ab") as log:

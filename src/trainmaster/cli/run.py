@@ -32,9 +32,13 @@ def run(
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.spec import parse_duration, read_recipe
+    from trainmaster.spec.errors import UsageError
 
     if keep is not None:
-        parse_duration(keep)  # on `local` nothing is rented, so nothing needs to be kept
+        try:
+            parse_duration(keep)  # on `local` nothing is rented, so nothing needs to be kept
+        except ValueError as error:
+            raise UsageError(f"--keep: {error}") from None
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     service = Service(Home.from_environment())
     if not detach:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, metrics_text, say
 from trainmaster.control.board import Board, Task
-from trainmaster.control.controller import Watcher
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.tick import Turn
@@ -31,7 +30,7 @@ MAX_TOLD_FAILURES = 5
 
 
 @contextmanager
-def make_watcher(service: Service, session: Session) -> Iterator[Watcher]:
+def make_watcher(service: Service, session: Session) -> Iterator[PlainWatcher]:
     """A live view if standard error is a terminal, else plain lines."""
     if not sys.stderr.isatty():
         yield PlainWatcher(Echo(service, session), PLAIN_EVERY_S)
@@ -50,7 +49,7 @@ class Echo:
         total = sum(len(e.tasks(recipe.seed)) for e in recipe.experiments.values())
         self.enabled = total <= MAX_ECHOED_TASKS
         self._prefixed = total > 1
-        self._home = service.home
+        self._home = service.home_of(session.run)
         self._run = session.run
         self._first = {name: "{}-{}".format(*member_names(e)[0]) for name, e in recipe.experiments.items()}
         self._offsets: dict[tuple[str, int, int], int] = {}

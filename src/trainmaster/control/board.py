@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainmaster.spec.states import EndReason, State, may_follow
+from trainmaster.spec.values import ParameterValue
 from trainmaster.store.changes import Change, ExperimentChange, Note, Progress, RunChange, TaskChange
 
 
@@ -28,6 +29,8 @@ class Task:
         restored: checkpoint the present attempt started from.
         bad_checkpoints: never restored again: an attempt died at once from them.
         metrics: last value per key of rank 0.
+        parameters: what it was planned with.
+        parent: number of the task whose last checkpoint its first attempt starts from.
         started_at: Unix seconds, start of the present attempt's members.
     """
 
@@ -43,6 +46,8 @@ class Task:
     restored: int | None = None
     bad_checkpoints: tuple[int, ...] = ()
     metrics: Mapping[str, object] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    parent: int | None = None
     started_at: float | None = None
 
     @property
@@ -73,6 +78,8 @@ class Experiment:
         ended: how many tasks ended, per reason.
         first_bad: the task with the lowest number that did not succeed.
         rest_reason: how the tasks without a row ended.
+        results: tasks that are DONE, by number, with the reason in ``end_reason``; kept only where a search
+            learns from them.
     """
 
     name: str
@@ -87,6 +94,7 @@ class Experiment:
     ended: Counter[EndReason] = field(default_factory=Counter)
     first_bad: FirstBad | None = None
     rest_reason: EndReason | None = None
+    results: dict[int, Task] | None = None
 
     @property
     def is_exhausted(self) -> bool:
@@ -162,6 +170,9 @@ class Board:
                 raise AssertionError(f"{task.key}: DONE without a reason")
             del experiment.live[change.task]
             experiment.ended[change.reason] += 1
+            if experiment.results is not None:
+                task.end_reason = change.reason
+                experiment.results[change.task] = task
             bad = experiment.first_bad
             if not change.reason.is_success and (bad is None or change.task < bad.task):
                 experiment.first_bad = FirstBad(change.task, change.reason, change.message)
@@ -212,7 +223,7 @@ def tally(
 # Columns of the store that a Task mirrors; the others are written and forgotten.
 _MIRRORED = {
     "retries_used", "free_restarts", "not_before", "end_reason", "restored", "bad_checkpoints", "metrics",
-    "started_at",
+    "started_at", "parameters", "parent",
 }  # fmt: skip
 
 

@@ -83,6 +83,7 @@ class Controller:
         self._stopping: dict[str, float] = {}
         self._checkpoint_at: dict[str, float] = {}
         self._progress: dict[tuple[str, int], TaskProgress] = {}
+        self._doomed: dict[tuple[str, int], str] = {}
         self._wanted: EndReason | None = None
         self._renewed_at = self._clock()
         self._read_at = self._stored_at = 0.0
@@ -169,10 +170,14 @@ class Controller:
     def _look(self, task: Task, wanted: EndReason | None) -> Seen:
         attempt = self._id(task)
         gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
+        doomed = self._doomed.get(task.key)
+        if wanted is None and doomed is not None:
+            wanted = EndReason.PRUNED
         return Seen(
             gang=gang,
             jobs=self.jobs.of(task.experiment, task.number, task.attempt),
             wanted=wanted,
+            why=doomed or "" if wanted is EndReason.PRUNED else "",
             hurry=self.interrupts > 1,
             launched=attempt in self._launched,
             last_checkpoint_at=self._checkpoint_at.get(attempt) or gang.started_at or self._clock(),
@@ -186,6 +191,13 @@ class Controller:
                 progress.update(now)
                 running[task.key] = progress
         self._progress = running
+        for experiment in self.board.experiments.values():
+            if experiment.state is State.RUNNING and experiment.results is not None:
+                of_it = {
+                    number: found for (name, number), found in running.items() if name == experiment.name
+                }
+                for number, why in self._workshop.judge(experiment, of_it).items():
+                    self._doomed[experiment.name, number] = why
 
     def _progress_changes(self, now: float) -> list[Progress]:
         if now - self._stored_at < STORE_PROGRESS_S:
@@ -217,6 +229,7 @@ class Controller:
             for memory in (self._gangs, self._stopping, self._checkpoint_at):
                 memory.pop(attempt, None)
             self._launched.discard(attempt)
+            self._doomed.pop((effect.experiment, effect.task), None)
             return
         if task is None or task.attempt != effect.attempt:
             return  # a later step of the same turn has overtaken it

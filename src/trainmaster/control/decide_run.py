@@ -9,7 +9,8 @@ from trainmaster.spec.states import EndReason, State
 from trainmaster.store.changes import Change, ExperimentChange, RunChange, TaskChange
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
-Plan = Callable[[str, int], Mapping[str, object]]
+#: None: it can only be planned when more of the experiment's tasks are DONE.
+Plan = Callable[[Experiment, int], Mapping[str, object] | None]
 
 
 def decide_run(board: Board, wanted: EndReason | None, plan: Plan) -> Iterator[Change]:
@@ -89,13 +90,16 @@ def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
     while active < experiment.window and experiment.created < experiment.total:
         active += 1
         number = experiment.created
+        fields = plan(experiment, number)
+        if fields is None:
+            return
         yield TaskChange(
             experiment.name,
             number,
             0,
             State.WAITING,
             State.PLANNED,
-            fields=plan(experiment.name, number),
+            fields=fields,
             creates=True,
         )
 

@@ -61,7 +61,7 @@ class Job:
     Attributes:
         done: it is over.
         error: why it failed, else empty.
-        users_fault: the error lies in the user's recipe or script (a failing ``setup``).
+        users_fault: the error lies in the user's recipe or script (a failing ``setup``, a missing metric).
         fields: columns of the task to set (``restored``, ``model_uri``, ``metrics``, ...).
         reason: a better reason than the exit code alone gives (OOM read from the log).
         message: a better message, likewise.
@@ -100,6 +100,7 @@ class Seen:
         gang: the executor's status.
         jobs: background work begun by this control process, by kind.
         wanted: the task must end for this reason (cancel, budget, pruning, a skipped experiment).
+        why: what to tell the user about ``wanted``, one line.
         hurry: the user does not want to wait for the grace time.
         launched: LAUNCH was performed; its effect will be seen soon.
         last_checkpoint_at: Unix seconds of the last CHECKPOINT begun, or the start.
@@ -108,6 +109,7 @@ class Seen:
     gang: GangStatus
     jobs: Mapping[EffectKind, Job]
     wanted: EndReason | None = None
+    why: str = ""
     hurry: bool = False
     launched: bool = False
     last_checkpoint_at: float = 0.0
@@ -132,7 +134,7 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
         State.STOPPING,
     )  # a finished attempt is kept, not thrown away
     if seen.wanted is not None and stoppable:
-        return [_move(task, State.STOPPING, seen.wanted, fields={"end_reason": seen.wanted})]
+        return [_move(task, State.STOPPING, seen.wanted, seen.why, {"end_reason": seen.wanted})]
     match task.state:
         case State.WAITING:
             return [_move(task, State.PLANNED)]
@@ -270,9 +272,11 @@ def _end_unbegun(task: Task, reason: EndReason, now: float) -> list[Step]:
 
 def _finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | None = None) -> list[Step]:
     reason = reason or _reason(task)
-    message = job.message or task.message
+    # How a pruned task's members died tells nothing: they were told to.
+    message = task.message if reason is EndReason.PRUNED else job.message or task.message
     if job.error and reason is EndReason.SUCCEEDED:
-        reason, message = EndReason.INTERNAL, job.error
+        reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
+        message = job.error
     elif job.reason is not None and reason is EndReason.USER_ERROR:
         reason = job.reason
     fields = {**job.fields, "ended_at": now}

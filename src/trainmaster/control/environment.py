@@ -10,7 +10,12 @@ from pathlib import Path
 from trainmaster.launchers import Gang, Launcher, Member
 
 # Settings of Trainmaster itself: a task that calls `trainmaster` means the same home.
-_SETTINGS = frozenset({"TRAINMASTER_HOME", "TRAINMASTER_CACHE", "TRAINMASTER_STORE", "TRAINMASTER_DATABASE"})
+_SETTINGS = frozenset(
+    {
+        "TRAINMASTER_HOME", "TRAINMASTER_CACHE", "TRAINMASTER_STORE", "TRAINMASTER_DATABASE",
+        "TRAINMASTER_DATABASE_PATIENCE",
+    }
+)  # fmt: skip
 
 
 def base_environment(caller: Mapping[str, str], interpreter: str = sys.executable) -> dict[str, str]:

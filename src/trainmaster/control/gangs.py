@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmaster.launchers import Gang, Member
+from trainmaster.launchers import Gang, Launcher, Member
 from trainmaster.spec import Checkpoint, Experiment
 
 
@@ -21,11 +21,17 @@ def gang_of(experiment: Experiment, host: str, ports: dict[str, tuple[int, ...]]
         ports: held per member name.
     """
     members = tuple(
-        Member(role, index, host, ports.get(f"{role}-{index}", ()))
+        Member(role, index, host, ports.get(f"{role}-{index}", ()), experiment.hardware.gpus or 0)
         for role, index in member_names(experiment)
     )
     per_node = experiment.distributed.per_node if experiment.distributed else None
     return Gang(members, per_node or 1)
+
+
+def helpers_of(experiment: Experiment, launcher: Launcher) -> frozenset[str]:
+    """Names of the members that nobody waits for: the launcher knows who ends by itself."""
+    gang = gang_of(experiment, "", {})
+    return frozenset(each.name for each in gang.members if not launcher.is_essential(gang, each))
 
 
 def slots_of(experiment: Experiment) -> int:

@@ -18,8 +18,10 @@ class TaskContext:
     Attributes:
         members: names in rank order; the first is rank 0 or the chief.
         attempt: 1-based.
+        place: directory of the attempt.
         bad_checkpoints: numbers that are never restored again.
         parameters: of the task.
+        parent: number of the task whose last checkpoint the first attempt starts from.
         listings: what each checkpoint directory held when it was last published or restored.
     """
 
@@ -30,20 +32,24 @@ class TaskContext:
     launcher: Launcher
     task: int
     attempt: int
+    place: AttemptPlace
     members: tuple[str, ...]
     bad_checkpoints: tuple[int, ...]
     parameters: dict[str, ParameterValue]
+    parent: int | None = None
     listings: dict[Path, Listing] = field(default_factory=dict)
-
-    @property
-    def place(self) -> AttemptPlace:
-        """Directory of the attempt."""
-        return self.home.attempt(self.run, self.experiment.name, self.task, self.attempt)
 
     @property
     def checkpoints_uri(self) -> str:
         """Where the numbered checkpoints of the task are published."""
         return self.home.checkpoints_uri(self.run, self.experiment.name, self.task)
+
+    @property
+    def parent_checkpoints_uri(self) -> str | None:
+        """Where those of its parent are published."""
+        if self.parent is None:
+            return None
+        return self.home.checkpoints_uri(self.run, self.experiment.name, self.parent)
 
     @property
     def model_uri(self) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import parse_duration
+
+#: A server that restarts is back much sooner; whoever waits longer wants to know.
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +24,16 @@ class Home:
         root: all state (``TRAINMASTER_HOME``).
         cache: what can be made again (``TRAINMASTER_CACHE``).
         store_url: models and checkpoints (``TRAINMASTER_STORE``).
-        database_url: SQLAlchemy URL (``TRAINMASTER_DATABASE``).
+        database_url: SQLite or PostgreSQL (``TRAINMASTER_DATABASE``).
+        patience_s: how long what drives a run waits for a database that is away
+            (``TRAINMASTER_DATABASE_PATIENCE``).
     """
 
     root: Path
     cache: Path
     store_url: str
     database_url: str
+    patience_s: float = PATIENCE_S
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
@@ -40,8 +49,32 @@ class Home:
             root=root,
             cache=cache,
             store_url=_url(environ.get("TRAINMASTER_STORE") or str(root / "store")),
-            database_url=environ.get("TRAINMASTER_DATABASE") or f"sqlite:///{root / 'trainmaster.db'}",
+            database_url=environ.get("TRAINMASTER_DATABASE")
+            or f"sqlite:///{_escaped(root / 'trainmaster.db')}",
+            patience_s=_seconds(environ, "TRAINMASTER_DATABASE_PATIENCE", PATIENCE_S),
         )
+
+    def identity(self) -> str:
+        """A name that no other home has; written at its first use.
+
+        Homes of several machines may share a database, and their paths may be the same.
+        """
+        path = self.root / "identity"
+        if not path.exists():
+            draft = self.root / f".identity-{secrets.token_hex(8)}"
+            draft.write_text(secrets.token_hex(16) + "\n")
+            with contextlib.suppress(FileExistsError):  # somebody else was quicker
+                os.link(draft, path)
+            draft.unlink()
+        return path.read_text().strip()
+
+    def at(self, root: Path, identity: str) -> Home | None:
+        """The home with this identity: this one, or the one at ``root``; None if neither is."""
+        for home in (self, replace(self, root=root)):
+            with contextlib.suppress(OSError):
+                if (home.root / "identity").read_text().strip() == identity:
+                    return home
+        return None
 
     @property
     def snapshots(self) -> Path:
@@ -104,7 +137,13 @@ class AttemptPlace:
 
     def make_directories(self, members: Sequence[str]) -> None:
         """Make the checkpoint and output directories; ``members`` in rank order."""
-        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        self.directory.parent.parent.mkdir(parents=True, exist_ok=True)
+        for directory in (
+            self.directory.parent,
+            self.directory,
+            self.checkpoint,
+        ):  # top down: no call in vain
+            directory.mkdir(exist_ok=True)
         for rank, name in enumerate(members):
             self.output(name, first=rank == 0).mkdir(parents=True, exist_ok=True)
 
@@ -120,7 +159,21 @@ def attempt_id(run: str, experiment: str, task: int, attempt: int) -> str:
 
 def _url(text: str) -> str:
     # The same store must be meant from every directory.
-    return text if "://" in text else f"file://{Path(text).expanduser().absolute()}"
+    return text if "://" in text else f"file://{_escaped(Path(text).expanduser().absolute())}"
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%25")
+
+
+def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
+    text = environ.get(variable)
+    if not text:
+        return default_s
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{variable}: {error}") from None
 
 
 def _directory(text: str, variable: str) -> Path:

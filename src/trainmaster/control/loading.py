@@ -9,10 +9,12 @@ from typing import Any
 
 from trainmaster.control.board import Board, Experiment, FirstBad, Task
 from trainmaster.control.decide_task import Policy
-from trainmaster.control.gangs import checkpoints_of
+from trainmaster.control.gangs import checkpoints_of, helpers_of
+from trainmaster.launchers import get_launcher
+from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import Store
+from trainmaster.store import Store, queries
 
 #: Tasks under way beyond those that run: they wait at the node, so that no slot is ever idle.
 LOOKAHEAD = 32
@@ -24,6 +26,7 @@ class Shape:
 
     after: tuple[str, ...]
     window: int
+    keeps_results: bool = False
 
 
 def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
@@ -38,14 +41,31 @@ def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
     shapes = {}
     for name in recipe.order():
         found = recipe.experiments[name]
-        shapes[name] = Shape(tuple(found.depends_on), min(slots, found.workers or slots) + LOOKAHEAD)
+        shapes[name] = shape_of(found, slots)
     return board_from_rows(
         shapes,
         store.run_row(run),
         store.experiment_rows(run),
         store.tallies(run),
         store.live_task_rows(run),
+        [
+            row
+            for name, shape in shapes.items()
+            if shape.keeps_results
+            for row in queries.results(store, run, name)
+            if row["state"] == State.DONE
+        ],
     )
+
+
+def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
+    """An experiment's place in the run, with ``slots`` for its tasks."""
+    after = tuple(experiment.depends_on)
+    if experiment.search is None:
+        return Shape(after, min(slots, experiment.workers or slots) + LOOKAHEAD)
+    from trainmaster.control.searching import keeps_results, window_of  # only searches need it
+
+    return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment))
 
 
 def board_from_rows(
@@ -54,6 +74,7 @@ def board_from_rows(
     experiment_rows: Iterable[Mapping[Any, Any]],
     tallies: Iterable[Mapping[Any, Any]],
     live_task_rows: Iterable[Mapping[Any, Any]],
+    ended_task_rows: Iterable[Mapping[Any, Any]] = (),
 ) -> Board:
     """The board that rows of the store describe; pure.
 
@@ -63,6 +84,7 @@ def board_from_rows(
         experiment_rows: see `Store.experiment_rows`.
         tallies: see `Store.tallies`.
         live_task_rows: see `Store.live_task_rows`.
+        ended_task_rows: the same of tasks that are DONE, of experiments that keep their results.
     """
     rows = {found["name"]: found for found in experiment_rows}
     experiments = {
@@ -75,6 +97,7 @@ def board_from_rows(
             reason=_reason(rows[name]["reason"]),
             message=rows[name]["message"],
             rest_reason=_reason(rows[name]["rest_reason"]),
+            results={} if shape.keeps_results else None,
         )
         for name, shape in shapes.items()
     }
@@ -89,6 +112,12 @@ def board_from_rows(
                 experiment.first_bad = FirstBad(count["first"], reason)
     for task in live_task_rows:
         experiments[task["experiment"]].live[task["number"]] = _task(task)
+    for row in ended_task_rows:
+        results = experiments[row["experiment"]].results
+        if results is not None:
+            ended = _task(row)
+            ended.end_reason = _reason(row["reason"])
+            results[ended.number] = ended
     return Board(run["id"], experiments, State(run["state"]), _reason(run["reason"]), run["message"])
 
 
@@ -100,12 +129,7 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
             timeout_s=experiment.timeout_s,
             grace_s=experiment.grace_s,
             checkpoint_every_s=checkpoints_of(experiment).every_s,
-            helpers=frozenset(
-                f"{role.name}-{index}"
-                for role in experiment.members()
-                if not role.essential
-                for index in range(role.count)
-            ),
+            helpers=helpers_of(experiment, get_launcher(experiment.launcher)),
         )
         for name, experiment in recipe.experiments.items()
     }
@@ -125,6 +149,8 @@ def _task(row: Mapping[Any, Any]) -> Task:
         restored=row["restored"],
         bad_checkpoints=tuple(json.loads(row["bad_checkpoints"])),
         metrics=json.loads(row["metrics"]),
+        parameters=json.loads(row["parameters"]),
+        parent=row["parent"],
         started_at=row["started_at"],
     )
 

@@ -101,7 +101,7 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
     if experiment.container is not None:
         yield f"{where}.container: this version starts no containers"
     if experiment.search is not None:
-        yield f"{where}.search: this version has no samplers and pruners (the part `sweeps`)"
+        yield from _missing_in_search(experiment, f"{where}.search")
     if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):
         workers = experiment.distributed.workers
         yield f"{where}.distributed.workers: {workers}: this version makes no quotes (the part `advisor`)"
@@ -112,3 +112,14 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
     for name, source in experiment.data.items():
         if source.volume is not None or source.url is not None:
             yield f"{where}.data.{name}: this version has no volumes; use `dir` or `from`"
+
+
+def _missing_in_search(experiment: Experiment, where: str) -> Iterator[str]:
+    from trainmaster.sweeps import make_pruner, make_sampler  # only searches need it
+
+    assert experiment.search is not None
+    try:
+        make_sampler(experiment, 0)
+        make_pruner(experiment.search)
+    except TrainmasterError as error:
+        yield f"{where}: {error}"

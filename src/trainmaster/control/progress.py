@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.control.saving import metrics_pattern
 from trainmaster.executors.logs import read_log
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, StepRate, json_safe
+from trainmaster.sweeps.curve import Curve
 
 
 @dataclass(slots=True)
@@ -20,6 +22,8 @@ class TaskProgress:
         steps_per_s: recent rate, None until known.
         eta_s: seconds left until ``total_steps``, None if unknown.
         changed: there is something new since this was last set to False.
+        metric: of the search, if it has a pruner.
+        curve: that metric by step, over all attempts.
     """
 
     directory: Path
@@ -31,10 +35,18 @@ class TaskProgress:
     metrics: dict[str, object] = field(default_factory=dict)
     log_offset: int = 0
     changed: bool = False
+    metric: str | None = None
+    curve: Curve = field(default_factory=Curve)
 
     @classmethod
-    def of(cls, context: TaskContext) -> TaskProgress:
-        """Start to follow an attempt."""
+    def of(cls, context: TaskContext, curve: Curve | None = None) -> TaskProgress:
+        """Start to follow an attempt.
+
+        Args:
+            context: the attempt.
+            curve: of the attempts before, to be continued; None if nobody needs a curve.
+        """
+        search = context.experiment.search
         first = context.members[0]
         return cls(
             directory=context.place.directory,
@@ -42,6 +54,8 @@ class TaskProgress:
             total_steps=context.experiment.builtin_values().get("steps"),
             reader=MetricsReader(context.place.metrics(first)),
             scanner=LogMetrics(metrics_pattern(context)),
+            metric=search.metric if search is not None and curve is not None else None,
+            curve=Curve() if curve is None else curve,
         )
 
     @property
@@ -54,15 +68,40 @@ class TaskProgress:
         """Seconds left."""
         return self.rate.eta_s(self.total_steps) if self.total_steps else None
 
-    def update(self, now: float) -> None:
-        """Read what is new; a bounded amount per call."""
+    def update(self, now: float) -> bool:
+        """Read what is new; a bounded amount per call. False if there was nothing."""
         rows = self.reader.read()
+        data = b""
         if not rows and not self.reader.offset:  # it reports nothing: perhaps it prints something
             data, self.log_offset, _ = read_log(self.directory, self.first_member, self.log_offset)
             rows = self.scanner.feed(data) if data else []
         for row in rows:
             self.metrics.update(json_safe(row))
             self.changed = True
+            if self.metric is not None:
+                self._draw(row, self.metric)
         step, examples = self.metrics.get("step"), self.metrics.get("examples")
         if rows and isinstance(step, int | float):
             self.rate.observe(now, step, examples if isinstance(examples, int | float) else None)
+        return bool(rows or data)
+
+    def _draw(self, row: Mapping[str, object], metric: str) -> None:
+        value = row.get(metric)
+        if not isinstance(value, int | float):
+            return
+        for key in ("step", "epoch"):
+            step = row.get(key, self.metrics.get(key))
+            if isinstance(step, int | float):
+                self.curve.add(step, value)
+                return
+        self.curve.add(self.curve.last_step + 1 if len(self.curve) else 1, value)
+
+
+def read_curve(contexts: Iterable[TaskContext]) -> Curve:
+    """A search's metric by step, over attempts of one task, read from the files that they left."""
+    curve = Curve()
+    for context in contexts:
+        progress = TaskProgress.of(context, curve)
+        while progress.update(0.0):
+            pass
+    return curve

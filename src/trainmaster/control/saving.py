@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -43,16 +44,22 @@ _OUT_OF_MEMORY = re.compile(
 def is_quick(context: TaskContext) -> bool:
     """True if an ended attempt left next to nothing, so that saving it needs no background job."""
     place = context.place
-    if any(_has_entries(part) for part in context.parts.values()) or _has_entries(place.checkpoint):
+    try:
+        if any(_has_entries(part) for part in context.parts.values()) or _has_entries(place.checkpoint):
+            return False
+        first = context.members[0]
+        return _size(place.log(first)) < 1 << 16 and _size(place.metrics(first)) < 1 << 16
+    except OSError:  # the script made something else of them: the job will say what
         return False
-    first = context.members[0]
-    return _size(place.log(first)) < 1 << 16 and _size(place.metrics(first)) < 1 << 16
 
 
 def save(context: TaskContext) -> Job:
     """Publish the model and the last checkpoint of an attempt that ended well. Safe to repeat."""
     metrics = last_metrics(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    missing = missing_metric(context, metrics)
+    if missing:
+        return Job(done=True, error=missing, users_fault=True, fields=fields)
     kept: dict[str, object] = {
         "run": context.run,
         "experiment": context.experiment.name,
@@ -145,7 +152,7 @@ def last_metrics(context: TaskContext) -> dict[str, object]:
     path = context.place.metrics(first)
     if _size(path):
         reader = MetricsReader(path)
-        while reader.read():
+        while reader.read(final=True):
             pass
         if reader.last:
             return json_safe(reader.last)
@@ -157,6 +164,22 @@ def last_metrics(context: TaskContext) -> dict[str, object]:
     for values in scanner.feed(read_tail(context.place.directory, first, METRICS_TAIL_BYTES) + b"\n"):
         last.update(values)
     return json_safe(last)
+
+
+def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
+    """What is wrong if a search cannot tell how good this task is; NaN (None here) is an answer too."""
+    search = context.experiment.search
+    if search is None:
+        return ""
+    found = metrics.get(search.metric, "")
+    if search.metric in metrics and (found is None or isinstance(found, int | float)):
+        return ""
+    seen = ", ".join(sorted(metrics)) or "none at all"
+    wrong = f"was {found!r}, which is no number" if search.metric in metrics else "never appeared"
+    return (
+        f"the metric {search.metric!r} of the search {wrong}; metrics seen: {seen}. "
+        f"Report it with trainmaster.report({search.metric}=...), or set metrics.pattern."
+    )
 
 
 def metrics_pattern(context: TaskContext) -> str | None:

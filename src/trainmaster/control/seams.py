@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from trainmaster.control.board import Task
+from trainmaster.control.board import Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus
@@ -50,8 +50,11 @@ class Bench(Protocol):
     def jobs(self) -> Background:
         """Jobs begun by `begin`."""
 
-    def columns(self, experiment: str, number: int) -> Mapping[str, object]:
-        """Columns of a task that gets its row now."""
+    def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
+        """Columns of a task that gets its row now; None if it has to wait for others."""
+
+    def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+        """Which of the running tasks are to be pruned, and why."""
 
     def request(self, task: Task) -> GangRequest:
         """What the executor is to start."""

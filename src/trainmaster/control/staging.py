@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +38,8 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     try:
         context.place.make_directories(context.members)
         restored = _restore(context) if context.attempt > 1 else None
+        if restored is None and context.parent_checkpoints_uri is not None:
+            _inherit(context, context.parent_checkpoints_uri)
         for name, source in context.experiment.data.items():
             if source.experiment is not None:
                 take_over(context, name, models[name])
@@ -143,12 +148,15 @@ def setup_environment(context: TaskContext) -> None:
     with _locked(path):
         if (path / "ready").exists():
             return
+        _end_setup(path)  # left over by a control process that was killed
         shutil.rmtree(path, ignore_errors=True)
         python = Path(sys.base_prefix) / "bin" / "python3"
         with log.open("wb") as output:
-            code = _run([str(python), "-m", "venv", str(path)], output, {}, path.parent)
+            marker = {_SETUP_VARIABLE: str(path)}
+            code = _run([str(python), "-m", "venv", str(path)], output, marker, path.parent)
             if code == 0:
                 env = {
+                    **marker,
                     "VIRTUAL_ENV": str(path),
                     "PATH": f"{path / 'bin'}:{os.environ.get('PATH', os.defpath)}",
                 }
@@ -163,15 +171,47 @@ def setup_environment(context: TaskContext) -> None:
 
 
 def _run(command: list[str], output: BinaryIO, env: dict[str, str], cwd: Path) -> int:
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, **env},
-        cwd=cwd,
-        check=False,
-    ).returncode
+    path = Path(env[_SETUP_VARIABLE])
+    if not _setups:
+        atexit.register(_end_setups)
+    _setups.add(path)
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            cwd=cwd,
+            check=False,
+            start_new_session=True,  # Ctrl-C is for us: we end it
+        ).returncode
+    finally:
+        _setups.discard(path)
+        _end_setup(path)
+
+
+def _end_setups() -> None:
+    # The run is over or interrupted while a thread still waits for a setup.
+    for path in list(_setups):
+        _end_setup(path)
+
+
+def _end_setup(path: Path) -> None:
+    """Kill every process of a setup, also those in sessions of their own; they inherit its marker."""
+    needle = f"{_SETUP_VARIABLE}={path}".encode()
+    for _ in range(_END_TRIES):
+        found = False
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and needle in (entry / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    found = True
+            except OSError:  # gone, or another user's
+                continue
+        if not found:
+            return
+        time.sleep(0.01)
 
 
 def _restore(context: TaskContext) -> int | None:
@@ -191,8 +231,36 @@ def _restore(context: TaskContext) -> int | None:
     return None
 
 
+def _inherit(context: TaskContext, uri: str) -> None:
+    """Begin with the last checkpoint of another task (population-based training).
+
+    Raises:
+        UsageError: it left none.
+    """
+    series = CheckpointSeries(uri)
+    target = context.place.checkpoint
+    for number in reversed(series.complete()):
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            series.restore(number, target)
+        except PublishError:  # damaged in the store: the one before is better than none
+            continue
+        # Its listing is not remembered: though unchanged it is to be published as this task's own.
+        return
+    raise UsageError(
+        f"task {context.parent}, whose training it goes on with, left no checkpoint",
+        "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
+    )
+
+
 # What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
 _SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
+
+#: Marks all processes of a setup; its value is the place of the environment.
+_SETUP_VARIABLE = "TRAINMASTER_SETUP"
+#: A process may fork while we look, or take a moment to die.
+_END_TRIES = 200
+_setups: set[Path] = set()
 
 _thread_locks: dict[Path, threading.Lock] = {}
 _thread_locks_guard = threading.Lock()

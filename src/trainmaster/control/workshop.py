@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,10 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.volumes import Listing
 
 if TYPE_CHECKING:
+    from trainmaster.control.board import Experiment as BoardExperiment
     from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.searching import Searcher
+    from trainmaster.sweeps import Curve
 
 LOOPBACK = "127.0.0.1"
 
@@ -62,21 +66,39 @@ class Workshop:
         self._slots = slots
         self._spaces: dict[str, TaskSpace] = {}
         self._launchers: dict[str, Launcher] = {}
+        self._searchers: dict[str, Searcher] = {}
         self._listings: dict[Path, Listing] = {}
 
-    def columns(self, experiment: str, number: int) -> dict[str, object]:
-        """The columns of a task that gets its row now: its parameters."""
-        return {"parameters": self.parameters(experiment, number)}
+    def columns(self, experiment: BoardExperiment, number: int) -> Mapping[str, object] | None:
+        """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
+        searcher = self._searcher(experiment.name)
+        if searcher is not None and searcher.chooses:
+            return searcher.columns(experiment, number)
+        return {"parameters": self.parameters(experiment.name, number)}
+
+    def judge(self, experiment: BoardExperiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+        """Which of the running tasks are to be pruned, and why."""
+        searcher = self._searcher(experiment.name)
+        return {} if searcher is None else searcher.judge(experiment, running)
+
+    def curve(self, task: Task) -> Curve:
+        """The search's metric by step, over all attempts of a task, read from what they left."""
+        from trainmaster.control.progress import read_curve
+
+        return read_curve(
+            self._context(task.experiment, task.number, attempt, (), task)
+            for attempt in range(1, task.attempt + 1)
+        )
 
     def parameters(self, experiment: str, number: int) -> dict[str, ParameterValue]:
-        """A task's parameters."""
+        """A task's parameters; none where a sampler chooses them."""
         if experiment not in self._spaces:
             self._spaces[experiment] = self._recipe.experiments[experiment].tasks(self._recipe.seed)
         return dict(self._spaces[experiment].parameters(number) or {})
 
     def context(self, task: Task) -> TaskContext:
         """What the jobs of a task's present attempt need to know."""
-        return self._context(task.experiment, task.number, task.attempt, task.bad_checkpoints)
+        return self._context(task.experiment, task.number, task.attempt, task.bad_checkpoints, task)
 
     def request(self, task: Task) -> GangRequest:
         """What the executor is to start. A gang that needs ports or staging waits for `launch`."""
@@ -84,21 +106,25 @@ class Workshop:
         experiment = context.experiment
         hold = self._needs_hold(context)
         if not hold:
-            context.place.make_directories(context.members)
+            try:
+                context.place.make_directories(context.members)
+            except OSError:  # a full disk, ...: the STAGE job of a held gang tries again and tells
+                hold = True
         script = experiment.script(context.parameters)
+        gang = gang_of(experiment, LOOPBACK, {})
         cwd = str(self._home.code_directory(self._run))
         environments = {} if hold else self._environments(context, {})
         members = tuple(
             MemberRequest(
-                name=name,
-                script=script,
+                name=member.name,
+                script=context.launcher.script(gang, member, script),
                 cwd=cwd,
-                env=environments.get(name, {}),
-                ports=context.launcher.ports_per_member(name.rpartition("-")[0]),
-                essential=context.launcher.is_essential(name.rpartition("-")[0]),
+                env=environments.get(member.name, {}),
+                ports=context.launcher.ports_per_member(member.role),
+                essential=context.launcher.is_essential(gang, member),
                 gpus=experiment.hardware.gpus or 0,
             )
-            for name in context.members
+            for member in gang.members
         )
         return GangRequest(
             attempt=attempt_id(self._run, experiment.name, task.number, task.attempt),
@@ -109,6 +135,7 @@ class Workshop:
             group_slots=min(self._slots, slots_per_member(experiment) * (experiment.workers or self._slots)),
             hold=hold,
             grace_s=experiment.grace_s,
+            share_gpus=context.launcher.shares_gpus,
         )
 
     def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
@@ -139,7 +166,10 @@ class Workshop:
                     return staging.stage(context, models)
 
                 quick = bool(refusal) or (
-                    task.attempt == 1 and not models and context.experiment.setup is None
+                    task.attempt == 1
+                    and not models
+                    and context.experiment.setup is None
+                    and task.parent is None
                 )
             case EffectKind.SAVE:
 
@@ -169,7 +199,10 @@ class Workshop:
         context = self.context(task)
         if known is not None and known.directory == context.place.directory:
             return known
-        return TaskProgress.of(context)
+        searcher = self._searcher(task.experiment)
+        if searcher is None or not searcher.prunes:
+            return TaskProgress.of(context)
+        return TaskProgress.of(context, self.curve(replace(task, attempt=task.attempt - 1)))
 
     def clean_up(self, effect: Effect) -> None:
         """Remove the working directories of an attempt whose end is recorded."""
@@ -182,7 +215,19 @@ class Workshop:
         recovered = recover is not None and recover.done and not recover.error
         saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
-    def _context(self, experiment: str, number: int, attempt: int, bad: tuple[int, ...]) -> TaskContext:
+    def _searcher(self, experiment: str) -> Searcher | None:
+        found = self._recipe.experiments[experiment]
+        if found.search is None:
+            return None
+        if experiment not in self._searchers:
+            from trainmaster.control.searching import Searcher
+
+            self._searchers[experiment] = Searcher(found, self._recipe.seed, self.curve)
+        return self._searchers[experiment]
+
+    def _context(
+        self, experiment: str, number: int, attempt: int, bad: tuple[int, ...], task: Task | None = None
+    ) -> TaskContext:
         found = self._recipe.experiments[experiment]
         return TaskContext(
             home=self._home,
@@ -192,9 +237,11 @@ class Workshop:
             launcher=self._launcher(found),
             task=number,
             attempt=attempt,
+            place=self._home.attempt(self._run, experiment, number, attempt),
             members=tuple(f"{role}-{index}" for role, index in member_names(found)),
             bad_checkpoints=bad,
-            parameters=self.parameters(experiment, number),
+            parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
+            parent=task.parent if task else None,
             listings=self._listings,
         )
 
@@ -206,7 +253,8 @@ class Workshop:
     def _needs_hold(self, context: TaskContext) -> bool:
         ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
         experiment = context.experiment
-        return ports or context.attempt > 1 or bool(experiment.data) or experiment.setup is not None
+        restores = context.attempt > 1 or context.parent is not None
+        return ports or restores or bool(experiment.data) or experiment.setup is not None
 
     def _environments(
         self, context: TaskContext, ports: Mapping[str, tuple[int, ...]]

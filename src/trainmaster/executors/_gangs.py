@@ -148,6 +148,7 @@ class Gang:
         "phase",
         "ports",
         "run",
+        "share_gpus",
         "sweeping",
     )
 
@@ -165,6 +166,7 @@ class Gang:
         self.kill_pause_s = 0.02
         self.killed = False
         self.sweeping = False
+        self.share_gpus = False
         self.lost = False
         self.ports: tuple[int, ...] = ()
         self.ended_at: float | None = None
@@ -183,6 +185,7 @@ class Gang:
             members.append(member)
         gang = cls(request["attempt"], client.run, request["directory"], request["grace_s"], members)
         gang.hold = request["hold"]
+        gang.share_gpus = request["share_gpus"]
         gang.client = client
         return gang
 
@@ -205,6 +208,10 @@ class Gang:
 
     def allot_gpus(self, gpu_ids: tuple[str, ...]) -> None:
         """Share out the GPUs that the gang was given."""
+        if self.share_gpus:
+            for member in self.members:
+                member.gpu_ids = gpu_ids
+            return
         start = 0
         for member in self.members:
             member.gpu_ids = gpu_ids[start : start + member.gpus]

@@ -96,14 +96,14 @@ class Spawner:
 
     def _arguments(self, gang: Gang, member: Member) -> list[str]:
         if len(member.script) < LONG_SCRIPT_BYTES // 4:  # at most 4 bytes a character
-            return [*_FLAGS, "-c", member.script, _title(gang)]
+            return [*_FLAGS, "-c", "--", member.script, _title(gang)]
         data = member.script.encode("utf-8", "surrogateescape")
         if len(data) < LONG_SCRIPT_BYTES:
-            return [*_FLAGS, "-c", member.script, _title(gang)]
+            return [*_FLAGS, "-c", "--", member.script, _title(gang)]
         path = os.path.join(gang.directory, member.name + ".sh")
         with open(path, "wb") as file:
             file.write(data)
-        return [*_FLAGS, path]
+        return [*_FLAGS, "--", path]
 
     def _shell(self, path: str) -> str:
         found = self._shells.get(path)

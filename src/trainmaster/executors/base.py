@@ -67,6 +67,8 @@ class GangRequest:
         group_slots: see ``group``.
         hold: when slots are free, hold them and the ports (phase GRANTED) until `launch`.
         grace_s: seconds between SIGTERM and SIGKILL when a member failed and the others are stopped.
+        share_gpus: each member sees the GPUs of all members of its node (and picks by LOCAL_RANK),
+            instead of its own only.
     """
 
     attempt: str
@@ -77,6 +79,7 @@ class GangRequest:
     group_slots: int
     hold: bool = False
     grace_s: float = 20.0
+    share_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True)

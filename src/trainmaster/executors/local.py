@@ -226,6 +226,7 @@ def _request(gang: GangRequest) -> Message:
         "group_slots": gang.group_slots,
         "hold": gang.hold,
         "grace_s": gang.grace_s,
+        "share_gpus": gang.share_gpus,
         "members": [
             {
                 "name": member.name,

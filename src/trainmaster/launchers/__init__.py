@@ -6,18 +6,39 @@ Pure and cheap: nothing here starts a process, opens a file or imports a framewo
 from __future__ import annotations
 
 from trainmaster.launchers.base import Gang, Launcher, Member
+from trainmaster.launchers.jax import JaxLauncher
+from trainmaster.launchers.mpi import MpiLauncher
+from trainmaster.launchers.mxnet import MxnetLauncher
 from trainmaster.launchers.plain import PlainLauncher
+from trainmaster.launchers.spark import SparkLauncher
+from trainmaster.launchers.tensorflow import TensorFlowLauncher
 from trainmaster.launchers.torchrun import TorchrunLauncher
 from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.launcher_names import LAUNCHERS
 
-__all__ = ["Gang", "Launcher", "Member", "PlainLauncher", "TorchrunLauncher", "get_launcher"]
+__all__ = [
+    "Gang",
+    "JaxLauncher",
+    "Launcher",
+    "Member",
+    "MpiLauncher",
+    "MxnetLauncher",
+    "PlainLauncher",
+    "SparkLauncher",
+    "TensorFlowLauncher",
+    "TorchrunLauncher",
+    "get_launcher",
+]
 
 _BUILT_IN: dict[str, type[Launcher]] = {
+    "jax": JaxLauncher,
+    "mpi": MpiLauncher,
+    "mxnet": MxnetLauncher,
     "plain": PlainLauncher,
+    "spark": SparkLauncher,
+    "tensorflow": TensorFlowLauncher,
     "torchrun": TorchrunLauncher,
-    "pytorch": TorchrunLauncher,  # the name that recipes use
 }
-_LATER = ("jax", "mpi", "mxnet", "spark", "tensorflow")
 _ENTRY_POINTS = "trainmaster.launchers"
 
 
@@ -25,17 +46,18 @@ def get_launcher(name: str) -> Launcher:
     """The launcher of a framework: built in first, then installed plug-ins.
 
     Args:
-        name: as in the recipe's ``framework``; ``pytorch`` is another name of ``torchrun``.
+        name: a launcher's, or what recipes write as ``framework``, such as ``pytorch``.
 
     Raises:
-        MissingPartError: Trainmaster will have it, or it is installed but cannot be loaded.
+        MissingPartError: it is installed but cannot be loaded.
         UsageError: nobody knows this name.
 
     >>> get_launcher("pytorch").name
     'torchrun'
     """
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]()
+    own = LAUNCHERS.get(name, name)
+    if own in _BUILT_IN:
+        return _BUILT_IN[own]()
     from importlib.metadata import entry_points  # reads every installed package: only if needed
 
     plugins = {point.name: point for point in entry_points(group=_ENTRY_POINTS)}
@@ -48,10 +70,5 @@ def get_launcher(name: str) -> Launcher:
                 "Install what it needs, or remove it.",
             ) from error
         return found
-    known = ", ".join(sorted({*_BUILT_IN, *plugins}))
-    if name in _LATER:
-        raise MissingPartError(
-            f"this version of Trainmaster has no launcher for {name!r} yet",
-            f"Use one of {known}; `plain` starts any program.",
-        )
+    known = ", ".join(sorted({*_BUILT_IN, *LAUNCHERS, *plugins}))
     raise UsageError(f"there is no launcher {name!r}", f"Known are {known}.")

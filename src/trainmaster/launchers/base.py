@@ -16,6 +16,7 @@ class Member:
         index: 0-based within its role.
         host: address under which the other members reach it; members on one machine share it.
         ports: free ports held for it on its host, as many as its launcher asked for.
+        gpus: GPUs that it has for itself; it sees them as 0..n-1.
 
     >>> Member("worker", 0, "127.0.0.1", (29500,)).name
     'worker-0'
@@ -25,6 +26,7 @@ class Member:
     index: int
     host: str
     ports: tuple[int, ...] = ()
+    gpus: int = 0
 
     @property
     def name(self) -> str:
@@ -104,20 +106,31 @@ class Launcher(Protocol):
 
     Attributes:
         name: as in the recipe's ``framework``.
+        shares_gpus: each member picks its GPU by its local rank, so it must see those of all members on
+            its node; else it sees its own only.
     """
 
     name: str
+    shares_gpus: bool = False
 
     def ports_per_member(self, role: str) -> int:
         """How many free ports to hold for each member of this role until it starts."""
         return 0
 
-    def is_essential(self, role: str) -> bool:
-        """Whether the gang's success needs this role to end well.
+    def is_essential(self, gang: Gang, member: Member) -> bool:
+        """Whether the gang's success needs this member to end well.
 
         Parameter servers serve until they are stopped, so nobody waits for them.
         """
-        return role != "ps"
+        return member.role != "ps"
+
+    def script(self, gang: Gang, member: Member, script: str) -> str:
+        """What the member runs instead of the user's script; by default that, unchanged.
+
+        Both are for ``bash -euo pipefail``. It is asked for before ports are held: a script that
+        needs one reads it from a variable that `environment` sets.
+        """
+        return script
 
     def environment(self, gang: Gang, member: Member) -> Mapping[str, str]:
         """What the framework must find; it wins over the user's ``env`` and inherited variables.

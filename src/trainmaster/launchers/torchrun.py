@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from trainmaster.launchers._known_failures import PEER_ENDED, advice, not_installed
 from trainmaster.launchers.base import Gang, Launcher, Member
 
-# (what the log shows, what it means and what to do). The first match counts: causes stand before
-# the consequences that they have on the other members.
 _KNOWN_FAILURES = (
-    (
-        "No module named 'torch'",
-        "PyTorch is not installed for the Python that ran: add `setup: pip install torch` to the experiment, "
-        "or activate the virtual environment that has it before `trainmaster run`.",
-    ),
+    not_installed("torch", "torch"),
+    not_installed("accelerate", "accelerate"),
     (
         "ProcessGroupNCCL is only supported with GPUs",
         "The script asks for the nccl backend, and this machine has no GPU: "
@@ -58,7 +54,7 @@ _KNOWN_FAILURES = (
     ),
     (
         "gloo/transport/tcp",  # not only "Connection reset by peer", which any download may say
-        "Another member of the gang ended first; its log shows the cause.",
+        PEER_ENDED,
     ),
 )
 
@@ -76,12 +72,13 @@ class TorchrunLauncher(Launcher):
     """
 
     name = "torchrun"
+    shares_gpus = True
 
     def ports_per_member(self, role: str) -> int:
         """One: rank 0 listens on its own; any member may be asked to be rank 0."""
         return 1
 
-    def is_essential(self, role: str) -> bool:
+    def is_essential(self, gang: Gang, member: Member) -> bool:
         """All are: every member trains."""
         return True
 
@@ -122,4 +119,4 @@ class TorchrunLauncher(Launcher):
 
     def explain(self, log_tail: str) -> str:
         """Names the fix for what PyTorch's distributed package is known to say."""
-        return next((advice for sign, advice in _KNOWN_FAILURES if sign in log_tail), "")
+        return advice(_KNOWN_FAILURES, log_tail)

@@ -40,6 +40,7 @@ class LogStreams:
 
     Raises:
         NotFoundError: the run has no such experiment, task or member.
+        UsageError: the logs are in a home that cannot be read from here.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LogStreams:
     ) -> None:
         self._service = service
         self._run = run
+        self._home = service.home_of(run)
         self._experiment = experiment
         self._task = task
         self._member = member
@@ -81,7 +83,7 @@ class LogStreams:
         for experiment, task, attempt in queries.attempts(
             self._service.store, self._run, self._experiment, self._task
         ):
-            place = self._service.home.attempt(self._run, experiment, task, attempt)
+            place = self._home.attempt(self._run, experiment, task, attempt)
             for path in sorted(place.directory.glob("*.log")):
                 member = path.name.removesuffix(".log")
                 key = (experiment, task, attempt, member)

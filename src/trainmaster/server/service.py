@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import Lease, NewRun, Store, queries
+from trainmaster.store import Lease, NewRun, Patience, Store, queries
 from trainmaster.volumes import materialise, take_snapshot
 from trainmaster.volumes.objects import split_url
 
@@ -66,7 +67,7 @@ class Service:
     def store(self) -> Store:
         """The database, opened at its first use."""
         if self._store is None:
-            self._store = Store(self.home.database_url)
+            self._store = Store(self.home.database_url, Patience(self.home.patience_s))
         return self._store
 
     def warm_up(self) -> None:
@@ -109,8 +110,8 @@ class Service:
         notes += snapshot.notes
         for _ in range(100):
             run = f"{recipe.name}-{secrets.token_hex(2)}"
-            if not self.home.run_directory(run).exists():
-                break
+            if not self.home.run_directory(run).exists() and not self.store.has_run(run):
+                break  # homes that share a database share the names too
         materialise(snapshot.path, self.home.code_directory(run))
         lease = self.store.create_run(
             NewRun(
@@ -122,6 +123,8 @@ class Service:
                 code_path=str(snapshot.path),
                 store_url=self.home.store_url,
                 experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
+                home=str(self.home.root),
+                home_id=self.home.identity(),
             ),
             time.time(),
         )
@@ -139,6 +142,7 @@ class Service:
         row = self.store.run_row(run)
         if row["reason"] == EndReason.SUCCEEDED:
             return None
+        home = self.home_of(run)
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
         lease = self.store.acquire(run, time.time())
@@ -150,7 +154,7 @@ class Service:
         if lease is None:
             return None
         self.store.requeue(lease, time.time())
-        materialise(Path(row["code_path"]), self.home.code_directory(run))
+        materialise(Path(row["code_path"]), home.code_directory(run))
         return Session(run, lease, recipe, self._secrets(recipe, environ), notes)
 
     def drive(
@@ -168,13 +172,10 @@ class Service:
             ExecutorError: the node cannot be reached.
         """
         recipe, run = session.recipe, session.run
-        # What was published must be found again, whatever TRAINMASTER_STORE says today.
-        home = replace(self.home, store_url=self.store.run_row(run)["store_url"])
+        home = self.home_of(run)
         machine = detect_capacity()
         slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
-        self.warm_up()
-        executor = self._executor
-        assert executor is not None
+        executor = self._executor_of(home)
         base = base_environment(environ)
         executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
         controller = Controller(
@@ -196,10 +197,13 @@ class Service:
         )
         if on_start is not None:
             on_start(controller)
+        self.store.patience.hurried = lambda: controller.interrupts > 1
         try:
             controller.run()
         finally:
-            self.store.release(session.lease, time.time())
+            self.store.patience.hurried = None
+            with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
+                self.store.release(session.lease, time.time())
 
     def cancel(self, run: str) -> bool:
         """Ask for the end of a run. True if a living process drives it and will see to it.
@@ -215,6 +219,7 @@ class Service:
 
     def finish_cancelled(self, run: str, environ: Mapping[str, str]) -> None:
         """Drive a run that nobody drives to its wanted end: stop what is left of it."""
+        self.home_of(run)
         lease = self.store.acquire(run, time.time())
         if lease is None:
             return
@@ -223,11 +228,43 @@ class Service:
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""
+        self.home_of(run)
         lease = self.store.acquire(run, time.time())
         if lease is None:
             return None
         recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
         return Session(run, lease, recipe, self._secrets(recipe, environ))
+
+    def home_of(self, run: str) -> Home:
+        """The home that a run's processes, working copy and logs are in; several may share a database.
+
+        Whoever drives the run must ask the supervisor of that home: another one knows nothing of
+        what it had started, and would start it once more.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: that home is not on this machine, or is not ours to read.
+        """
+        row = self.store.run_row(run)
+        # What was published must be found again, whatever TRAINMASTER_STORE says today.
+        here = replace(self.home, store_url=row["store_url"])
+        home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
+        if home is None:
+            raise UsageError(
+                f"{run} was started in another home, {row['home']}, which cannot be read from here",
+                "Do this on the machine and as the user that started it: its processes and logs are there.",
+            )
+        return home
+
+    def _executor_of(self, home: Home) -> LocalExecutor:
+        if home.root == self.home.root:
+            self.warm_up()
+        elif self._executor is not None:
+            self._executor.close()
+            self._executor = None
+        if self._executor is None:
+            self._executor = LocalExecutor(home.root)
+        return self._executor
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from trainmaster.spec.launcher_names import LAUNCHERS
 from trainmaster.spec.node import Kind, Node, nearest, place
 from trainmaster.spec.permutation import MAX_SIZE
 from trainmaster.spec.reading import Path, Problems, pattern, suggest
+from trainmaster.spec.search_checks import check_search, is_population_based
 from trainmaster.spec.task_space import MAX_TASKS
 from trainmaster.spec.template import Placeholder, placeholders
 
@@ -59,9 +63,9 @@ def lift_samples(node: Node, path: Path, problems: Problems) -> Node:
 def check_experiment(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
     """Note what does not fit together. ``values`` has the keys that could be read, by field name."""
     _check_names(values, node, path, problems)
+    check_search(values, node, path, problems)
     _check_tasks(values, node, path, problems)
     _check_batch(values, node, path, problems)
-    _check_search(values, node, path, problems)
     _check_template(values, node, path, problems)
     for name in values.get("secrets", ()):
         if name in values.get("env", {}):
@@ -103,7 +107,7 @@ def _check_tasks(values: dict[str, Any], node: Node, path: Path, problems: Probl
     combinations = math.prod(
         parameter.count for parameter in parameters.values() if not parameter.is_continuous
     )
-    if "samples" not in node.entries:
+    if "samples" not in node.entries and not is_population_based(values):
         for name, parameter in parameters.items():
             if parameter.is_continuous:
                 right = "add `samples: n` to draw n values, or `step` to list them"
@@ -144,70 +148,67 @@ def _check_batch(values: dict[str, Any], node: Node, path: Path, problems: Probl
         problems.add(where, (*path, "batch", "global"), f"{found}; {right}")
 
 
-def _check_search(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
-    search = values.get("search")
-    if search is None:
-        return
-    where = (*path, "search")
-    if "parameters" not in node.entries:
-        problems.add(node.entries["search"], where, "a search without `parameters`; name what to look for")
-    elif search.chooses_later and "samples" not in node.entries:
-        message = f"sampler {search.sampler} without `samples`; write how many tasks to try"
-        problems.add(node.entries["search"], where, message)
-
-
 def _check_template(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
     parent = node.entries.get("parameters")
     known = [*(parent.entries if parent is not None else ()), *_builtins(node)]
-    for placeholder, script, line, where in _placeholders_of(values, "command", node, path):
-        at = _place(script, line, placeholder)
+    for found in _placeholders_of(values, "command", node, path):
+        placeholder = found.placeholder
         if placeholder.refusal:
-            problems.add(line, where, placeholder.refusal, place=at)
+            problems.add(found.node, found.path, placeholder.refusal, place=_place(found))
         elif placeholder.name not in known:
             right = suggest(placeholder.name, known)
             if placeholder.name in BUILTIN_NAMES:
                 needs = "`batch`" if placeholder.name.startswith("batch") else f"`{placeholder.name}`"
                 right = f"it is known where the experiment has the key {needs}"
-            problems.add(line, where, f"undefined {{{{{placeholder.name}}}}}; {right}", place=at)
-    for placeholder, script, line, where in _placeholders_of(values, "setup", node, path):
-        if placeholder.name in known:
-            message = (
-                f"{{{{{placeholder.name}}}}} in `setup`; it runs once per node, before any task: leave it out"
-            )
-            problems.add(line, where, message, place=_place(script, line, placeholder))
+            message = f"undefined {{{{{placeholder.name}}}}}; {right}"
+            problems.add(found.node, found.path, message, place=_place(found))
+    for found in _placeholders_of(values, "setup", node, path):
+        name = found.placeholder.name
+        if name in known:
+            message = f"{{{{{name}}}}} in `setup`; it runs once per node, before any task: leave it out"
+            problems.add(found.node, found.path, message, place=_place(found))
 
 
-def _placeholders_of(
-    values: dict[str, Any], key: str, node: Node, path: Path
-) -> list[tuple[Placeholder, str, Node, Path]]:
-    """Each placeholder with the text, the node and the path of the list item or scalar it stands in."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A placeholder, where it starts in a scalar, and the scalar's node and path."""
+
+    placeholder: Placeholder
+    start: int
+    node: Node
+    path: Path
+
+
+def _placeholders_of(values: dict[str, Any], key: str, node: Node, path: Path) -> Iterator[_Found]:
+    """Each placeholder of a script, in the text or the list's item that it stands in."""
     if key not in values or key not in node.entries:
-        return []
+        return
     parent = node.entries[key]
     lines = parent.items if parent.kind is Kind.LIST else [parent]
-    found: list[tuple[Placeholder, str, Node, Path]] = []
-    start = 0
-    whole = placeholders(values[key])
-    for index, line in enumerate(lines):
-        end = start + len(line.text)
+    index = start = 0
+    for placeholder in placeholders(values[key]):
+        while placeholder.start > start + len(lines[index].text):
+            start += len(lines[index].text) + 1
+            index += 1
         where = (*path, key, str(index)) if parent.kind is Kind.LIST else (*path, key)
-        for item in whole:
-            if start <= item.start < end:
-                moved = Placeholder(item.name, item.start - start, item.end - start, item.refusal)
-                found.append((moved, line.text, line, where))
-        start = end + 1
-    return found
+        yield _Found(placeholder, placeholder.start - start, lines[index], where)
 
 
-def _place(script: str, line: Node, placeholder: Placeholder) -> tuple[int, int] | None:
+@lru_cache(maxsize=8)
+def _braces(text: str) -> tuple[int, ...]:
+    return tuple(match.start() for match in _BRACES.finditer(text))
+
+
+def _place(found: _Found) -> tuple[int, int] | None:
     """Where a placeholder stands in the file: the n-th ``{{`` of the value is the n-th of its source.
 
     Folding, quoting and indentation change offsets, but hardly ever the order of the braces; where they do
     (escapes that write braces), the beginning of the value must do.
     """
-    in_value = [match.start() for match in _BRACES.finditer(script)]
-    in_source = [match.start() for match in _BRACES.finditer(line.source)]
-    if len(in_value) != len(in_source) or placeholder.start not in in_value:
+    line = found.node
+    in_value, in_source = _braces(line.text), _braces(line.source)
+    at = bisect_left(in_value, found.start)
+    if len(in_value) != len(in_source) or in_value[at : at + 1] != (found.start,):
         return None
-    row, column = place(line.source, in_source[in_value.index(placeholder.start)])
+    row, column = place(line.source, in_source[at])
     return line.line + row - 1, column + (line.column - 1 if row == 1 else 0)

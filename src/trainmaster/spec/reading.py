@@ -35,6 +35,7 @@ class Problems:
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
+        self._known: set[Mistake] = set()
 
     def add(self, node: Node, path: Path, message: str, *, place: tuple[int, int] | None = None) -> None:
         """Note a mistake at a node, or at a place within it."""
@@ -42,7 +43,8 @@ class Problems:
         if node.via:
             message = f"{message} (given by --set {node.via})"
         mistake = Mistake(line, column, ".".join(node.stands_at or path), message)
-        if mistake not in self.mistakes:
+        if mistake not in self._known:
+            self._known.add(mistake)
             self.mistakes.append(mistake)
 
     def refuse(self, node: Node, path: Path, message: str) -> Refused:

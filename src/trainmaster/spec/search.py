@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from trainmaster.spec.reading import Key, Noun, choice, mapping_of, pattern, text, verbatim
+from trainmaster.spec.reading import Key, Noun, choice, integer, mapping_of, pattern, text, verbatim
 
 #: Samplers of our own, that know every task's parameters beforehand.
 FIXED_SAMPLERS: Final = ("grid", "random")
@@ -21,6 +21,8 @@ class Search(Noun):
         goal: ``max`` or ``min``.
         sampler: who chooses parameters; ``grid`` and ``random`` are what tasks have without a search.
         pruner: who ends hopeless tasks early; None is nobody.
+        population: members of a generation, for samplers that have generations.
+        generations: how often the population of ``pbt`` trains.
         options: options of sampler and pruner, as written.
     """
 
@@ -32,6 +34,8 @@ class Search(Noun):
     pruner: Annotated[str | None, Key("pruner", pattern(_PLUGIN, "write a pruner's name such as asha"))] = (
         None
     )
+    population: Annotated[int | None, Key("population", integer(1, 1_000_000))] = None
+    generations: Annotated[int | None, Key("generations", integer(1, 1_000_000))] = None
     options: Annotated[
         dict[str, str],
         Key(
@@ -49,3 +53,9 @@ class Search(Noun):
     def chooses_later(self) -> bool:
         """True if the sampler chooses parameters when it has seen results."""
         return self.sampler not in FIXED_SAMPLERS
+
+    @property
+    def all_options(self) -> dict[str, str]:
+        """``options`` and what has a key of its own."""
+        own = {"population": self.population, "generations": self.generations}
+        return self.options | {name: str(value) for name, value in own.items() if value is not None}

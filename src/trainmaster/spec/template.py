@@ -191,8 +191,10 @@ class _Scanner:
         return ""
 
     def _is_escaped(self, position: int) -> bool:
-        before = self.script[:position]
-        return (len(before) - len(before.rstrip("\\"))) % 2 == 1
+        start = position
+        while start and self.script[start - 1] == "\\":
+            start -= 1
+        return (position - start) % 2 == 1
 
     def _in_single_quotes(self, position: int) -> int:
         if self.script[position] == "'":
@@ -284,7 +286,7 @@ class _Scanner:
             self.duplicating = None
         if script.startswith((">&", "<&"), position):
             self.duplicating = len(self.stack)
-            return position + 2 + len(script[position + 2 :]) - len(script[position + 2 :].lstrip(" \t"))
+            return self._skip_blanks(position + 2)
         if character == "\n":
             return self._skip_heredocs(position + 1)
         if character == "#" and before in _WORD_ENDS:
@@ -328,12 +330,16 @@ class _Scanner:
         if self.stack and self.stack.pop() == "$(" and self.heredocs:
             self.doubt = self.doubt or "a here-document that begins inside $( ) and ends outside"
 
+    def _skip_blanks(self, position: int) -> int:
+        while self.script[position : position + 1] in (" ", "\t"):
+            position += 1
+        return position
+
     def _heredoc(self, position: int) -> int:
         script = self.script
         strips_tabs = script.startswith("-", position)
         position += strips_tabs
-        while script[position : position + 1] in (" ", "\t"):
-            position += 1
+        position = self._skip_blanks(position)
         delimiter, expands, quote = "", True, ""
         while position < len(script) and (quote or script[position] not in _WORD_ENDS):
             character = script[position]

@@ -12,7 +12,9 @@ from trainmaster.store.changes import (
     TaskChange,
 )
 from trainmaster.store.leases import Lease, is_alive, owner_pid, this_process
-from trainmaster.store.store import NewRun, Store
+from trainmaster.store.patience import Patience
+from trainmaster.store.run_rows import NewRun
+from trainmaster.store.store import Store
 
 __all__ = [
     "Change",
@@ -21,6 +23,7 @@ __all__ = [
     "Lease",
     "NewRun",
     "Note",
+    "Patience",
     "Progress",
     "RunChange",
     "Store",

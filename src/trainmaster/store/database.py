@@ -1,4 +1,4 @@
-"""Opening the database: SQLite in the home by default, any SQLAlchemy URL otherwise.
+"""Opening the database: SQLite in the home by default, PostgreSQL by URL.
 
 Writers on SQLite take the write lock when they begin (``BEGIN IMMEDIATE``): a deferred
 transaction that turns into a writer fails with "database is locked" whatever the timeout.
@@ -6,8 +6,7 @@ transaction that turns into a writer fails with "database is locked" whatever th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +16,45 @@ from sqlalchemy.engine import Connection, Engine
 
 from trainmaster.spec.errors import StoreError
 from trainmaster.store.tables import metadata
+from trainmaster.store.urls import make_engine, shown
 
 #: Alembic revision that `metadata` describes; a migration that changes tables changes this too.
 SCHEMA_REVISION = "0001"
 BUSY_TIMEOUT_MS = 30_000
+#: A controller that is stopped (SIGSTOP, a vanished laptop) in mid-transaction blocks others no longer.
+IDLE_TRANSACTION_TIMEOUT_MS = 30_000
 
 _VERSION = sa.table("alembic_version", sa.column("version_num", sa.Text))
+# Any number will do, if it is always the same: who holds it may create or change the schema.
+_SCHEMA_LOCK = 7_261_001
 
 
 def open_database(url: str) -> Engine:
     """Connect, create the tables in a new database, migrate an older one.
 
     Args:
-        url: SQLAlchemy URL, such as ``sqlite:////home/me/.trainmaster/trainmaster.db``.
+        url: ``sqlite:////home/me/.trainmaster/trainmaster.db`` or ``postgresql://...``.
 
     Raises:
         StoreError: it cannot be opened, or was written by a newer Trainmaster.
+        UsageError: no such URL, or its driver is not installed.
     """
+    shown_url = shown(url)
+    engine = make_engine(url)
     try:
-        engine = sa.create_engine(url)
-        if engine.dialect.name == "sqlite":
-            _tune_sqlite(engine)
-        _ensure_schema(engine, url)
+        _tune(engine)
+        _ensure_schema(engine, shown_url)
     except (sa.exc.SQLAlchemyError, OSError) as error:
-        raise StoreError(
-            f"cannot use the database {_without_password(url)}: {_first_line(error)}",
-            "Is its directory writable and its disk not full? TRAINMASTER_HOME names another place.",
-        ) from error
+        engine.dispose()
+        advice = (
+            "Is its directory writable and its disk not full? TRAINMASTER_HOME names another place."
+            if engine.dialect.name == "sqlite"
+            else "Is the server running, and are user, password and database right? See TRAINMASTER_DATABASE."
+        )
+        raise StoreError(f"cannot use the database {shown_url}: {first_line(error)}", advice) from error
+    except StoreError:
+        engine.dispose()
+        raise
     return engine
 
 
@@ -52,25 +63,27 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-@contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection whose transactions only read (they wait for no writer).
-
-    Raises:
-        StoreError: the database cannot be read.
-    """
-    try:
-        with _reader(engine) as connection:
-            yield connection
-    except sa.exc.DBAPIError as error:
-        raise StoreError(
-            f"the database cannot be read: {_first_line(error)}",
-            f"Is {_without_password(str(engine.url))} whole, and its disk not full?",
-        ) from error
+def reader_of(engine: Engine) -> Engine:
+    """The same database for single reads: they wait for no writer, and make no transaction."""
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(reading=True)
+    return engine.execution_options(isolation_level="AUTOCOMMIT")  # one message instead of three
 
 
-def _reader(engine: Engine) -> Connection:
-    return engine.connect().execution_options(reading=True)
+def lock_schema(connection: Connection) -> None:
+    """Wait until nobody else creates or migrates the tables, to the end of the transaction."""
+    if connection.dialect.name != "sqlite":  # there, writers have the lock since they began
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+
+
+def first_line(error: BaseException) -> str:
+    """What a database says, in one line."""
+    origin = getattr(error, "orig", None) or error
+    return str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__
+
+
+def _tune(engine: Engine) -> None:
+    (_tune_sqlite if engine.dialect.name == "sqlite" else _tune_postgresql)(engine)
 
 
 def _tune_sqlite(engine: Engine) -> None:
@@ -88,13 +101,28 @@ def _tune_sqlite(engine: Engine) -> None:
         connection.exec_driver_sql("BEGIN" if reading_only else "BEGIN IMMEDIATE")
 
 
-def _ensure_schema(engine: Engine, url: str) -> None:
+def _tune_postgresql(engine: Engine) -> None:
+    # It logs a traceback when it cannot say goodbye to a connection that was cut; we know that already.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+
+    # By statements, not by libpq's `options`: connection poolers refuse those.
+    @sa_event.listens_for(engine, "connect")
+    def on_connect(raw: Any, _record: object) -> None:  # noqa: ANN401 - a DBAPI connection has no type
+        raw.autocommit = True
+        raw.execute(f"SET lock_timeout = {BUSY_TIMEOUT_MS}")
+        raw.execute(f"SET idle_in_transaction_session_timeout = {IDLE_TRANSACTION_TIMEOUT_MS}")
+        raw.autocommit = False
+
+
+def _ensure_schema(engine: Engine, shown_url: str) -> None:
     found = _quick_revision(engine)
     if found == SCHEMA_REVISION:
         return
     if found is None:
         with engine.begin() as connection:
+            lock_schema(connection)
             if _revision(connection) is None:  # two processes may open a new home at once
+                _require_utf8(connection, shown_url)
                 metadata.create_all(connection)
                 connection.exec_driver_sql(
                     "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
@@ -103,13 +131,24 @@ def _ensure_schema(engine: Engine, url: str) -> None:
         return
     from trainmaster.store.migrations import upgrade  # Alembic is slow to import, and rarely needed
 
-    upgrade(engine, found, SCHEMA_REVISION, _without_password(url))
+    upgrade(engine, found, SCHEMA_REVISION, shown_url)
+
+
+def _require_utf8(connection: Connection, shown_url: str) -> None:
+    if connection.dialect.name == "sqlite":
+        return
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+    if encoding != "UTF8":
+        raise StoreError(
+            f"the database {shown_url} has the encoding {encoding}, which cannot hold every text",
+            "Make one with `createdb --encoding=UTF8 --template=template0 NAME`.",
+        )
 
 
 def _quick_revision(engine: Engine) -> str | None:
     # One plain query: inspecting the schema at every start would cost more than the rest of opening it.
     try:
-        with _reader(engine) as connection:
+        with reader_of(engine).connect() as connection:
             return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
     except (sa.exc.OperationalError, sa.exc.ProgrammingError) as error:
         if "alembic_version" in str(error.orig):
@@ -121,12 +160,3 @@ def _revision(connection: Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
-
-
-def _without_password(url: str) -> str:
-    return sa.make_url(url).render_as_string(hide_password=True)
-
-
-def _first_line(error: BaseException) -> str:
-    origin = getattr(error, "orig", None) or error
-    return str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__

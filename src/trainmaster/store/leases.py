@@ -15,19 +15,22 @@ from pathlib import Path
 LEASE_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Lease:
-    """The right to drive one run.
+    """The right to drive one run; held by one thread at a time.
 
     Attributes:
         run: id of the run.
         token: fencing token; larger than every token before it.
         owner: who holds it, see `this_process`.
+        turn: the run's as this driver knows it; the store advances it with each commit, so that
+            a commit that is repeated because its answer got lost is not written twice.
     """
 
     run: str
     token: int
     owner: str
+    turn: int = 0
 
 
 def this_process() -> str:

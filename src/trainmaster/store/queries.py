@@ -8,15 +8,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.store import tables as t
-from trainmaster.store.database import reading
 from trainmaster.store.store import Store
 
 
 def runs(store: Store, limit: int | None = None) -> Sequence[RowMapping]:
     """All runs, newest first."""
     query = sa.select(t.run).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
-    with reading(store.engine) as connection:
-        return connection.execute(query).mappings().all()
+    return store.read(query)
 
 
 def models(store: Store, run: str | None, experiment: str | None = None) -> Sequence[RowMapping]:
@@ -41,8 +39,7 @@ def models(store: Store, run: str | None, experiment: str | None = None) -> Sequ
         query = query.where(t.run.c.id == run)
     if experiment is not None:
         query = query.where(t.experiment.c.name == experiment)
-    with reading(store.engine) as connection:
-        return connection.execute(query).mappings().all()
+    return store.read(query)
 
 
 def tasks(
@@ -68,8 +65,18 @@ def tasks(
         query = query.where(t.task.c.state == state)
     if bad_only:
         query = query.where(t.task.c.state == "DONE", t.task.c.reason.not_in(("SUCCEEDED", "PRUNED")))
-    with reading(store.engine) as connection:
-        return connection.execute(query).mappings().all()
+    return store.read(query)
+
+
+def results(store: Store, run: str, experiment: str) -> Sequence[RowMapping]:
+    """All tasks of one experiment that have a row, in order, with its name as ``experiment``."""
+    query = (
+        sa.select(t.task, t.experiment.c.name.label("experiment"))
+        .join(t.experiment)
+        .where(t.experiment.c.run_id == run, t.experiment.c.name == experiment)
+        .order_by(t.task.c.number)
+    )
+    return store.read(query)
 
 
 def attempts(
@@ -86,15 +93,13 @@ def attempts(
         query = query.where(t.experiment.c.name == experiment)
     if task is not None:
         query = query.where(t.attempt.c.task == task)
-    with reading(store.engine) as connection:
-        return [(row[0], row[1], row[2]) for row in connection.execute(query)]
+    return [(row["name"], row["task"], row["number"]) for row in store.read(query)]
 
 
 def last_event(store: Store, run: str) -> int:
     """Id of the newest event of a run, 0 if it has none."""
-    query = sa.select(sa.func.max(t.event.c.id)).where(t.event.c.run_id == run)
-    with reading(store.engine) as connection:
-        return connection.execute(query).scalar() or 0
+    query = sa.select(sa.func.max(t.event.c.id).label("last")).where(t.event.c.run_id == run)
+    return store.read(query)[0]["last"] or 0
 
 
 def events(store: Store, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:
@@ -105,5 +110,4 @@ def events(store: Store, run: str, after: int = 0, limit: int = 1000) -> Sequenc
         .order_by(t.event.c.id)
         .limit(limit)
     )
-    with reading(store.engine) as connection:
-        return connection.execute(query).mappings().all()
+    return store.read(query)

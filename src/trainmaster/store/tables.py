@@ -6,7 +6,18 @@ tasks without a row are WAITING, or ended with their experiment's ``rest_reason`
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 metadata = MetaData(
     naming_convention={
@@ -17,52 +28,60 @@ metadata = MetaData(
     }
 )
 
+# A shared server sees more than 2^31 events; SQLite numbers rows by itself only if told INTEGER.
+_Key = BigInteger().with_variant(Integer, "sqlite")
+
 run = Table(
     "run",
     metadata,
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False),
-    Column("recipe", Text, nullable=False, comment="the recipe model as JSON; holds no secret values"),
+    Column("recipe", Text, nullable=False, doc="the recipe model as JSON; holds no secret values"),
     Column("recipe_path", Text, nullable=False),
     Column("provider", Text, nullable=False),
-    Column("code_path", Text, nullable=False, comment="the immutable snapshot its members work on"),
+    Column("code_path", Text, nullable=False, doc="the immutable snapshot its members work on"),
     Column("store_url", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text),
     Column("message", Text, nullable=False, server_default=""),
     Column("created_at", Float, nullable=False),
-    Column("session_at", Float, comment="when the present (or last) control process took over"),
+    Column("session_at", Float, doc="when the present (or last) control process took over"),
     Column("ended_at", Float),
-    Column("earlier_s", Float, nullable=False, server_default="0", comment="driven time before session_at"),
+    Column("earlier_s", Float, nullable=False, server_default="0", doc="driven time before session_at"),
     Column("cost_usd", Float, nullable=False, server_default="0"),
-    Column("stop_wanted", Text, comment="an EndReason: somebody asked for the end of the run"),
+    Column("stop_wanted", Text, doc="an EndReason: somebody asked for the end of the run"),
     Column("lease_owner", Text),
     Column("lease_token", Integer, nullable=False, server_default="0"),
     Column("lease_expires_at", Float),
+    Column("turn", BigInteger, nullable=False, server_default="0", doc="how often it was committed to"),
+    Column(
+        "home", Text, nullable=False, server_default="", doc="directory of the home its processes live in"
+    ),
+    Column("home_id", Text, nullable=False, server_default="", doc="of that home: a path may mean many"),
 )
 Index(None, run.c.created_at)
 
 experiment = Table(
     "experiment",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", _Key, primary_key=True),
     Column("run_id", Text, ForeignKey("run.id"), nullable=False),
     Column("ordinal", Integer, nullable=False),
     Column("name", Text, nullable=False),
     Column("state", Text, nullable=False),
     Column("reason", Text),
     Column("message", Text, nullable=False, server_default=""),
-    Column("tasks_total", Integer, nullable=False),
-    Column("rest_reason", Text, comment="how the tasks without a row ended"),
+    Column("tasks_total", BigInteger, nullable=False),
+    Column("rest_reason", Text, doc="how the tasks without a row ended"),
     UniqueConstraint("run_id", "name"),
 )
 
 task = Table(
     "task",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("experiment_id", Integer, ForeignKey("experiment.id"), nullable=False),
-    Column("number", Integer, nullable=False, comment="0-based, addresses its parameters"),
+    Column("id", _Key, primary_key=True),
+    Column("experiment_id", _Key, ForeignKey("experiment.id"), nullable=False),
+    Column("number", BigInteger, nullable=False, doc="0-based, addresses its parameters"),
     Column("state", Text, nullable=False),
     Column("reason", Text),
     Column("message", Text, nullable=False, server_default=""),
@@ -71,8 +90,9 @@ task = Table(
     Column("retries_used", Integer, nullable=False, server_default="0"),
     Column("free_restarts", Integer, nullable=False, server_default="0"),
     Column("not_before", Float, nullable=False, server_default="0"),
-    Column("end_reason", Text, comment="how the last attempt ended, while it is saved or recovered"),
-    Column("restored", Integer, comment="checkpoint number the present attempt started from"),
+    Column("end_reason", Text, doc="how the last attempt ended, while it is saved or recovered"),
+    Column("parent", BigInteger, doc="task whose last checkpoint the first attempt starts from"),
+    Column("restored", Integer, doc="checkpoint number the present attempt started from"),
     Column("bad_checkpoints", Text, nullable=False, server_default="[]"),
     Column("metrics", Text, nullable=False, server_default="{}"),
     Column("model_uri", Text),
@@ -87,27 +107,27 @@ Index("ix_task_model", task.c.experiment_id, task.c.number, sqlite_where=task.c.
 attempt = Table(
     "attempt",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("experiment_id", Integer, ForeignKey("experiment.id"), nullable=False),
-    Column("task", Integer, nullable=False),
-    Column("number", Integer, nullable=False, comment="1-based"),
+    Column("id", _Key, primary_key=True),
+    Column("experiment_id", _Key, ForeignKey("experiment.id"), nullable=False),
+    Column("task", BigInteger, nullable=False),
+    Column("number", Integer, nullable=False, doc="1-based"),
     Column("reason", Text),
     Column("message", Text, nullable=False, server_default=""),
     Column("opened_at", Float, nullable=False),
     Column("started_at", Float),
     Column("ended_at", Float),
     Column("restored", Integer),
-    Column("members", Text, comment="exit records as JSON"),
+    Column("members", Text, doc="exit records as JSON"),
     UniqueConstraint("experiment_id", "task", "number"),
 )
 
 event = Table(
     "event",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", _Key, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("experiment", Text),
-    Column("task", Integer),
+    Column("task", BigInteger),
     Column("attempt", Integer),
     Column("at", Float, nullable=False),
     Column("kind", Text, nullable=False),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -59,7 +61,8 @@ class LauncherContract:
 
     def test_rank_0_is_essential(self, launcher: Launcher) -> None:
         """A gang of which nobody must succeed would never be done."""
-        assert launcher.is_essential(self.roles(4)[0])
+        gang = self.gang(launcher, 4, 1, spread=False)
+        assert launcher.is_essential(gang, gang.chief)
 
     @pytest.mark.parametrize(("world_size", "per_node", "spread"), _SHAPES)
     def test_environment(
@@ -101,6 +104,20 @@ class LauncherContract:
         assert [launcher.environment(again, member) for member in again.members] == environments
         assert [launcher.defaults(again, member) for member in again.members] == defaults
         assert dict(os.environ) == before
+
+    @pytest.mark.parametrize("script", ["true", "echo 'it''s' \"$HOME\" # fine\ncat <<X\n$(date)\nX"])
+    def test_script(self, launcher: Launcher, script: str) -> None:
+        """Bash can read what the members run, and it does not depend on ports, which are not held yet."""
+        for world_size, spread in ((1, False), (4, False), (4, True)):
+            gang = self.gang(launcher, world_size, 2, spread)
+            bare = Gang(tuple(replace(member, ports=()) for member in gang.members), gang.per_node)
+            for member, without in zip(gang.members, bare.members, strict=True):
+                found = launcher.script(gang, member, script)
+                assert found == launcher.script(bare, without, script)
+                checked = subprocess.run(
+                    ["bash", "-n", "-c", found], capture_output=True, text=True, check=False
+                )
+                assert not checked.stderr, f"{checked.stderr}\n{found}"
 
     @pytest.mark.parametrize("log", ["", "\n", "epoch 1 loss 0.5\n", "\ufffd\x00\x1b[31mred\r\n"])
     def test_explain_is_silent_about_what_it_does_not_know(self, launcher: Launcher, log: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainmaster.control.board import Task
+from trainmaster.control.board import Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.progress import TaskProgress
@@ -23,9 +23,10 @@ _SCANNER = LogMetrics(None)
 class SimulatedProgress(TaskProgress):
     """A running attempt that always has something new to tell."""
 
-    def update(self, now: float) -> None:
+    def update(self, now: float) -> bool:
         """See `TaskProgress.update`."""
         self.metrics, self.changed = {"step": round(now)}, True
+        return True
 
 
 class SimulatedJobs:
@@ -108,9 +109,13 @@ class SimulatedBench:
         self._plan = plan
         self._step = step
 
-    def columns(self, experiment: str, number: int) -> Mapping[str, object]:
+    def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
         """See `Workshop.columns`."""
         return {"parameters": {"lr": number}}
+
+    def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+        """See `Workshop.judge`."""
+        return {}
 
     def request(self, task: Task) -> GangRequest:
         """See `Workshop.request`."""

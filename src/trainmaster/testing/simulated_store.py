@@ -11,16 +11,18 @@ from trainmaster.control.loading import Shape, board_from_rows
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State, may_follow
 from trainmaster.store.changes import Change, ExperimentChange, Progress, RunChange, TaskChange
+from trainmaster.store.events import change_event, json_column
 from trainmaster.store.leases import LEASE_S, Lease
-from trainmaster.store.store import JSON_COLUMNS, change_event, json_column
+from trainmaster.store.task_rows import JSON_COLUMNS
 from trainmaster.testing.simulated_world import ViolationError
 
 Row = dict[str, Any]
 
 _NEW_TASK: Row = {
     "state": State.WAITING, "reason": None, "message": "", "parameters": "{}", "attempt": 0,
-    "retries_used": 0, "free_restarts": 0, "not_before": 0, "end_reason": None, "restored": None,
-    "bad_checkpoints": "[]", "metrics": "{}", "model_uri": None, "started_at": None, "ended_at": None,
+    "retries_used": 0, "free_restarts": 0, "not_before": 0, "end_reason": None, "parent": None,
+    "restored": None, "bad_checkpoints": "[]", "metrics": "{}", "model_uri": None, "started_at": None,
+    "ended_at": None,
 }  # fmt: skip
 
 
@@ -48,7 +50,7 @@ class SimulatedStore:
     ) -> None:
         self.run: Row = {
             "id": run, "state": State.WAITING, "reason": None, "message": "", "stop_wanted": None,
-            "lease_owner": None, "lease_token": 0, "lease_expires_at": 0.0,
+            "lease_owner": None, "lease_token": 0, "lease_expires_at": 0.0, "turn": 0,
         }  # fmt: skip
         self.shapes = shapes
         self.experiments: dict[str, Row] = {
@@ -75,7 +77,7 @@ class SimulatedStore:
             return None
         row["lease_owner"], row["lease_expires_at"] = owner, now + LEASE_S
         row["lease_token"] += 1
-        return Lease(row["id"], row["lease_token"], owner)
+        return Lease(row["id"], row["lease_token"], owner, row["turn"])
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
         """See `Store.renew`."""
@@ -101,11 +103,17 @@ class SimulatedStore:
             raise LeaseLostError("stale")
         self.run["lease_expires_at"] = now + LEASE_S
 
+    def _advance(self, lease: Lease, now: float) -> None:
+        self._check_lease(lease, now)
+        _require(lease.turn == self.run["turn"], f"turn {lease.turn} is over: it is turn {self.run['turn']}")
+        self.run["turn"] += 1
+        lease.turn += 1
+
     # --- transitions -----------------------------------------------------------------------------
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
         """See `Store.commit`. Whatever the rules forbid raises `ViolationError`."""
-        self._check_lease(lease, now)
+        self._advance(lease, now)
         for change in changes:
             match change:
                 case TaskChange():
@@ -123,7 +131,7 @@ class SimulatedStore:
 
     def requeue(self, lease: Lease, now: float) -> int:
         """See `Store.requeue`."""
-        self._check_lease(lease, now)
+        self._advance(lease, now)
         self._event("run", self.run["state"], State.WAITING, reason=self.run["reason"])
         self.run |= {"state": State.WAITING, "reason": None, "message": "", "stop_wanted": None}
         for name, row in self.experiments.items():

@@ -119,7 +119,7 @@ def _check_events(store: SimulatedStore) -> None:
     for event in store.events:
         if event["kind"] == "note":
             continue
-        key = (event["kind"], event.get("experiment"), event.get("task"))
+        key: tuple[object, ...] = (event["kind"], event.get("experiment"), event.get("task"))
         before = states.get(key, State.WAITING)
         if event["before"] is not None and event["before"] is not before:
             raise ViolationError(f"{key}: an event from {event['before']}, but it was {before}")

@@ -68,7 +68,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(policies, st.lists(observations, min_size=1, max_size=30))
 def test_any_observations_lead_only_where_the_table_allows(policy, seens):
     whole = board(experiment())

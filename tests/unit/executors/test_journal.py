@@ -135,7 +135,14 @@ def test_environment_is_not_in_it():
         "essential": True,
         "gpus": 0,
     }
-    request = {"attempt": "a", "directory": "/", "members": [member], "hold": False, "grace_s": 1.0}
+    request = {
+        "attempt": "a",
+        "directory": "/",
+        "members": [member],
+        "hold": False,
+        "share_gpus": False,
+        "grace_s": 1.0,
+    }
     gang = Gang.from_request(request, client)
     gang.phase = RUNNING
     assert "secret" not in repr(gang.records())

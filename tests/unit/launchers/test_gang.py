@@ -47,6 +47,8 @@ def test_threads_are_limited_only_where_several_share_a_machine():
 
 
 def test_plain_parameter_servers_are_not_waited_for():
-    assert PlainLauncher().is_essential("worker")
-    assert not PlainLauncher().is_essential("ps")
-    assert TorchrunLauncher().is_essential("worker")
+    worker, server = Member("worker", 0, "a"), Member("ps", 0, "a")
+    gang = Gang((worker, server))
+    assert PlainLauncher().is_essential(gang, worker)
+    assert not PlainLauncher().is_essential(gang, server)
+    assert TorchrunLauncher().is_essential(gang, server)

@@ -1,19 +1,27 @@
+"""Every test that asks for a store runs on SQLite and on PostgreSQL.
+
+What only one of them can do is marked ``@pytest.mark.parametrize("engine_name", ["sqlite"])``.
+"""
+
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from store_nouns import NOW, new_run
 
-from trainmaster.store import Lease, NewRun, Store
-
-NOW = 1_000_000.0
+from trainmaster.store import Lease, Store
 
 
-def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> NewRun:
-    return NewRun(run, "r", "{}", "/recipe.yaml", "local", "/code", "file:///store", experiments)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine_name(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def url(engine_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A new, empty database."""
+    if engine_name == "postgresql":
+        return request.getfixturevalue("postgres").new_url()
     return f"sqlite:///{tmp_path / 'trainmaster.db'}"
 
 

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from conftest import NOW, new_run
+from store_nouns import NOW, new_run
 
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import RunChange, Store, TaskChange, queries
 from trainmaster.store.database import SCHEMA_REVISION, sqlite_url
+from trainmaster.store.urls import make_engine
 
 
 def stamp(url: str, revision: str) -> None:
-    engine = sa.create_engine(url)
+    engine = make_engine(url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = ?", (revision,))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
     engine.dispose()
 
 
@@ -26,21 +27,11 @@ def test_a_new_database_has_the_newest_schema(store, url):
         assert (
             connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == SCHEMA_REVISION
         )
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        if connection.dialect.name == "sqlite":
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
     again = Store(url)  # opening it once more changes nothing
     assert queries.runs(again) == []
     again.close()
-
-
-def test_the_migrations_end_where_the_tables_are():
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    from trainmaster.store import migrations
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    assert ScriptDirectory.from_config(config).get_heads() == [SCHEMA_REVISION]
 
 
 def test_a_database_of_a_newer_version_is_refused(store, url):
@@ -62,6 +53,7 @@ def test_a_file_that_is_no_database(tmp_path: Path):
         Store(sqlite_url(path))
 
 
+@pytest.mark.parametrize("engine_name", ["sqlite"])
 def test_a_read_only_database_can_be_read_and_refuses_writes(store, lease, url):
     path = url.removeprefix("sqlite:///")
     reader = Store(f"sqlite:///file:{path}?mode=ro&uri=true")
@@ -75,6 +67,7 @@ def test_a_read_only_database_can_be_read_and_refuses_writes(store, lease, url):
     assert store.run_row("r-1")["state"] == "WAITING"
 
 
+@pytest.mark.parametrize("engine_name", ["sqlite"])
 def test_a_full_disk_refuses_a_commit_whole_and_later_ones_work(store, lease):
     with store.engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
@@ -112,11 +105,5 @@ def test_a_database_that_lost_a_table_says_so(store, lease):
         lambda: queries.runs(store),
         lambda: store.want_stop("r-1", EndReason.CANCELLED),
     ):
-        with pytest.raises(StoreError, match="no such table"):
+        with pytest.raises(StoreError, match=r"no such table|does not exist"):
             ask()
-
-
-def test_a_password_is_not_shown():
-    with pytest.raises(StoreError) as caught:
-        Store("sqlite://me:secret@nowhere/none/such.db")
-    assert "secret" not in str(caught.value)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import sqlalchemy as sa
-from conftest import NOW
+from store_nouns import NOW
 
 from trainmaster.store import is_alive, owner_pid, tables, this_process
 from trainmaster.store.leases import LEASE_S, _start_ticks

@@ -6,11 +6,11 @@ import json
 
 import pytest
 import sqlalchemy as sa
-from conftest import NOW
+from store_nouns import NOW, new_run
 
 from trainmaster.control.loading import board_from_rows
 from trainmaster.spec.errors import LeaseLostError
-from trainmaster.store import Lease, NewRun, Store, tables
+from trainmaster.store import Lease, Store, tables
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulation import Simulation
 
@@ -23,8 +23,8 @@ class Twins(SimulatedStore):
     def __init__(self, run, shapes, totals, retries):
         super().__init__(run, shapes, totals, retries)
         self.leases: dict[int, Lease] = {}
-        order = [(name, totals[name]) for name in shapes]
-        self.leases[1] = self.real.create_run(NewRun(run, "r", "{}", "", "local", "", "", order), NOW)
+        experiments = [(name, totals[name]) for name in shapes]
+        self.leases[1] = self.real.create_run(new_run(run, experiments), NOW)
 
     def acquire(self, owner, now, *, dead):
         lease = super().acquire(owner, now, dead=dead)

@@ -1,0 +1,85 @@
+"""`MpiLauncher`: the first member runs the user's script under ``mpirun``, once per member."""
+
+from __future__ import annotations
+
+import shlex
+
+from trainmaster.launchers._known_failures import advice, not_installed
+from trainmaster.launchers.base import Gang, Launcher, Member
+
+# Each rank has its own index, and keeps its metrics out of rank 0's way.
+_RANK = """\
+export TRAINMASTER_INDEX="$OMPI_COMM_WORLD_RANK"
+if [ "$OMPI_COMM_WORLD_RANK" != 0 ]; then export TRAINMASTER_METRICS+=".rank-$OMPI_COMM_WORLD_RANK"; fi
+"""
+_KNOWN_FAILURES = (
+    (
+        "mpirun: command not found",
+        "Open MPI is not installed on this machine: `apt install openmpi-bin`.",
+    ),
+    not_installed("mpi4py", "mpi4py"),
+    (
+        "mpirun was unable to launch the specified application",
+        "The command was not found on one of the gang's machines; every node needs what `setup` does not bring.",
+    ),
+    (
+        "ORTE was unable to reliably start one or more daemons",
+        "mpirun could not reach another machine of the gang with ssh.",
+    ),
+    (
+        "MPI_ABORT was invoked",
+        "The program called MPI_Abort; what it wrote before that shows why.",
+    ),
+    (
+        "exited on signal",
+        "A rank was killed by a signal, and mpirun ended the others; the lines above name the rank.",
+    ),
+)
+
+
+class MpiLauncher(Launcher):
+    """The first member is ``mpirun``; the others lend it their slots and end at once.
+
+    So a gang of n workers is an unchanged MPI program of n ranks, with as many on each machine as
+    the gang has members there. All ranks write into the first member's log, and share its output
+    directory. An exit code of a rank becomes mpirun's, and with it the member's.
+
+    >>> gang = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.1")))
+    >>> print(MpiLauncher().script(gang, gang.chief, "./train").splitlines()[0])
+    exec mpirun -np 2 --host 10.0.0.1:2 bash -euo pipefail -c 'export TRAINMASTER_INDEX="$OMPI_COMM_WORLD_RANK"
+    """
+
+    name = "mpi"
+
+    def is_essential(self, gang: Gang, member: Member) -> bool:
+        """The one that runs ``mpirun``."""
+        return member == gang.chief
+
+    def script(self, gang: Gang, member: Member, script: str) -> str:
+        """``mpirun`` of the script for the first member."""
+        if member != gang.chief:
+            return f"echo {shlex.quote(f'{member.name} lends its slot to mpirun; see the log of {gang.chief.name}')}"
+        hosts = ",".join(f"{host}:{sum(m.host == host for m in gang.members)}" for host in gang.hosts)
+        inner = shlex.quote(f"{_RANK}{script}")
+        return f"exec mpirun -np {gang.world_size} --host {shlex.quote(hosts)} bash -euo pipefail -c {inner} mpi"
+
+    def environment(self, gang: Gang, member: Member) -> dict[str, str]:
+        """Nothing: mpirun tells the ranks who they are."""
+        return {}
+
+    def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
+        """How mpirun lives with others on a machine; each can be set in the recipe's ``env``."""
+        return {
+            # It refuses root otherwise; which user runs is not its business but the node's.
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            # Each mpirun would bind its ranks to the same first cores, whatever else runs there.
+            "OMPI_MCA_hwloc_base_binding_policy": "none",
+            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            # Between SIGTERM and SIGKILL for the other ranks when one fails: 1 s is too short to save anything.
+            "OMPI_MCA_odls_base_sigkill_timeout": "10",
+        }
+
+    def explain(self, log_tail: str) -> str:
+        """Names the fix for what mpirun is known to say."""
+        return advice(_KNOWN_FAILURES, log_tail)

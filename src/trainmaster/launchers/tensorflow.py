@@ -1,0 +1,86 @@
+"""`TensorFlowLauncher`: ``TF_CONFIG``, for parameter servers and for mirrored workers."""
+
+from __future__ import annotations
+
+import json
+
+from trainmaster.launchers._known_failures import PEER_ENDED, advice, not_installed
+from trainmaster.launchers.base import Gang, Launcher, Member
+
+_KNOWN_FAILURES = (
+    not_installed("tensorflow", "tensorflow"),
+    not_installed("tf_keras", "tf_keras"),
+    (
+        "Keras cannot be imported. Check that it is installed",
+        "TF_USE_LEGACY_KERAS is set, and Keras 2 is not installed: add `setup: pip install tf_keras`.",
+    ),
+    (
+        "tensorflow.python.distribute.values.PerReplica'>) to a Tensor",
+        "Keras 3 cannot `fit` under MultiWorkerMirroredStrategy: use Keras 2 "
+        "(`setup: pip install tf_keras` and `env: {TF_USE_LEGACY_KERAS: 1}`), or a training loop of your own "
+        "with strategy.run().",
+    ),
+    (
+        "Could not start gRPC server",
+        "The port of this member is taken: use TF_CONFIG as it is given, and make one server per process.",
+    ),
+    (
+        "ParameterServerStrategy must be initialized with a `ClusterResolver`",
+        "Give the strategy the cluster: "
+        "ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver()).",
+    ),
+    (
+        "Collective ops must be configured at program startup",
+        "Make MultiWorkerMirroredStrategy before anything else of TensorFlow.",
+    ),
+    ("Collective ops is aborted by", PEER_ENDED),
+    ("UnavailableError", PEER_ENDED),
+    ("heartbeat timeout", PEER_ENDED),
+)
+
+
+class TensorFlowLauncher(Launcher):
+    """``TF_CONFIG`` with the cluster and the member's own task.
+
+    With parameter servers, only the ``chief`` ends by itself: ``ps`` and ``worker`` run
+    ``tf.distribute.Server(...).join()`` until they are stopped. Without (mirrored workers) every
+    worker trains, and worker 0 is TensorFlow's chief by convention.
+
+    >>> gang = Gang((Member("chief", 0, "10.0.0.1", (2222,)), Member("ps", 0, "10.0.0.2", (2222,)),
+    ...              Member("worker", 0, "10.0.0.3", (2222,))))
+    >>> print(TensorFlowLauncher().environment(gang, gang.members[1])["TF_CONFIG"])  # doctest: +NORMALIZE_WHITESPACE
+    {"cluster": {"chief": ["10.0.0.1:2222"], "ps": ["10.0.0.2:2222"], "worker": ["10.0.0.3:2222"]},
+     "task": {"type": "ps", "index": 0}}
+    >>> [TensorFlowLauncher().is_essential(gang, member) for member in gang.members]
+    [True, False, False]
+    """
+
+    name = "tensorflow"
+
+    def ports_per_member(self, role: str) -> int:
+        """One: every member has a gRPC server."""
+        return 1
+
+    def is_essential(self, gang: Gang, member: Member) -> bool:
+        """The chief where there is one, else every worker."""
+        if any(other.role == "chief" for other in gang.members):
+            return member.role == "chief"
+        return member.role != "ps"
+
+    def environment(self, gang: Gang, member: Member) -> dict[str, str]:
+        """``TF_CONFIG``."""
+        cluster: dict[str, list[str]] = {}
+        for other in gang.members:
+            if not other.ports:
+                raise ValueError(f"{other.name} needs a port: its gRPC server listens there")
+            cluster.setdefault(other.role, []).append(f"{other.host}:{other.ports[0]}")
+        task = {"type": member.role, "index": member.index}
+        return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+    def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
+        """As TensorFlow's guide says: a call to a lost peer fails at once instead of waiting for it."""
+        return {"GRPC_FAIL_FAST": "use_caller"}
+
+    def explain(self, log_tail: str) -> str:
+        """Names the fix for what TensorFlow and Keras are known to say."""
+        return advice(_KNOWN_FAILURES, log_tail)

@@ -1,0 +1,128 @@
+"""`Patience`: how long a database may be away before somebody gives up.
+
+A server that restarts, a cut connection, a full disk or a lock held by another process are over
+after a while. What drives a run waits for that, backing off, instead of ending: the members of
+the run are at work all the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 2.0
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_SQLSTATE_CLASSES = frozenset(
+    {
+        "08",  # the connection
+        "40",  # deadlock, serialization failure
+        "53",  # disk full, out of memory, too many connections
+    }
+)
+_SQLSTATES = frozenset(
+    {
+        "25006",  # a standby that is not promoted yet
+        "25P03",  # it ended our session: a transaction was idle for too long
+        "55P03",  # lock timeout
+        "57014",  # somebody cancelled the statement
+        "57P01", "57P02", "57P03", "57P05",  # shutting down, crashed, starting up, idle for too long
+        "58030",  # I/O error
+    }
+)  # fmt: skip
+
+# https://www.sqlite.org/rescode.html; extended codes keep the primary one in their low byte.
+_SQLITE_CODES = frozenset({5, 6, 7, 10, 13, 14, 15})  # BUSY LOCKED NOMEM IOERR FULL CANTOPEN PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One of several tries at the same transaction.
+
+    Attributes:
+        again: an earlier try failed, and nobody knows whether it was committed.
+        waited_s: since the first try began.
+    """
+
+    again: bool = False
+    waited_s: float = 0.0
+
+
+class Patience:
+    """A budget of seconds for each transaction, spent in growing waits.
+
+    Args:
+        seconds: how long one transaction is tried; 0 for once.
+        clock: monotonic seconds.
+        sleep: waits.
+
+    Attributes:
+        tell: called once per trouble with one line for the user.
+        hurried: asked before every wait; True ends the patience.
+    """
+
+    def __init__(
+        self,
+        seconds: float = 0.0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.seconds = seconds
+        self.tell: Callable[[str], None] | None = None
+        self.hurried: Callable[[], bool] | None = None
+        self._clock = clock
+        self._sleep = sleep
+
+    def begin(self) -> Wait:
+        """Begin a transaction."""
+        return Wait(self, self._clock, self._sleep)
+
+
+class Wait:
+    """The waits of one transaction; see `Patience.begin`."""
+
+    def __init__(
+        self, patience: Patience, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._patience = patience
+        self._clock = clock
+        self._sleep = sleep
+        self._began_at = clock()
+        self._next_s = FIRST_WAIT_S
+        self._told = False
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since it began."""
+        return self._clock() - self._began_at
+
+    def once_more(self, trouble: str) -> Try | None:
+        """Wait a while; None if the patience is over."""
+        patience = self._patience
+        left_s = patience.seconds - self.spent_s
+        if left_s <= 0 or (patience.hurried is not None and patience.hurried()):
+            return None
+        if patience.tell is not None and not self._told and self._next_s > FIRST_WAIT_S:
+            self._told = True  # a reconnect that works at once is not worth a line
+            patience.tell(f"the database is away ({trouble}); trying again for {left_s:.0f} s")
+        self._sleep(min(self._next_s, left_s))
+        self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
+        return Try(again=True, waited_s=self.spent_s)
+
+
+def is_transient(error: sa.exc.DBAPIError) -> bool:
+    """True if the same transaction may well succeed a little later."""
+    if error.connection_invalidated:
+        return True
+    state = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state[:2] in _SQLSTATE_CLASSES or state in _SQLSTATES
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in _SQLITE_CODES
+    return isinstance(error, sa.exc.OperationalError)  # a refused connection has no code of its own

@@ -1,0 +1,210 @@
+"""Rows of runs: their beginning, and who may drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.spec.errors import LeaseLostError, NotFoundError
+from trainmaster.spec.states import State
+from trainmaster.store import tables as t
+from trainmaster.store.events import event_row, insert_events
+from trainmaster.store.leases import LEASE_S, Lease, is_alive
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What is known of a run when it is accepted.
+
+    Attributes:
+        id: such as ``digits-7f3a``.
+        name: of the recipe.
+        recipe: the recipe model as JSON.
+        recipe_path: where it was read.
+        provider: name.
+        code_path: the snapshot its members work on.
+        store_url: where its models and checkpoints go.
+        experiments: name and number of tasks, in the recipe's order.
+        home: directory of the home its processes will live in.
+        home_id: identity of that home.
+    """
+
+    id: str
+    name: str
+    recipe: str
+    recipe_path: str
+    provider: str
+    code_path: str
+    store_url: str
+    experiments: Sequence[tuple[str, int]]
+    home: str = ""
+    home_id: str = ""
+
+
+def insert_run(connection: Connection, new: NewRun, owner: str, now: float) -> None:
+    """Write a new run, its experiments and its first event; ``owner`` holds the lease with token 1."""
+    connection.execute(
+        t.run.insert().values(
+            id=new.id,
+            name=new.name,
+            recipe=new.recipe,
+            recipe_path=new.recipe_path,
+            provider=new.provider,
+            code_path=new.code_path,
+            store_url=new.store_url,
+            home=new.home,
+            home_id=new.home_id,
+            state=State.WAITING,
+            created_at=now,
+            session_at=now,
+            lease_owner=owner,
+            lease_token=1,
+            lease_expires_at=now + LEASE_S,
+        )
+    )
+    connection.execute(
+        t.experiment.insert(),
+        [
+            {"run_id": new.id, "ordinal": ordinal, "name": name, "state": State.WAITING, "tasks_total": total}
+            for ordinal, (name, total) in enumerate(new.experiments)
+        ],
+    )
+    insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])
+
+
+def was_inserted(connection: Connection, new: NewRun, owner: str, now: float) -> bool:
+    """True if this very call of `insert_run` was committed already."""
+    mine = sa.select(t.run.c.id).where(
+        t.run.c.id == new.id, t.run.c.lease_owner == owner, t.run.c.created_at == now
+    )
+    return connection.execute(mine).first() is not None
+
+
+def run_row(connection: Connection, run: str) -> RowMapping:
+    """The row of a run.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    row = connection.execute(RUN_ROW, {"run": run}).mappings().first()
+    return existing(row, run)
+
+
+def existing(row: RowMapping | None, run: str) -> RowMapping:
+    """The row itself.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    if row is None:
+        raise NotFoundError(f"there is no run {run!r}", "`trainmaster status` lists the runs.")
+    return row
+
+
+def take_lease(connection: Connection, run: str, owner: str, now: float) -> Lease | None:
+    """Take the lease of a run; None if a living process holds it.
+
+    Compare and swap: what was seen of the lease must still be so when it is written. On PostgreSQL
+    two processes may see the same lease, and the holder may renew it between a look and a write.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    while True:
+        row = run_row(connection, run)
+        if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], now):
+            return None
+        token = int(row["lease_token"]) + 1
+        taken = connection.execute(
+            t.run.update()
+            .where(
+                t.run.c.id == run,
+                t.run.c.lease_token == row["lease_token"],
+                t.run.c.turn == row["turn"],
+                t.run.c.lease_owner.is_not_distinct_from(row["lease_owner"]),
+                t.run.c.lease_expires_at.is_not_distinct_from(row["lease_expires_at"]),
+            )
+            .values(
+                lease_owner=owner,
+                lease_token=token,
+                lease_expires_at=now + LEASE_S,
+                earlier_s=row["earlier_s"] + _last_session_s(row, now),
+                session_at=now,
+                ended_at=None,
+            )
+        )
+        if taken.rowcount == 1:
+            return Lease(run, token, owner, row["turn"])
+
+
+def advance(connection: Connection, lease: Lease, expires_at: float, *, again: bool) -> bool:
+    """Begin the next turn of a run, proving and renewing the lease.
+
+    Args:
+        connection: in a transaction that ends the turn.
+        lease: of whom writes.
+        expires_at: Unix seconds.
+        again: this is tried once more, since nobody knows what became of the first time.
+
+    Returns:
+        False if that first time was committed: nothing is left to be written.
+
+    Raises:
+        LeaseLostError: the lease is stale.
+    """
+    parameters = {"run": lease.run, "token": lease.token, "expires": expires_at}
+    if connection.execute(_ADVANCE, {**parameters, "expected": lease.turn}).rowcount == 1:
+        return True
+    if again and connection.execute(_RENEW_AT, {**parameters, "expected": lease.turn + 1}).rowcount == 1:
+        return False
+    raise lost(lease)
+
+
+def renew_lease(connection: Connection, lease: Lease, expires_at: float) -> None:
+    """Extend a lease.
+
+    Raises:
+        LeaseLostError: it is stale.
+    """
+    parameters = {"run": lease.run, "token": lease.token, "expires": expires_at}
+    if connection.execute(_RENEW, parameters).rowcount != 1:
+        raise lost(lease)
+
+
+def lost(lease: Lease) -> LeaseLostError:
+    """What to tell a driver whose lease is stale."""
+    return LeaseLostError(
+        f"another process drives {lease.run} now; this one changes nothing any more",
+        f"Watch it with `trainmaster status {lease.run}` or `trainmaster logs -f {lease.run}`.",
+    )
+
+
+def _last_session_s(row: RowMapping, now: float) -> float:
+    """How long the run was driven by the one before."""
+    seen_at = row["lease_expires_at"] or now
+    if row["lease_owner"] is not None:  # not given up in order: its last sign of life was earlier
+        seen_at -= LEASE_S
+    session_at = row["session_at"] or now
+    driven_s = (row["ended_at"] or seen_at) - session_at
+    return float(max(0.0, min(driven_s, now - session_at)))
+
+
+#: The row of the run named by the parameter ``run``.
+RUN_ROW: sa.Select[Any] = sa.select(t.run).where(t.run.c.id == sa.bindparam("run"))
+#: Why somebody wants the end of the run named by the parameter ``run``.
+STOP_WANTED: sa.Select[Any] = sa.select(t.run.c.stop_wanted).where(t.run.c.id == sa.bindparam("run"))
+_RENEW = (
+    t.run.update()
+    .where(
+        t.run.c.id == sa.bindparam("run"),
+        t.run.c.lease_token == sa.bindparam("token"),
+        t.run.c.lease_owner.is_not(None),
+    )
+    .values(lease_expires_at=sa.bindparam("expires"))
+)
+_RENEW_AT = _RENEW.where(t.run.c.turn == sa.bindparam("expected"))
+_ADVANCE = _RENEW_AT.values(turn=t.run.c.turn + 1)

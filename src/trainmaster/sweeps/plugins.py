@@ -1,0 +1,114 @@
+"""Samplers and pruners by name: built in first, then installed plug-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from trainmaster.spec import Experiment, Search
+from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.node import nearest
+from trainmaster.sweeps.pruner import Pruner
+from trainmaster.sweeps.sampler import Sampler
+from trainmaster.sweeps.space import SearchSpace
+from trainmaster.sweeps.trial import Goal
+
+#: ``name -> module:class``: a sampler's module is loaded when somebody wants it.
+_SAMPLERS: Final = {
+    "grid": "trainmaster.sweeps.fixed:GridSampler",
+    "random": "trainmaster.sweeps.fixed:RandomSampler",
+    "tpe": "trainmaster.sweeps.tpe:TpeSampler",
+    "cmaes": "trainmaster.sweeps.cma_es:CmaesSampler",
+    "qmc": "trainmaster.sweeps.qmc:QmcSampler",
+    "pbt": "trainmaster.sweeps.pbt:PbtSampler",
+}
+_PRUNERS: Final = {
+    "asha": "trainmaster.sweeps.halving:AshaPruner",
+    "hyperband": "trainmaster.sweeps.halving:HyperbandPruner",
+    "median": "trainmaster.sweeps.median:MedianPruner",
+}
+#: Writing it is the same as writing nothing.
+NO_PRUNER: Final = "none"
+
+
+def sampler_class(name: str) -> type[Sampler]:
+    """The sampler of a name.
+
+    Raises:
+        UsageError: nobody knows it; the message lists those that are known.
+        MissingPartError: it is installed but cannot be loaded.
+    """
+    found: type[Sampler] = _load(name, "sampler", _SAMPLERS)
+    return found
+
+
+def pruner_class(name: str) -> type[Pruner] | None:
+    """The pruner of a name; None for ``none``. Raises as `sampler_class` does."""
+    if name == NO_PRUNER:
+        return None
+    found: type[Pruner] = _load(name, "pruner", _PRUNERS, NO_PRUNER)
+    return found
+
+
+def make_sampler(experiment: Experiment, seed: int) -> Sampler:
+    """The sampler of a searching experiment.
+
+    Args:
+        experiment: with a ``search``.
+        seed: the recipe's.
+
+    Raises:
+        UsageError: an unknown name or option, or a space that this sampler cannot search.
+        MissingPartError: a library that it needs is not installed.
+    """
+    search = _search(experiment)
+    _check_options(search)
+    space = SearchSpace(experiment.parameters, len(experiment.tasks(seed)), seed)
+    return sampler_class(search.sampler)(space, Goal(search.goal), search.all_options)
+
+
+def make_pruner(search: Search) -> Pruner | None:
+    """The pruner of a search, if it has one. Raises as `make_sampler` does."""
+    kind = None if search.pruner is None else pruner_class(search.pruner)
+    return None if kind is None else kind(Goal(search.goal), search.all_options)
+
+
+def _search(experiment: Experiment) -> Search:
+    if experiment.search is None:
+        raise ValueError(f"{experiment.name} does not search")
+    return experiment.search
+
+
+def _check_options(search: Search) -> None:
+    pruner = None if search.pruner is None else pruner_class(search.pruner)
+    known = [*sampler_class(search.sampler).option_names, *(pruner.option_names if pruner else ())]
+    for name in search.all_options:
+        if name not in known:
+            near = nearest(name, known)
+            right = f"did you mean {near!r}?" if near else f"known are {', '.join(known) or 'none'}."
+            who = search.sampler if pruner is None else f"{search.sampler} and {search.pruner}"
+            raise UsageError(f"search option {name!r} means nothing to {who}", right)
+
+
+def _load(name: str, what: str, built_in: Mapping[str, str], *more: str) -> Any:  # noqa: ANN401 - a class
+    if name in built_in:
+        module, _, attribute = built_in[name].partition(":")
+        from importlib import import_module
+
+        return getattr(import_module(module), attribute)
+    from importlib.metadata import entry_points  # reads every installed package: only if needed
+
+    plugins = {point.name: point for point in entry_points(group=f"trainmaster.{what}s")}
+    if name in plugins:
+        load: Callable[[], Any] = plugins[name].load
+        try:
+            return load()
+        except Exception as error:  # a plug-in may raise anything while it loads
+            raise MissingPartError(
+                f"the {what} {name!r} ({plugins[name].value}) is installed but cannot be loaded: {error}",
+                "Install what it needs, or remove it.",
+            ) from error
+    known = sorted({*built_in, *more, *plugins})
+    near = nearest(name, known)
+    hint = f"Did you mean {near!r}? " if near else ""
+    raise UsageError(f"there is no {what} {name!r}", f"{hint}Known are {', '.join(known)}.")

@@ -1,0 +1,27 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
+
+from trainmaster.testing.private_postgres import (  # noqa: E402
+    NOT_DURABLE,
+    NoPostgresError,
+    PrivatePostgres,
+)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PrivatePostgres]:
+    """One PostgreSQL server of our own; ask it for a `new_url`."""
+    pytest.importorskip("psycopg", reason="the driver psycopg is not installed")
+    try:
+        server = PrivatePostgres(NOT_DURABLE)
+    except NoPostgresError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server

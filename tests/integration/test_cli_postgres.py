@@ -1,0 +1,191 @@
+"""PostgreSQL under the command line: several homes on one database, and a database that goes away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+
+from trainmaster.testing.private_postgres import NOT_DURABLE, PrivatePostgres
+
+#: Each task leaves a mark at its start and its end: who reads them knows exactly what ran.
+MARKED = (
+    "echo $TRAINMASTER_TASK >> $NOTES/$MARKS.begun; sleep 0.2; echo $TRAINMASTER_TASK >> $NOTES/$MARKS.ended"
+)
+
+
+def marked(user, tasks, name="job"):
+    recipe = {"name": name, "experiments": {"main": {
+        "command": MARKED, "env": {"MARKS": name}, "parameters": {"n": {"range": f"1-{tasks}", "step": 1}},
+    }}}  # fmt: skip
+    return user.recipe(recipe, f"{name}.yaml")
+
+
+def each_once(user, tasks, name="job"):
+    """Every task has begun once and ended once."""
+    expected = sorted(map(str, range(tasks)))
+    assert sorted(user.marks(f"{name}.begun")) == expected
+    assert sorted(user.marks(f"{name}.ended")) == expected
+
+
+@pytest.fixture
+def users(tm, postgres, tmp_path):
+    """Two users with homes of their own and one database."""
+    (tmp_path / "other").mkdir()
+    other = type(tm)(tmp_path / "other")
+    tm.env["TRAINMASTER_DATABASE"] = other.env["TRAINMASTER_DATABASE"] = postgres.new_url()
+    other.notes, other.env["NOTES"] = tm.notes, tm.env["NOTES"]
+    yield tm, other
+    other.clean_up()
+
+
+@pytest.fixture
+def user(users):
+    return users[0]
+
+
+def test_a_run_is_in_the_database_and_not_in_the_home(user):
+    summary = user.run(user.task("echo x > $TRAINMASTER_OUTPUT_DIR/x"))
+    assert summary["reason"] == "SUCCEEDED"
+    assert [row["run"] for row in user.runs()] == [summary["run"]]
+    assert not (user.home / "trainmaster.db").exists()
+    assert "postgresql" in user.call("doctor").err + user.call("doctor").out
+
+
+def test_two_homes_run_at_once(users):
+    calls = [
+        user.start("run", marked(user, 10, name), "--json") for user, name in zip(users, "ab", strict=True)
+    ]
+    for user, name, call in zip(users, "ab", calls, strict=True):
+        assert user.summary(call.wait(0))["experiments"]["main"]["tasks"]["succeeded"] == 10
+        each_once(user, 10, name)
+    assert len(users[0].runs()) == len(users[1].runs()) == 2
+
+
+def test_many_want_the_run_of_one_that_was_killed(users):
+    """The home that it was started in is asked, whoever takes it: its tasks are still running there."""
+    user, other = users
+    call = user.start("run", marked(user, 8), "--json")
+    run = call.run_id()
+    user.until_marks("job.begun")
+    call.kill()
+    calls = [who.start("resume", run, "--json") for who in (user, other, other, user)]
+    for who, call in zip((user, other, other, user), calls, strict=True):
+        assert who.summary(call.wait(0))["run"] == run
+    each_once(user, 8)
+    assert other.logs(run) == user.logs(run)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_two_runs_and_controllers_that_are_killed_at_random(users, seed):
+    chance = random.Random(seed)
+    calls = [
+        user.start("run", marked(user, 15, name), "--json") for user, name in zip(users, "ab", strict=True)
+    ]
+    runs = [call.run_id() for call in calls]
+    for _ in range(6):
+        time.sleep(chance.uniform(0.05, 0.5))
+        chance.choice(calls).kill()
+        calls.append(chance.choice(users).start("resume", chance.choice(runs), "--json"))
+        calls = [call for call in calls if not call.over] or calls[-1:]
+    for call in calls:
+        call.process.wait(60)
+    for user, name, run in zip(users, "ab", runs, strict=True):
+        summary = user.resume(run)
+        assert summary["experiments"]["main"]["tasks"]["succeeded"] == 15
+        each_once(user, 15, name)
+
+
+def test_a_home_that_is_not_here_is_not_replaced_by_another(users):
+    user, other = users
+    call = user.start("run", marked(user, 4), "--json")
+    run = call.run_id()
+    user.until_marks("job.begun")
+    call.kill()
+    elsewhere = user.home.with_name("elsewhere")
+    user.home.rename(elsewhere)
+    try:
+        assert "was started in another home" in other.call("resume", run, code=2).err
+        assert "was started in another home" in other.call("logs", run, code=2).err
+    finally:
+        elsewhere.rename(user.home)
+    assert other.resume(run)["reason"] == "SUCCEEDED"
+    each_once(user, 4)
+
+
+@pytest.mark.parametrize("how", ["cut", "restart", "crash"])
+def test_a_server_that_goes_away_in_mid_run(user, postgres, how):
+    call = user.start("run", marked(user, 12), "--json")
+    for count in (1, 4, 7):
+        user.until_marks("job.ended", count)
+        if how == "cut":
+            postgres.cut_connections()
+        else:
+            postgres.restart(signal.SIGINT if how == "restart" else signal.SIGQUIT)
+    summary = user.summary(call.wait(0))
+    assert summary["experiments"]["main"]["tasks"]["succeeded"] == 12
+    each_once(user, 12)
+
+
+def test_a_server_that_stays_away(user, postgres):
+    env = {**user.env, "TRAINMASTER_DATABASE_PATIENCE": "1s"}
+    call = user.start("run", marked(user, 12), env=env)
+    run = call.run_id()
+    user.until_marks("job.ended")
+    postgres.stop()
+    try:
+        error = call.wait(1).err
+    finally:
+        postgres.start()
+    assert "the database is away (" in error
+    assert "for 1 s" in error
+    assert "`trainmaster resume RUN` goes on" in error
+    assert user.resume(run)["reason"] == "SUCCEEDED"
+    each_once(user, 12)
+
+
+def test_a_patience_that_is_no_duration(user):
+    result = user.call("status", env={**user.env, "TRAINMASTER_DATABASE_PATIENCE": "long"}, code=2)
+    assert "TRAINMASTER_DATABASE_PATIENCE" in result.err
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system that PostgreSQL fits on, and not much more."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=96m,mode=777", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory.stat().st_uid == 0 and not directory.stat().st_mode & 0o001:
+            directory.chmod(directory.stat().st_mode | 0o011)  # PostgreSQL is not root
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_server_whose_disk_is_full_for_a_while(tm, postgres, small_disk):
+    with PrivatePostgres({**NOT_DURABLE, "max_wal_size": "4MB", "min_wal_size": "2MB"}, small_disk) as server:
+        tm.env["TRAINMASTER_DATABASE"] = server.new_url()
+        # Each start leaves 100 kB in the database, so that it must grow.
+        recipe = tm.recipe({"name": "job", "experiments": {"main": {
+            "command": MARKED + "; python -c 'print(\"x\" * 100_000)' >&2; exit 3",
+            "env": {"MARKS": "job"}, "parameters": {"n": {"range": "1-12", "step": 1}},
+        }}})  # fmt: skip
+        call = tm.start("run", recipe, "--json")
+        tm.until_marks("job.ended", 2)
+        filler = small_disk / "filler"
+        with filler.open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        tm.until(lambda: "No space left" in call.err or "disk" in call.err or call.over, "trouble")
+        filler.unlink()
+        summary = tm.summary(call.wait(1))
+        assert summary["experiments"]["main"]["tasks"]["failed"] == 12
+        each_once(tm, 12)
