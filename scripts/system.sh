@@ -3,6 +3,10 @@
 set -eu
 packages="procps git"
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
+# Any PostgreSQL will do, wherever it comes from.
+if ! { command -v postgres && command -v initdb; } >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
+  packages="$packages postgresql"
+fi
 missing=""
 for package in $packages; do
   dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $package"

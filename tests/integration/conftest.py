@@ -242,7 +242,7 @@ class Trainmaster:
         assert (found["state"] == "DONE") == (found["reason"] is not None), found
         for experiment in found["experiments"].values():
             assert (
-                {"state", "reason", "tasks"} <= experiment.keys() <= {"state", "reason", "tasks"} | optional
+                {"state", "reason", "tasks"} <= experiment.keys() <= {"state", "reason", "tasks", "best"} | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks

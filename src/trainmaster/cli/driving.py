@@ -10,7 +10,7 @@ import sys
 import time
 from types import FrameType
 
-from trainmaster.cli.output import duration, metrics_text, print_json, say, say_error
+from trainmaster.cli.output import best_text, duration, metrics_text, print_json, say, say_error
 from trainmaster.control.controller import Controller
 from trainmaster.server import Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
@@ -86,6 +86,8 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
                 f"{name}: {experiment['reason']}"
                 + (f": {experiment['message']}" if "message" in experiment else "")
             )
+        if experiment.get("best"):
+            say(best_text(name, experiment["best"]))
     for model in summary["models"][:SHOWN_MODELS]:
         say(f"model {model['experiment']}/{model['task']}  {metrics_text(model['metrics'])}  {model['uri']}")
     if len(summary["models"]) > SHOWN_MODELS:

@@ -59,6 +59,12 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def best_text(experiment: str, best: dict[str, Any], metric: str = "") -> str:
+    """The best task of a search on one line."""
+    values = " ".join(f"{name}={number(value)}" for name, value in best["parameters"].items())
+    return f"best {experiment}/{best['task']}  {metric or 'value'}={number(best['value'])}  {values}"
+
+
 def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:
     """Metrics on one line, ``step`` first."""
     ordered = sorted(metrics.items(), key=lambda item: item[0] != "step")

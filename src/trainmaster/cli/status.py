@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
@@ -12,6 +13,10 @@ _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "
 
 def status(
     run: Annotated[Optional[str], typer.Argument(help="Id of a run, its beginning, or `latest`.")] = None,  # noqa: UP045
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation
+        typer.Option(help="Draw the searches of a run: curves, parameters, importance (.svg, .png, .pdf)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
@@ -20,12 +25,26 @@ def status(
     from trainmaster.server import Service
 
     service = Service(Home.from_environment())
+    if plot is not None:
+        _plot(service, run, plot)
     if run is None:
         listed = service.runs()
         print_json(listed) if as_json else _show_runs(listed["runs"])
         return
     summary = service.status(service.resolve(run))
     print_json(summary) if as_json else _show_run(service, summary)
+
+
+def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - imported late, for speed
+    from trainmaster.cli.output import say
+    from trainmaster.cli.plotting import draw_searches
+    from trainmaster.spec.errors import UsageError
+
+    if run is None:
+        raise UsageError("--plot needs a run", "Write `trainmaster status RUN --plot FILE`.")
+    found = service.resolve(run)
+    draw_searches(found, service.search_results(found), file)
+    say(f"drawn: {file}")
 
 
 def _show_runs(runs: list[dict[str, Any]]) -> None:
@@ -52,7 +71,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
 
 
 def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed
-    from trainmaster.cli.output import duration, metrics_text, say, table
+    from trainmaster.cli.output import best_text, duration, metrics_text, say, table
     from trainmaster.store import queries
 
     run = summary["run"]
@@ -66,6 +85,9 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         )
         rows.append([name, _state(experiment), f"{experiment['tasks']['total']} tasks: {counters}"])
     say(table(["experiment", "state", ""], rows))
+    for name, experiment in summary["experiments"].items():
+        if experiment.get("best"):
+            say(f"  {best_text(name, experiment['best'])}")
     for row in queries.tasks(service.store, run, state="RUNNING", limit=10):
         import json
 

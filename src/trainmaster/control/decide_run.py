@@ -111,4 +111,5 @@ def _message(experiment: Experiment, reason: EndReason) -> str:
     if experiment.total == 1:
         return bad.message
     count = experiment.total - experiment.ended[EndReason.SUCCEEDED] - experiment.ended[EndReason.PRUNED]
-    return f"{count} of {experiment.total} tasks did not succeed, the first is task {bad.task}: {bad.message}"
+    why = f": {bad.message}" if bad.message else ""  # not known of one that ended under an earlier controller
+    return f"{count} of {experiment.total} tasks did not succeed, the first is task {bad.task}{why}"

@@ -100,19 +100,19 @@ class Seen:
         gang: the executor's status.
         jobs: background work begun by this control process, by kind.
         wanted: the task must end for this reason (cancel, budget, pruning, a skipped experiment).
-        why: what to tell the user about ``wanted``, one line.
         hurry: the user does not want to wait for the grace time.
         launched: LAUNCH was performed; its effect will be seen soon.
         last_checkpoint_at: Unix seconds of the last CHECKPOINT begun, or the start.
+        why: what to tell the user about ``wanted``, one line.
     """
 
     gang: GangStatus
     jobs: Mapping[EffectKind, Job]
     wanted: EndReason | None = None
-    why: str = ""
     hurry: bool = False
     launched: bool = False
     last_checkpoint_at: float = 0.0
+    why: str = ""
 
 
 Step = TaskChange | Progress | Effect

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.saving import metrics_pattern
 from trainmaster.executors.logs import read_log
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, StepRate, json_safe
+from trainmaster.spec import Experiment
 from trainmaster.sweeps.curve import Curve
 
 
@@ -97,11 +100,25 @@ class TaskProgress:
         self.curve.add(self.curve.last_step + 1 if len(self.curve) else 1, value)
 
 
-def read_curve(contexts: Iterable[TaskContext]) -> Curve:
-    """A search's metric by step, over attempts of one task, read from the files that they left."""
+def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:
+    """A search's metric by step, over attempts at one task, read from the files that they left.
+
+    Args:
+        experiment: with a ``search``.
+        places: of the attempts, the first one first.
+    """
     curve = Curve()
-    for context in contexts:
-        progress = TaskProgress.of(context, curve)
+    first = "{}-{}".format(*member_names(experiment)[0])
+    for place in places:
+        progress = TaskProgress(
+            directory=place.directory,
+            first_member=first,
+            total_steps=None,
+            reader=MetricsReader(place.metrics(first)),
+            scanner=LogMetrics(experiment.metrics.pattern if experiment.metrics else None),
+            metric=experiment.search.metric if experiment.search else None,
+            curve=curve,
+        )
         while progress.update(0.0):
             pass
     return curve

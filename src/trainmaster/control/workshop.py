@@ -86,8 +86,11 @@ class Workshop:
         from trainmaster.control.progress import read_curve
 
         return read_curve(
-            self._context(task.experiment, task.number, attempt, (), task)
-            for attempt in range(1, task.attempt + 1)
+            self._recipe.experiments[task.experiment],
+            (
+                self._home.attempt(self._run, task.experiment, task.number, attempt)
+                for attempt in range(1, task.attempt + 1)
+            ),
         )
 
     def parameters(self, experiment: str, number: int) -> dict[str, ParameterValue]:

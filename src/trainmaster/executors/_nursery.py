@@ -293,6 +293,8 @@ class Nursery:
             failed = any(member.failed and (member.essential or serving) for member in gang.members)
             if failed or all(member.ended_at is not None for member in essential):
                 self._terminate(gang, gang.grace_s)
+        elif not gang.killed and not any(member.alive and member.essential for member in gang.members):
+            self._owners.ask(gang)
 
     def _terminate(self, gang: Gang, grace_s: float) -> None:
         now = time.monotonic()
@@ -304,7 +306,7 @@ class Nursery:
         for member in gang.members:
             member.stopped = member.stopped or member.alive
         if grace_s > 0:
-            ask(gang, self._owners.processes_of([gang])[gang.attempt])
+            self._owners.ask(gang)
 
     def _finish(self, gang: Gang) -> None:
         """Every member has an exit record; the gang ends when no process of it is left."""

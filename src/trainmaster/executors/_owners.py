@@ -49,6 +49,19 @@ class Owners:
                 found[owner].append(pid)
         return found
 
+    def ask(self, gang: Gang) -> None:
+        """SIGTERM; members that only serve the others get it once those have ended.
+
+        A chief that is asked to stop saves what its parameter servers hold: they must still be there.
+        """
+        pids = self.processes_of([gang])[gang.attempt]
+        if any(member.alive and member.essential for member in gang.members):
+            servers = [member.pid or 0 for member in gang.members if member.alive and not member.essential]
+            if servers:
+                served = _processes.descent(_processes.scan(), servers)
+                pids = [pid for pid in pids if pid not in served]
+        ask(gang, pids)
+
     def _last_candidate(self, gangs: list[Gang], start_ticks: int) -> str:
         """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""
         for gang in self._gangs.values():

@@ -173,6 +173,9 @@ class Executor(Protocol):
     def stop(self, attempt: str, grace_s: float) -> None:
         """SIGTERM to every process of the attempt, SIGKILL after ``grace_s``; also un-queues it.
 
+        Members that are not essential get SIGTERM when the essential ones have ended: those may
+        need them to save their work.
+
         A repeated call with a shorter grace shortens it.
         """
 

@@ -72,6 +72,9 @@ class LocalExecutor:
             return
         self._live.update(dict.fromkeys(gang.attempt for gang in gangs))
         self._send({"do": "submit", "gangs": [_request(gang) for gang in gangs]})
+        for gang in gangs:  # a supervisor that died meanwhile did not know them; its successor does
+            if (old := self._news.get(gang.attempt)) and old.phase is Phase.UNKNOWN:
+                del self._news[gang.attempt]
 
     def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """Start a GRANTED gang; see `Executor.launch`."""

@@ -19,6 +19,7 @@ from trainmaster.control.loading import load_board, load_policies
 from trainmaster.control.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
+from trainmaster.server.search_results import SearchResults, search_results
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import StoreError, UsageError
@@ -283,6 +284,10 @@ class Service:
     def runs(self) -> dict[str, Any]:
         """All runs, newest first."""
         return runs_summary(self.store)
+
+    def search_results(self, run: str) -> list[SearchResults]:
+        """What the searches of a run have found, with all curves."""
+        return search_results(self.store, self.home, run)
 
     def last_event(self, run: str) -> int:
         """Id of the newest event of a run."""

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.board import RUNNING_STATES, tally
+from trainmaster.server.search_results import best_task
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, is_alive, queries
@@ -26,6 +27,7 @@ def run_summary(store: Store, run: str) -> dict[str, Any]:
         NotFoundError: there is no such run.
     """
     row = store.run_row(run)
+    searches = {name: found.get("search") for name, found in json.loads(row["recipe"])["experiments"].items()}
     experiments: dict[str, Any] = {}
     counts: dict[str, list[RowMapping]] = {}
     for found in store.tallies(run):
@@ -35,6 +37,9 @@ def run_summary(store: Store, run: str) -> dict[str, Any]:
         if experiment["message"]:
             shown["message"] = experiment["message"]
         shown["tasks"] = _tasks(experiment, counts.get(experiment["name"], []))
+        search = searches.get(experiment["name"])
+        if search is not None:
+            shown["best"] = best_task(store, run, experiment["name"], search)
         experiments[experiment["name"]] = shown
     models = [
         {

@@ -34,7 +34,7 @@ def importance(trials: Sequence[Trial], space: SearchSpace, goal: Goal) -> tuple
         if trial.state is TrialState.COMPLETE and goal.score(trial.value) > -math.inf
     ]
     if len(good) < LEAST_TRIALS or not space.free or len({trial.value for trial in good}) == 1:
-        return "too few results", {}
+        return "too few finished tasks", {}
     if len(good) >= PED_ANOVA_TRIALS and find_spec("optuna"):
         return "PED-ANOVA", _normal(_ped_anova(good, space, goal))
     ranks = _ranks([goal.score(trial.value) for trial in good])

@@ -278,6 +278,21 @@ class ExecutorContract:
 
     # -- stopping
 
+    def test_servers_outlive_those_they_serve(self, executor: Executor) -> None:
+        """Who saves its work on SIGTERM may need its parameter server for it."""
+        cwd = str(self.directory)
+        serve = "trap 'echo served > end; exit 1' TERM; touch ready; while :; do sleep 0.02; done"
+        save = "trap 'sleep 0.3; test ! -e end; exit' TERM; until [ -e ready ]; do sleep 0.02; done; touch up; "
+        server = MemberRequest(name="ps-0", script=serve, cwd=cwd, essential=False)
+        chief = MemberRequest(name="chief-0", script=save + "while :; do sleep 0.02; done", cwd=cwd)
+        request = self.request("0", [chief, server])
+        executor.submit([request])
+        until((self.directory / "up").exists, "the chief is up")
+        executor.stop(request.attempt, 10.0)
+        members = self.wait(executor, request).members
+        assert [member.exit_code for member in members] == [0, 1]
+        assert all(member.stopped for member in members)
+
     def test_stop_reaches_every_process(self, executor: Executor) -> None:
         """Children, children in sessions of their own, and daemons, also one without our variables."""
         request = self.gang(

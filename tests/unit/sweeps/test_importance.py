@@ -39,10 +39,10 @@ def test_choices_matter_too():
 
 def test_too_few_or_all_the_same_tell_nothing():
     found, space = trials(3, lambda p: p["x"])
-    assert importance(found, space, Goal.MAX) == ("too few results", {})
+    assert importance(found, space, Goal.MAX) == ("too few finished tasks", {})
     found, space = trials(30, lambda p: 1.0)
-    assert importance(found, space, Goal.MAX) == ("too few results", {})
+    assert importance(found, space, Goal.MAX) == ("too few finished tasks", {})
     found, space = trials(30, lambda p: p["x"], TrialState.PRUNED)
-    assert importance(found, space, Goal.MAX) == ("too few results", {})
+    assert importance(found, space, Goal.MAX) == ("too few finished tasks", {})
     found, space = trials(30, lambda p: float("nan"))
-    assert importance(found, space, Goal.MAX) == ("too few results", {})
+    assert importance(found, space, Goal.MAX) == ("too few finished tasks", {})
