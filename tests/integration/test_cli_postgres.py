@@ -7,7 +7,9 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -155,18 +157,19 @@ def test_a_patience_that_is_no_duration(user):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system that PostgreSQL fits on, and not much more."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96m,mode=777", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.stat().st_uid == 0 and not directory.stat().st_mode & 0o001:
-            directory.chmod(directory.stat().st_mode | 0o011)  # PostgreSQL is not root
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+def small_disk():
+    """A file system that PostgreSQL fits on, and not much more; its user may not enter pytest's folders."""
+    with tempfile.TemporaryDirectory(prefix="tm-disk-", dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        place = Path(directory, "disk")
+        place.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=96m,mode=777", "tmpfs", str(place)]
+        if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+            pytest.skip("mounting a small file system needs root")
+        try:
+            yield place
+        finally:
+            subprocess.run(["umount", str(place)], check=True)
 
 
 #: As many metrics as fill a megabyte, different ones in each task: the database must grow.

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from trainmaster.control import board
 from trainmaster.control.gangs import slots_of, slots_per_member
 from trainmaster.spec import Experiment
-from trainmaster.spec.states import EndReason
+from trainmaster.spec.states import EndReason, State
 from trainmaster.sweeps import Curve, Trial, TrialState, make_pruner, make_sampler, sampler_class
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
 
+#: It has run under an earlier controller, and will not be seen to run again soon.
+_ENDING = (State.SAVING, State.RECOVERING, State.STOPPING)
 _STATES = {EndReason.SUCCEEDED: TrialState.COMPLETE, EndReason.PRUNED: TrialState.PRUNED}
 
 
@@ -94,6 +96,8 @@ class Searcher:
             # The last lines may have been written after the last look; or an earlier controller saw them.
             self._curves[number] = self._read_curve((experiment.results or {})[number])
             self._final.add(number)
+        elif number not in self._curves and experiment.live[number].state in _ENDING:
+            self._curves[number] = self._read_curve(experiment.live[number])
         return Trial(number, trial.parameters, trial.state, trial.value, self._curves.get(number, Curve()))
 
 

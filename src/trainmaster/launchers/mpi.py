@@ -44,6 +44,10 @@ class MpiLauncher(Launcher):
     the gang has members there. All ranks write into the first member's log, and share its output
     directory. An exit code of a rank becomes mpirun's, and with it the member's.
 
+    On SIGTERM mpirun gives its ranks twice ``OMPI_MCA_odls_base_sigkill_timeout`` (1 s) before it kills
+    them, however long ``grace`` is. It always waits that long, also when a rank has failed, so it is
+    left to the recipe's ``env`` to raise it.
+
     >>> gang = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.1")))
     >>> print(MpiLauncher().script(gang, gang.chief, "./train").splitlines()[0])
     exec mpirun -np 2 --host 10.0.0.1:2 bash -euo pipefail -c 'export TRAINMASTER_INDEX="$OMPI_COMM_WORLD_RANK"
@@ -76,8 +80,6 @@ class MpiLauncher(Launcher):
             # Each mpirun would bind its ranks to the same first cores, whatever else runs there.
             "OMPI_MCA_hwloc_base_binding_policy": "none",
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
-            # Between SIGTERM and SIGKILL for the other ranks when one fails: 1 s is too short to save anything.
-            "OMPI_MCA_odls_base_sigkill_timeout": "10",
         }
 
     def explain(self, log_tail: str) -> str:

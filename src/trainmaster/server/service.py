@@ -300,7 +300,8 @@ class Service:
     def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
         """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
 
-        The goal is ``min`` for names that sound like a loss or an error, else ``max``.
+        The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that sound
+        like a loss or an error, and ``max`` for others.
 
         Raises:
             UsageError: no model has that metric.
@@ -317,6 +318,9 @@ class Service:
                 f"Metrics seen: {', '.join(seen) or 'none'}.",
             )
         smallest = any(word in best.lower() for word in ("loss", "error", "err", "perplexity"))
+        search = json.loads(self.store.run_row(run)["recipe"])["experiments"][experiment].get("search")
+        if search is not None and search["metric"] == best:
+            smallest = search["goal"] == "min"
         row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
         return [(row["task"], row["uri"])]
 

@@ -1,0 +1,197 @@
+"""Handwritten digits with TensorFlow's parameter server, asynchronously.
+
+Every process of the cluster runs this same script: `TF_CONFIG`, which Trainmaster sets, tells it
+whether it is the chief, the parameter server or a worker. Without `TF_CONFIG` it starts a small
+cluster on this machine by itself (`python train.py`).
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before TensorFlow is imported
+os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+try:
+    from trainmaster import report
+except ImportError:  # the same in four lines, for a Python that does not have it
+
+    def report(**values):
+        if "TRAINMASTER_METRICS" in os.environ:
+            with Path(os.environ["TRAINMASTER_METRICS"]).open("a") as file:
+                file.write(json.dumps(values) + "\n")
+
+
+TRAIN = 1437  # images to learn from; the other 360 are for the test
+STEPS_PER_ROUND = 50  # between two looks at the loss, over all workers
+
+stop_asked = False
+
+
+def ask_to_stop(signum, frame):
+    global stop_asked
+    stop_asked = True
+
+
+def load():
+    """8x8 grey values in 0..1, in the same random order everywhere."""
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    images = (digits.images[order, :, :, None] / 16).astype("float32")
+    labels = digits.target[order].astype("int32")
+    return images[:TRAIN], labels[:TRAIN], images[TRAIN:], labels[TRAIN:]
+
+
+def network():
+    """LeNet, cut down to 8x8 pixels."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Input((8, 8, 1)),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(10),
+        ]
+    )
+
+
+def serve(resolver):
+    """What parameter servers and workers do: whatever the chief asks, until they are stopped."""
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+    )
+    print(f"{resolver.task_type} {resolver.task_id} serves", flush=True)
+    server.join()
+
+
+def own_cluster():
+    """By hand: a chief (this process), a parameter server and two workers, on ports of this machine."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+    chief, ps, *workers = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+    for one in held:
+        one.close()
+    cluster = {"chief": [chief], "ps": [ps], "worker": workers}
+
+    def config(role, index):
+        return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
+
+    helpers = [("ps", 0), *(("worker", index) for index in range(len(workers)))]
+    os.environ["TF_CONFIG"] = config("chief", 0)
+    return [
+        subprocess.Popen([sys.executable, *sys.argv], env=os.environ | {"TF_CONFIG": config(*helper)})
+        for helper in helpers
+    ]
+
+
+def train(resolver, args):
+    directory = os.environ.get("TRAINMASTER_CHECKPOINT_DIR")  # without one, no checkpoints
+    output = Path(os.environ.get("TRAINMASTER_OUTPUT_DIR", "output"))
+    images, labels, test_images, test_labels = load()
+
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        model = network()
+        optimizer = tf.keras.optimizers.SGD(args.lr, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+        done = tf.Variable(0, dtype=tf.int64, trainable=False)  # steps, counted on the parameter server
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+
+    def batches():
+        """Each worker draws from all images, in an order of its own."""
+        data = tf.data.Dataset.from_tensor_slices((images, labels))
+        return data.shuffle(TRAIN).repeat().batch(args.batch).prefetch(2)
+
+    @tf.function
+    def step(iterator):
+        """One worker's: read the weights, compute, send the gradients. Nobody waits for anybody."""
+
+        def replica(batch, target):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(loss_of(target, model(batch, training=True)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return loss
+
+        loss = strategy.run(replica, args=next(iterator))
+        done.assign_add(1)
+        return loss
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches))
+    saver = None
+    if directory:
+        checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
+        saver = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=1)
+        if saver.restore_or_initialize():
+            print(f"going on at step {int(done)}", flush=True)
+    signal.signal(signal.SIGTERM, ask_to_stop)  # not earlier: there was nothing to save
+
+    def accuracy():
+        return float(np.mean(np.argmax(model(test_images), axis=1) == test_labels))
+
+    at, saved_at = int(done), time.monotonic()
+    while at < args.steps and not stop_asked:
+        count = min(STEPS_PER_ROUND, args.steps - at)
+        losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(count)]
+        coordinator.join()
+        at = int(done)
+        loss = float(np.mean([one.fetch() for one in losses]))
+        report(step=at, loss=loss, examples=at * args.batch, seconds=time.monotonic())
+        print(f"step {at:4d}  loss {loss:.4f}", flush=True)
+        if saver and time.monotonic() - saved_at > args.checkpoint_seconds:
+            saver.save(at)
+            saved_at = time.monotonic()
+    if saver:
+        saver.save(at)
+    if stop_asked:
+        return 128 + signal.SIGTERM
+
+    output.mkdir(parents=True, exist_ok=True)
+    alone = network()  # the same weights in variables of this process: loads anywhere
+    alone.set_weights([variable.numpy() for variable in model.weights])
+    alone.save(output / "model.keras")
+    results = {"accuracy": accuracy(), "steps": at, "examples": at * args.batch}
+    report(step=at, examples=results["examples"], accuracy=results["accuracy"])
+    (output / "metrics.json").write_text(json.dumps(results) + "\n")
+    print(f"accuracy {results['accuracy']:.4f} on {len(test_labels)} images not trained on", flush=True)
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=1200, help="over all workers")
+    parser.add_argument("--batch", type=int, default=32, help="images per worker and step")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--checkpoint-seconds", type=float, default=5.0)
+    args = parser.parse_args()
+
+    helpers = [] if "TF_CONFIG" in os.environ else own_cluster()
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if resolver.task_type in ("ps", "worker"):
+        serve(resolver)
+    try:
+        code = train(resolver, args)
+    finally:
+        for helper in helpers:
+            helper.kill()
+    sys.stdout.flush()
+    os._exit(code)  # the coordinator's threads would wait for workers that have gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""``status --plot``: a picture of each search."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.server.search_results import SearchResults
+from trainmaster.spec.errors import MissingPartError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BEST, _OTHER, _PRUNED = "#c8442b", "#3b6ea5", "#b8b8b8"
+_FORMATS = (".svg", ".png", ".pdf")
+#: More ticks than this on an axis of choices hide each other.
+_MAX_TICKS = 12
+
+
+def draw_searches(run: str, searches: list[SearchResults], file: Path) -> None:
+    """Draw the searches of a run, a row each: curves, parallel coordinates, importance of the parameters.
+
+    Args:
+        run: its id, for the title.
+        searches: see `Service.search_results`.
+        file: its suffix tells the format.
+
+    Raises:
+        MissingPartError: matplotlib is not installed.
+        UsageError: there is nothing to draw, or the file cannot be written.
+    """
+    if file.suffix.lower() not in _FORMATS:
+        raise UsageError(f"--plot {file}: unknown kind of picture", f"Write one of {', '.join(_FORMATS)}.")
+    if not searches:
+        raise UsageError(
+            f"--plot: no experiment of {run} has a `search`", "A search names the metric to draw."
+        )
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPartError(
+            f"--plot needs matplotlib, which cannot be imported: {error}",
+            "pip install 'trainmaster[plot]'",
+        ) from error
+    figure = Figure(figsize=(15, 4.6 * len(searches)), layout="constrained")
+    figure.suptitle(run)
+    rows = figure.subfigures(len(searches), 1, squeeze=False)
+    for search, row in zip(searches, rows[:, 0], strict=True):
+        _draw(search, row)
+    try:
+        figure.savefig(file)
+    except OSError as error:
+        raise UsageError(f"--plot {file}: {error.strerror or error}", "Choose another file.") from None
+
+
+def _draw(search: SearchResults, figure: Any) -> None:  # noqa: ANN401 - a SubFigure
+    left, middle, right = figure.subplots(1, 3, width_ratios=[4, 5, 2])
+    _curves(search, left)
+    _coordinates(search, middle)
+    _importance(search, right)
+
+
+def _colour(search: SearchResults, number: int, pruned: bool) -> tuple[str, float, int]:
+    """Colour, width and depth of a trial's line: the best one lies on top."""
+    if number == search.best:
+        return _BEST, 2.2, 3
+    return (_PRUNED, 0.8, 1) if pruned else (_OTHER, 0.8, 2)
+
+
+def _curves(search: SearchResults, axes: Axes) -> None:
+    from trainmaster.sweeps import TrialState
+
+    for trial in search.trials:
+        colour, width, depth = _colour(search, trial.number, trial.state is not TrialState.COMPLETE)
+        alone = len(trial.curve) == 1
+        axes.plot(
+            trial.curve.steps,
+            [value if math.isfinite(value) else math.nan for value in trial.curve.values],
+            color=colour, linewidth=width, zorder=depth, marker="o" if alone else "", markersize=3,
+            label=f"best: task {trial.number}" if trial.number == search.best else None,
+        )  # fmt: skip
+    axes.set_xlabel("step")
+    axes.set_ylabel(search.metric)
+    axes.set_title(f"{search.experiment}: {len(search.trials)} tasks, pruned ones grey")
+    if search.best is not None:
+        axes.legend(loc="best")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _coordinates(search: SearchResults, axes: Axes) -> None:
+    """One upright line per parameter and one for the metric; each task is a line across them."""
+    from trainmaster.sweeps import TrialState
+
+    columns = [axis.name for axis in search.space.free] + [search.metric]
+    values = [t.value for t in search.trials if t.value is not None and math.isfinite(t.value)]
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    for trial in search.trials:
+        if trial.value is None or not math.isfinite(trial.value):
+            continue
+        heights = [axis.unit(trial.parameters[axis.name]) for axis in search.space.free]
+        heights.append((trial.value - low) / (high - low) if high > low else 0.5)
+        colour, width, depth = _colour(search, trial.number, trial.state is not TrialState.COMPLETE)
+        axes.plot(range(len(columns)), heights, color=colour, linewidth=width, zorder=depth, alpha=0.8)
+    for at, axis in enumerate(search.space.free):
+        axes.axvline(at, color="black", linewidth=0.8)
+        if 0 < axis.count <= _MAX_TICKS:
+            ticks = [axis.value(position) for position in range(axis.count)]
+        else:
+            ticks = [axis.at_unit(0.0), axis.at_unit(0.5), axis.at_unit(1.0)]
+        for tick in ticks:
+            text = f"{tick:.4g}" if isinstance(tick, float) else axis.parameter.text(tick)[:12]
+            axes.text(at, axis.unit(tick), f" {text}", fontsize=7, va="center")
+    axes.axvline(len(columns) - 1, color="black", linewidth=0.8)
+    for height, value in ((0.0, low), (1.0, high)):
+        axes.text(len(columns) - 1, height, f" {value:.4g}", fontsize=7, va="center")
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks([])
+    axes.set_title("parameters")
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+
+
+def _importance(search: SearchResults, axes: Axes) -> None:
+    from trainmaster.sweeps.importance import importance
+
+    measure, shares = importance(search.trials, search.space, search.goal)
+    ordered = sorted(shares.items(), key=lambda share: share[1])
+    axes.barh([name for name, _ in ordered], [share for _, share in ordered], color=_OTHER)
+    axes.set_xlim(0, 1)
+    axes.set_title(f"importance ({measure})")
+    axes.spines[["top", "right"]].set_visible(False)
+    if not ordered:
+        axes.set_yticks([])

@@ -1,0 +1,177 @@
+"""JAX, MPI and Spark: unchanged scripts find their peers and train on real digits."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+PAIR = {"strategy": "allreduce", "workers": 2}
+
+JAX = """
+    import jax
+
+    jax.distributed.initialize()  # no argument: what it needs is in the environment
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    from sklearn.datasets import load_digits
+
+    rank, world = jax.process_index(), jax.process_count()
+    print("process", rank, "of", world, "devices", jax.device_count())
+    digits = load_digits()
+    each = len(digits.target) // world
+    mine = slice(rank * each, (rank + 1) * each)
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
+    images = jax.make_array_from_process_local_data(rows, digits.data[mine].astype("float32") / 16)
+    labels = jax.make_array_from_process_local_data(rows, digits.target[mine].astype("int32"))
+
+    @jax.jit
+    def step(weights, images, labels):
+        def loss_of(weights):
+            scores = jax.nn.log_softmax(images @ weights)
+            return -jnp.mean(jnp.take_along_axis(scores, labels[:, None], axis=1))
+        loss, gradient = jax.value_and_grad(loss_of)(weights)
+        return weights - 0.5 * gradient, loss
+
+    weights = jnp.zeros((64, 10))
+    for number in range(60):
+        weights, loss = step(weights, images, labels)
+        print(f"step {number} loss {float(loss):.4f}")
+"""
+
+MPI = """
+    import os
+    import sys
+
+    import numpy as np
+    from mpi4py import MPI
+    from sklearn.datasets import load_digits
+
+    world = MPI.COMM_WORLD
+    digits = load_digits()
+    images = digits.data[world.rank :: world.size] / 16
+    wanted = np.eye(10)[digits.target[world.rank :: world.size]]
+    weights = np.zeros((64, 10))
+    for number in range(60):
+        scores = np.exp(images @ weights)
+        scores /= scores.sum(axis=1, keepdims=True)
+        part = np.append(images.T @ (scores - wanted) / len(images), -np.log((scores * wanted).sum(1)).mean())
+        whole = np.empty_like(part)
+        world.Allreduce(part, whole)
+        weights -= 0.5 * whole[:-1].reshape(64, 10) / world.size
+        if world.rank == 0:
+            print(f"step {number} loss {whole[-1] / world.size:.4f}", flush=True)
+    places = world.gather((world.rank, os.environ["TRAINMASTER_INDEX"]))
+    if world.rank == 0:
+        print("ranks", places)
+    if len(sys.argv) > 1 and world.rank == 1:
+        os._exit(int(sys.argv[1]))
+    world.Barrier()
+"""
+
+SPARK = """
+    from pyspark.ml.classification import LogisticRegression
+    from pyspark.ml.linalg import Vectors
+    from pyspark.sql import SparkSession
+    from sklearn.datasets import load_digits
+
+    spark = SparkSession.builder.appName("digits").getOrCreate()
+    digits = load_digits()
+    rows = [(float(label), Vectors.dense(image)) for label, image in zip(digits.target, digits.data / 16)]
+    data = spark.createDataFrame(rows, ["label", "features"]).repartition(2).cache()
+    model = LogisticRegression(maxIter=10).fit(data)
+    for loss in model.summary.objectiveHistory:
+        print(f"loss {loss:.4f}")
+    print("accuracy", model.summary.accuracy, "on", spark.sparkContext.master)
+    print("hosts", spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1)  # less the driver
+    spark.stop()
+"""
+
+
+def losses(log):
+    return [float(found) for found in re.findall(r"loss (\S+)", log)]
+
+
+def check_it_learned(log):
+    assert losses(log)[0] > 2.0, log
+    assert losses(log)[-1] < 0.7, log
+
+
+@pytest.mark.jax
+def test_jax(tm):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    tm.write("train.py", JAX)
+    run = tm.run(tm.task("python train.py", framework="jax", distributed=PAIR))["run"]
+    for rank in range(2):
+        log = tm.logs(run, "--member", f"worker-{rank}")
+        assert f"process {rank} of 2 devices 2" in log
+        check_it_learned(log)
+    tm.until_quiet()
+
+
+@pytest.fixture
+def mpi(tm):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    if shutil.which("mpirun") is None:
+        pytest.skip("Open MPI is not installed (apt install openmpi-bin)")
+    tm.write("train.py", MPI)
+
+
+@pytest.mark.mpi
+def test_mpi(tm, mpi):
+    gang = {"strategy": "allreduce", "workers": 3}
+    run = tm.run(tm.task("python train.py", framework="mpi", distributed=gang))["run"]
+    log = tm.logs(run, "--member", "worker-0")
+    check_it_learned(log)
+    assert "ranks [(0, '0'), (1, '1'), (2, '2')]" in log
+    assert "worker-0" in tm.logs(run, "--member", "worker-2"), "where to look instead"
+    tm.until_quiet()
+
+
+@pytest.mark.mpi
+def test_the_exit_code_of_an_mpi_rank_is_told(tm, mpi):
+    summary = tm.run(tm.task("python train.py 7", framework="mpi", distributed=PAIR), code=1)
+    assert summary["reason"] == "USER_ERROR"
+    assert "worker-0: exit code 7" in summary["experiments"]["main"]["message"]
+    tm.until_quiet()
+
+
+@pytest.mark.mpi
+def test_mpi_is_cancelled_and_every_rank_may_save(tm, mpi):
+    recipe = tm.task(
+        "trap 'sleep 0.3; echo $TRAINMASTER_INDEX >> $NOTES/saved; exit 0' TERM\n"
+        "echo up >> $NOTES/up; sleep 600 & wait",
+        framework="mpi",
+        distributed=PAIR,
+    )
+    call = tm.start("run", recipe)
+    tm.until_marks("up", 2)
+    assert tm.summary(tm.call("cancel", call.run_id(), "--json"))["reason"] == "CANCELLED"
+    assert sorted(tm.marks("saved")) == ["0", "1"]
+    tm.until_quiet()
+
+
+@pytest.mark.spark
+def test_spark_mllib(tm):
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("Java is not installed (apt install default-jre-headless)")
+    tm.write("train.py", SPARK)
+    quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}  # six short-lived JVMs
+    recipe = tm.task("python train.py", framework="spark", distributed=PAIR, env=quick)
+    run = tm.run(recipe, timeout_s=150)["run"]
+    log = tm.logs(run, "--member", "worker-0")
+    check_it_learned(log)
+    assert re.search(r"accuracy (1.0|0.9\d*) on spark://127.0.0.1:\d+", log)
+    assert "hosts 2" in log
+    tm.until_quiet()
+
+
+@pytest.mark.spark
+def test_a_failing_spark_driver_fails_the_task(tm):
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    summary = tm.run(tm.task("exit 5", framework="spark", distributed=PAIR), code=1)
+    assert "worker-0: exit code 5" in summary["experiments"]["main"]["message"]
+    tm.until_quiet()

@@ -1,0 +1,95 @@
+"""TensorFlow through TF_CONFIG: parameter server and mirrored workers, on real digits."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tf-ps"
+
+MIRRORED = """
+    import os
+
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import tensorflow as tf
+    from sklearn.datasets import load_digits
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=tf.distribute.experimental.CommunicationImplementation.RING
+        )
+    )
+    worker = int(os.environ["TRAINMASTER_INDEX"])
+    digits = load_digits()
+    images = tf.constant(digits.data[worker::2] / 16, tf.float32)
+    labels = tf.constant(digits.target[worker::2], tf.int32)
+    with strategy.scope():
+        model = tf.keras.Sequential([tf.keras.layers.Input((64,)), tf.keras.layers.Dense(10)])
+        optimizer = tf.keras.optimizers.SGD(0.5)
+        optimizer.build(model.trainable_variables)
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step():
+        def replica():
+            with tf.GradientTape() as tape:
+                loss = loss_of(labels, model(images, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            return loss
+        losses = strategy.run(replica)
+        return strategy.reduce(tf.distribute.ReduceOp.MEAN, losses, axis=None)
+
+    print("replicas", strategy.num_replicas_in_sync)
+    for number in range(60):
+        print(f"step {number} loss {float(step()):.4f}")
+"""
+
+
+@pytest.fixture(autouse=True)
+def needs_tensorflow():
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+
+
+def losses(log):
+    return [float(found) for found in re.findall(r"loss (\S+)", log)]
+
+
+@pytest.mark.tensorflow
+def test_parameter_server_example_is_cancelled_and_goes_on(tm):
+    """The chief saves on SIGTERM what the parameter server holds, which must still be there."""
+    shutil.copytree(EXAMPLE, tm.work, dirs_exist_ok=True, ignore=shutil.ignore_patterns("output"))
+    call = tm.start("run", "recipe.yaml", "--set", "experiments.train.steps=700", "--json")
+    run = call.run_id()
+    tm.until(lambda: call.over or "step  100" in tm.logs(run), "100 steps", timeout_s=90)
+    assert tm.summary(tm.call("cancel", run, "--json"))["reason"] == "CANCELLED"
+    summary = tm.resume(run, timeout_s=120)
+    assert summary["reason"] == "SUCCEEDED"
+    log = tm.logs(run, "--member", "chief-0")
+    restored = re.search(r"going on at step (\d+)", log)
+    assert restored, log
+    assert int(restored[1]) >= 100
+    assert losses(log)[0] > 1.0
+    assert losses(log)[-1] < 0.4
+    (model,) = summary["models"]
+    assert model["metrics"]["step"] == 700
+    assert model["metrics"]["accuracy"] > 0.9
+    tm.until_quiet()
+
+
+@pytest.mark.tensorflow
+def test_mirrored_workers(tm):
+    tm.write("train.py", MIRRORED)
+    gang = {"strategy": "allreduce", "workers": 2}
+    run = tm.run(tm.task("python train.py", framework="tensorflow", distributed=gang), timeout_s=90)["run"]
+    first, second = (tm.logs(run, "--member", f"worker-{index}") for index in range(2))
+    assert "replicas 2" in first
+    assert losses(first) == losses(second), "one model, whoever looks at it"
+    assert losses(first)[0] > 2.0
+    assert losses(first)[-1] < 0.7
+    tm.until_quiet()
