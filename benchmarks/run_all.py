@@ -6,7 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("install_size", "command_line", "one_task", "many_tasks", "postgres", "ddp_rate", "search", "simulation")
+SCRIPTS = (
+    "install_size",
+    "command_line",
+    "one_task",
+    "many_tasks",
+    "postgres",
+    "ddp_rate",
+    "search",
+    "simulation",
+)
 
 
 def main() -> None:

@@ -123,7 +123,7 @@ def train(resolver, args):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(loss_of(target, model(batch, training=True)))
             gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return loss
 
         loss = strategy.run(replica, args=next(iterator))

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from learning import check_it_learned, needs
 
 PAIR = {"strategy": "allreduce", "workers": 2}
 
@@ -90,18 +91,9 @@ SPARK = """
 """
 
 
-def losses(log):
-    return [float(found) for found in re.findall(r"loss (\S+)", log)]
-
-
-def check_it_learned(log):
-    assert losses(log)[0] > 2.0, log
-    assert losses(log)[-1] < 0.7, log
-
-
 @pytest.mark.jax
 def test_jax(tm):
-    pytest.importorskip("jax", reason="JAX is not installed")
+    needs("jax", "sklearn")
     tm.write("train.py", JAX)
     run = tm.run(tm.task("python train.py", framework="jax", distributed=PAIR))["run"]
     for rank in range(2):
@@ -113,7 +105,7 @@ def test_jax(tm):
 
 @pytest.fixture
 def mpi(tm):
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    needs("mpi4py", "sklearn")
     if shutil.which("mpirun") is None:
         pytest.skip("Open MPI is not installed (apt install openmpi-bin)")
     tm.write("train.py", MPI)
@@ -155,11 +147,13 @@ def test_mpi_is_cancelled_and_every_rank_may_save(tm, mpi):
 
 @pytest.mark.spark
 def test_spark_mllib(tm):
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    needs("pyspark", "sklearn")
     if shutil.which("java") is None:
         pytest.skip("Java is not installed (apt install default-jre-headless)")
     tm.write("train.py", SPARK)
-    quick = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}  # six short-lived JVMs
+    quick = {
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+    }  # six short-lived JVMs
     recipe = tm.task("python train.py", framework="spark", distributed=PAIR, env=quick)
     run = tm.run(recipe, timeout_s=150)["run"]
     log = tm.logs(run, "--member", "worker-0")
@@ -171,7 +165,7 @@ def test_spark_mllib(tm):
 
 @pytest.mark.spark
 def test_a_failing_spark_driver_fails_the_task(tm):
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    needs("pyspark", "sklearn")
     summary = tm.run(tm.task("exit 5", framework="spark", distributed=PAIR), code=1)
     assert "worker-0: exit code 5" in summary["experiments"]["main"]["message"]
     tm.until_quiet()

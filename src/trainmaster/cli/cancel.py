@@ -21,12 +21,13 @@ def cancel(
 
     service = Service(Home.from_environment())
     run = service.resolve(run)
+    ended_before = service.status(run)["state"] == "DONE"
     if not service.cancel(run):
         service.finish_cancelled(run, os.environ)
     while (summary := service.status(run))["state"] != "DONE":
         if not service.is_driven(run):  # its driver died just now
             service.finish_cancelled(run, os.environ)
         time.sleep(0.1)
-    say(f"{run}: {summary['reason']}")
+    say(f"{run} had ended already: {summary['reason']}" if ended_before else f"{run}: {summary['reason']}")
     if as_json:
         print_json(summary)

@@ -10,15 +10,13 @@ import sys
 import time
 from types import FrameType
 
-from trainmaster.cli.output import best_text, duration, metrics_text, print_json, say, say_error
+from trainmaster.cli.output import SHOWN_MODELS, best_text, duration, model_text, print_json, say, say_error
 from trainmaster.control.controller import Controller
 from trainmaster.server import Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
 ATTACH_POLL_S = 0.3
-#: Models named one by one at the end; `trainmaster models RUN` lists the others.
-SHOWN_MODELS = 5
 
 
 def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
@@ -81,15 +79,10 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
     """Show how a run ended; 0 if it succeeded, else 1."""
     summary = service.status(run)
     for name, experiment in summary["experiments"].items():
-        if experiment["reason"] not in (None, EndReason.SUCCEEDED):
-            say(
-                f"{name}: {experiment['reason']}"
-                + (f": {experiment['message']}" if "message" in experiment else "")
-            )
         if experiment.get("best"):
             say(best_text(name, experiment["best"]))
     for model in summary["models"][:SHOWN_MODELS]:
-        say(f"model {model['experiment']}/{model['task']}  {metrics_text(model['metrics'])}  {model['uri']}")
+        say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost ${summary['cost_usd']:.2f}")

@@ -73,4 +73,5 @@ def get(
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     manifest = fetch(uri, directory)
     files = [entry for entry in manifest.files if entry.sha256]
-    say(f"{len(files)} files, {manifest.total_bytes:,} bytes in {directory}, hashes verified")
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    say(f"{count}, {manifest.total_bytes:,} bytes in {directory}, hashes verified")

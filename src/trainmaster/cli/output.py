@@ -9,6 +9,9 @@ from typing import Any
 
 from trainmaster.spec.errors import TrainmasterError
 
+#: Models named one by one; `trainmaster models RUN` lists the others.
+SHOWN_MODELS = 5
+
 
 def say(text: str = "") -> None:
     """A line for people."""
@@ -63,6 +66,12 @@ def best_text(experiment: str, best: dict[str, Any], metric: str = "") -> str:
     """The best task of a search on one line."""
     values = " ".join(f"{name}={number(value)}" for name, value in best["parameters"].items())
     return f"best {experiment}/{best['task']}  {metric or 'value'}={number(best['value'])}  {values}"
+
+
+def model_text(model: dict[str, Any]) -> str:
+    """Where a model of a summary lies, on one line."""
+    parts = [f"model {model['experiment']}/{model['task']}", metrics_text(model["metrics"]), model["uri"]]
+    return "  ".join(part for part in parts if part)
 
 
 def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:

@@ -26,6 +26,8 @@ def resume(
     if session is None:
         if service.is_driven(run):
             say(f"{run} is driven by another process; attached to it (Ctrl-C detaches)")
+        elif service.status(run)["state"] == "DONE":
+            say(f"{run} has ended already: nothing is left to be done")
         raise typer.Exit(attach(service, run, as_json=as_json))
     for note in session.notes:
         say(f"note: {note}")

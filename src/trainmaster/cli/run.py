@@ -48,7 +48,7 @@ def run(
         say(f"note: {note}")
     if detach:
         drive_in_background(service, session)
-        say(f"{session.run} runs in the background; `trainmaster status {session.run}` shows it")
+        say(f"{session.run} runs in the background; `trainmaster logs -f {session.run}` shows its output")
         if as_json:
             print_json(service.status(session.run))
         return

@@ -71,7 +71,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
 
 
 def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed
-    from trainmaster.cli.output import best_text, duration, metrics_text, say, table
+    from trainmaster.cli.output import SHOWN_MODELS, best_text, duration, metrics_text, model_text, say, table
     from trainmaster.store import queries
 
     run = summary["run"]
@@ -83,8 +83,8 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         counters = ", ".join(
             f"{experiment['tasks'][key]} {key}" for key in _COUNTERS if experiment["tasks"][key]
         )
-        rows.append([name, _state(experiment), f"{experiment['tasks']['total']} tasks: {counters}"])
-    say(table(["experiment", "state", ""], rows))
+        rows.append([name, _state(experiment), counters])
+    say(table(["experiment", "state", "tasks"], rows))
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
             say(f"  {best_text(name, experiment['best'])}")
@@ -96,11 +96,12 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
             f"{metrics_text(json.loads(row['metrics']))}"
         )
     for row in queries.tasks(service.store, run, bad_only=True, limit=5):
-        say(f"  {row['experiment']}/{row['number']} {row['reason']}: {row['message']}")
-    for model in summary["models"][:5]:
-        say(
-            f"  model {model['experiment']}/{model['task']}  {metrics_text(model['metrics'])}  {model['uri']}"
-        )
+        why = f": {row['message']}" if row["message"] else ""
+        say(f"  {row['experiment']}/{row['number']} {row['reason']}{why}")
+    for model in summary["models"][:SHOWN_MODELS]:
+        say(f"  {model_text(model)}")
+    if len(summary["models"]) > SHOWN_MODELS:
+        say(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
 
 
 def _state(thing: dict[str, Any]) -> str:

@@ -122,7 +122,9 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
             yield f"{change.experiment}: running, {tasks}"
         elif change.after is State.DONE:
             counts = ", ".join(f"{n} {key}" for key, n in experiment.tally().items() if n and key != "total")
-            yield f"{change.experiment}: {change.reason}" + (f" ({counts})" if experiment.total > 1 else "")
+            shown = f" ({counts})" if experiment.total > 1 else ""
+            why = f": {change.message}" if change.message else ""
+            yield f"{change.experiment}: {change.reason}{shown}{why}"
     elif isinstance(change, TaskChange):
         where = f"{change.experiment}/{change.task}"
         if change.closes is not None:
@@ -140,10 +142,10 @@ def told_events(service: Service, run: str, seen: int) -> tuple[int, list[str]]:
     lines = []
     for event in queries.events(service.store, run, after=seen):
         seen = event["id"]
+        why = f": {event['message']}" if event["message"] else ""
         if event["kind"] == "experiment":
-            lines.append(f"{event['experiment']}: {event['reason'] or event['after']}")
+            lines.append(f"{event['experiment']}: {event['reason'] or event['after']}{why}")
         elif event["kind"] == "task" and event["reason"] not in (None, "SUCCEEDED", "PRUNED"):
-            why = f": {event['message']}" if event["message"] else ""
             where = f"{event['experiment']}/{event['task']}"
             lines.append(f"{where}: attempt {event['attempt']} {event['reason']}{why}")
     return seen, lines

@@ -171,7 +171,7 @@ class Board:
             del experiment.live[change.task]
             experiment.ended[change.reason] += 1
             if experiment.results is not None:
-                task.end_reason = change.reason
+                task.end_reason, task.message = change.reason, change.message
                 experiment.results[change.task] = task
             bad = experiment.first_bad
             if not change.reason.is_success and (bad is None or change.task < bad.task):

@@ -37,8 +37,10 @@ class JaxLauncher(Launcher):
 
     >>> gang = Gang((Member("worker", 0, "10.0.0.1", (1234,)), Member("worker", 1, "10.0.0.2", (1234,), 2)))
     >>> env = JaxLauncher().environment(gang, gang.members[1])
-    >>> [env[f"JAX_{key}"] for key in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID", "LOCAL_DEVICE_IDS")]
-    ['10.0.0.1:1234', '2', '1', '0,1']
+    >>> [env[f"JAX_{key}"] for key in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")]
+    ['10.0.0.1:1234', '2', '1']
+    >>> env["JAX_LOCAL_DEVICE_IDS"]
+    '0,1'
     """
 
     name = "jax"

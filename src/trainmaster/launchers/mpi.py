@@ -20,7 +20,7 @@ _KNOWN_FAILURES = (
     not_installed("mpi4py", "mpi4py"),
     (
         "mpirun was unable to launch the specified application",
-        "The command was not found on one of the gang's machines; every node needs what `setup` does not bring.",
+        "The command was not found on a machine of the gang: each needs what `setup` does not bring.",
     ),
     (
         "ORTE was unable to reliably start one or more daemons",
@@ -49,8 +49,8 @@ class MpiLauncher(Launcher):
     left to the recipe's ``env`` to raise it.
 
     >>> gang = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.1")))
-    >>> print(MpiLauncher().script(gang, gang.chief, "./train").splitlines()[0])
-    exec mpirun -np 2 --host 10.0.0.1:2 bash -euo pipefail -c 'export TRAINMASTER_INDEX="$OMPI_COMM_WORLD_RANK"
+    >>> MpiLauncher().script(gang, gang.chief, "./train")[:58]
+    'exec mpirun -np 2 --host 10.0.0.1:2 bash -euo pipefail -c '
     """
 
     name = "mpi"
@@ -62,10 +62,12 @@ class MpiLauncher(Launcher):
     def script(self, gang: Gang, member: Member, script: str) -> str:
         """``mpirun`` of the script for the first member."""
         if member != gang.chief:
-            return f"echo {shlex.quote(f'{member.name} lends its slot to mpirun; see the log of {gang.chief.name}')}"
+            return f"echo '{member.name} lends its slot to mpirun: see the log of {gang.chief.name}'"
         hosts = ",".join(f"{host}:{sum(m.host == host for m in gang.members)}" for host in gang.hosts)
         inner = shlex.quote(f"{_RANK}{script}")
-        return f"exec mpirun -np {gang.world_size} --host {shlex.quote(hosts)} bash -euo pipefail -c {inner} mpi"
+        return (
+            f"exec mpirun -np {gang.world_size} --host {shlex.quote(hosts)} bash -euo pipefail -c {inner} mpi"
+        )
 
     def environment(self, gang: Gang, member: Member) -> dict[str, str]:
         """Nothing: mpirun tells the ranks who they are."""

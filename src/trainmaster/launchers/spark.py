@@ -30,14 +30,17 @@ _KNOWN_FAILURES = (
     ("JAVA_HOME is not set", "Spark needs Java 17 or newer: `apt install default-jre-headless`."),
     (
         "Initial job has not accepted any resources",
-        "No worker has the memory or the cores that the program asks for: lower spark.executor.memory, or raise "
-        "`workers`.",
+        "No worker has the memory or the cores that the program asks for: lower spark.executor.memory, "
+        "or raise `workers`.",
     ),
     (
         "java.lang.OutOfMemoryError",
         "A Java process of Spark ran out of memory: raise spark.driver.memory or spark.executor.memory.",
     ),
-    ("All masters are unresponsive", "The first member, which runs the master, ended first; its log shows why."),
+    (
+        "All masters are unresponsive",
+        "The member with the master ended first; its log shows why.",
+    ),
 )
 
 
@@ -47,7 +50,8 @@ class SparkLauncher(Launcher):
     ``MASTER`` is what ``spark-submit`` reads, and so ``SparkSession.builder.getOrCreate()`` does:
     neither a command line nor a program needs to name the cluster. The driver decides alone.
 
-    >>> gang = Gang((Member("worker", 0, "10.0.0.1", (1, 2, 3, 4)), Member("worker", 1, "10.0.0.2", (5, 6, 7, 8))))
+    >>> gang = Gang((Member("worker", 0, "10.0.0.1", (1, 2, 3, 4)),
+    ...              Member("worker", 1, "10.0.0.2", (5, 6, 7, 8))))
     >>> env = SparkLauncher().environment(gang, gang.members[1])
     >>> [env[key] for key in ("MASTER", "SPARK_LOCAL_IP", "SPARK_WORKER_PORT")]
     ['spark://10.0.0.1:1', '10.0.0.2', '7']

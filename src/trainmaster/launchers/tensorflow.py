@@ -48,9 +48,11 @@ class TensorFlowLauncher(Launcher):
 
     >>> gang = Gang((Member("chief", 0, "10.0.0.1", (2222,)), Member("ps", 0, "10.0.0.2", (2222,)),
     ...              Member("worker", 0, "10.0.0.3", (2222,))))
-    >>> print(TensorFlowLauncher().environment(gang, gang.members[1])["TF_CONFIG"])  # doctest: +NORMALIZE_WHITESPACE
-    {"cluster": {"chief": ["10.0.0.1:2222"], "ps": ["10.0.0.2:2222"], "worker": ["10.0.0.3:2222"]},
-     "task": {"type": "ps", "index": 0}}
+    >>> found = json.loads(TensorFlowLauncher().environment(gang, gang.members[1])["TF_CONFIG"])
+    >>> found["cluster"]
+    {'chief': ['10.0.0.1:2222'], 'ps': ['10.0.0.2:2222'], 'worker': ['10.0.0.3:2222']}
+    >>> found["task"]
+    {'type': 'ps', 'index': 0}
     >>> [TensorFlowLauncher().is_essential(gang, member) for member in gang.members]
     [True, False, False]
     """

@@ -282,9 +282,12 @@ class ExecutorContract:
         """Who saves its work on SIGTERM may need its parameter server for it."""
         cwd = str(self.directory)
         serve = "trap 'echo served > end; exit 1' TERM; touch ready; while :; do sleep 0.02; done"
-        save = "trap 'sleep 0.3; test ! -e end; exit' TERM; until [ -e ready ]; do sleep 0.02; done; touch up; "
+        save = (
+            "trap 'sleep 0.3; [ ! -e end ] || exit 9; exit 0' TERM; until [ -e ready ]; do sleep 0.02; done\n"
+            "touch up; while :; do sleep 0.02; done"
+        )
         server = MemberRequest(name="ps-0", script=serve, cwd=cwd, essential=False)
-        chief = MemberRequest(name="chief-0", script=save + "while :; do sleep 0.02; done", cwd=cwd)
+        chief = MemberRequest(name="chief-0", script=save, cwd=cwd)
         request = self.request("0", [chief, server])
         executor.submit([request])
         until((self.directory / "up").exists, "the chief is up")

@@ -111,11 +111,16 @@ class SimulatedBench:
 
     def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
         """See `Workshop.columns`."""
-        return {"parameters": {"lr": number}}
+        generation = self._plan.experiments[experiment.name].generation
+        if generation and any(other < number - number % generation for other in experiment.live):
+            return None
+        over = sum(task.end_reason is EndReason.SUCCEEDED for task in (experiment.results or {}).values())
+        return {"parameters": {"lr": number, "seen": over}}
 
     def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
         """See `Workshop.judge`."""
-        return {}
+        pruned = self._plan.experiments[experiment.name].pruned
+        return {number: "hopeless" for number in running if self._world.chance(pruned)}
 
     def request(self, task: Task) -> GangRequest:
         """See `Workshop.request`."""

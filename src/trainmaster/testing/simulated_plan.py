@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from trainmaster.control.decide_task import Policy
@@ -34,7 +34,12 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class SimulatedExperiment:
-    """One experiment of the recipe."""
+    """One experiment of the recipe.
+
+    Attributes:
+        pruned: probability that a running task is found hopeless at a look.
+        generation: so many tasks begin only when all before them are over; 0 for no generations.
+    """
 
     shape: Shape
     total: int
@@ -42,6 +47,8 @@ class SimulatedExperiment:
     group_slots: int
     hold: bool
     policy: Policy
+    pruned: float = 0.0
+    generation: int = 0
 
 
 @dataclass(slots=True)
@@ -101,6 +108,14 @@ class Plan:
                     helpers=frozenset({"ps-0"}),
                 ),
             )
+            if not strikes and rng.random() < 0.25:
+                found = experiments["abc"[index]]
+                experiments["abc"[index]] = replace(
+                    found,
+                    shape=replace(found.shape, keeps_results=True),
+                    pruned=rng.choice((0.0, 0.05, 0.5)),
+                    generation=rng.choice((0, 0, 1, 2)),
+                )
         slots = max([slots, *(len(experiment.members) for experiment in experiments.values())])
         plan = cls(
             run="sim-0000",

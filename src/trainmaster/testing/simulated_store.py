@@ -258,7 +258,8 @@ class SimulatedStore:
     def board(self) -> Board:
         """The run as a new controller loads it."""
         tallies: dict[tuple[str, State, EndReason | None], Row] = {}
-        live = []
+        live: list[Row] = []
+        over: list[Row] = []
         for (experiment, number), row in self.tasks.items():
             key = (experiment, row["state"], row["reason"])
             count = tallies.setdefault(
@@ -267,10 +268,11 @@ class SimulatedStore:
             )
             count["tasks"] += 1
             count["first"] = min(count["first"], number)
-            if row["state"] is not State.DONE:
-                live.append({"experiment": experiment, "number": number, **row})
+            (over if row["state"] is State.DONE else live).append(
+                {"experiment": experiment, "number": number, **row}
+            )
         live.sort(key=lambda row: (list(self.shapes).index(row["experiment"]), row["number"]))
-        return board_from_rows(self.shapes, self.run, self.experiments.values(), tallies.values(), live)
+        return board_from_rows(self.shapes, self.run, self.experiments.values(), tallies.values(), live, over)
 
 
 def may_follow_whole(before: State, after: State) -> bool:

@@ -67,6 +67,8 @@ def check_end(
             raise ViolationError(f"{key}: {row['reason']}, its model: {row['model_uri']}")
         if good and models.get(key) != row["attempt"]:
             raise ViolationError(f"{key} SUCCEEDED with the model of attempt {models.get(key)}")
+        if row["reason"] is EndReason.PRUNED and not plan.experiments[key[0]].pruned:
+            raise ViolationError(f"{key} is PRUNED, but nobody judged it")
         numbers = sorted(n for name, task, n in store.attempts if (name, task) == key)
         if numbers != list(range(1, row["attempt"] + 1)):
             raise ViolationError(f"{key}: attempts {numbers}")
@@ -96,7 +98,7 @@ def _check_experiments(store: SimulatedStore) -> None:
         rows = [task for (experiment, _), task in store.tasks.items() if experiment == name]
         if len(rows) != row["tasks_total"] and row["rest_reason"] is None:
             raise ViolationError(f"{name}: {len(rows)} of {row['tasks_total']} tasks, no reason for the rest")
-        good = len(rows) == row["tasks_total"] and all(r["reason"] is EndReason.SUCCEEDED for r in rows)
+        good = len(rows) == row["tasks_total"] and all(r["reason"].is_success for r in rows)
         if good != (row["reason"] is EndReason.SUCCEEDED):
             raise ViolationError(f"{name} is {row['reason']}, its tasks: {[r['reason'] for r in rows]}")
         before = [store.experiments[other]["reason"] for other in store.shapes[name].after]

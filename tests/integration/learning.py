@@ -1,0 +1,26 @@
+"""What the tests of frameworks share: is it installed, and did it learn?"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+
+import pytest
+
+
+def needs(*modules: str) -> None:
+    """Skip where a module is not installed; without importing it, which takes seconds."""
+    for module in modules:
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+def losses(log: str) -> list[float]:
+    """All that a script printed as ``loss VALUE``."""
+    return [float(found) for found in re.findall(r"loss (\S+)", log)]
+
+
+def check_it_learned(log: str, first: float = 2.0, last: float = 0.7) -> None:
+    """The loss began above the one and ended below the other."""
+    assert losses(log)[0] > first, log
+    assert losses(log)[-1] < last, log

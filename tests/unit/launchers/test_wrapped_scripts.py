@@ -1,0 +1,104 @@
+"""Launchers that run something around the user's script, each with bash and stand-ins for the programs."""
+
+import os
+import subprocess
+
+import pytest
+
+from trainmaster.launchers import Gang, Member, MpiLauncher, MxnetLauncher, SparkLauncher
+
+QUOTES = "echo \"it's $WORD\" # with 'quotes'\nexit 3"
+
+
+@pytest.fixture
+def bash(tmp_path):
+    """Runs a member's script as the supervisor does, with these programs first on PATH."""
+
+    def run(script, env, **programs):
+        for name, text in programs.items():
+            path = tmp_path / name.replace("_", "-")
+            path.write_text(f"#!/bin/bash\n{text}\n")
+            path.chmod(0o755)
+        env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WORD": "fine"} | env
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", "--", script, "train"],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    return run
+
+
+def workers(*hosts):
+    return Gang(tuple(Member("worker", i, host, tuple(range(7000, 7004))) for i, host in enumerate(hosts)))
+
+
+def test_mpirun_gets_a_place_for_each_member_on_its_machine(bash):
+    gang = workers("a", "b", "a")
+    mpirun = 'echo "$@" | head -1; shift 4; OMPI_COMM_WORLD_RANK=1 exec "$@"'
+    done = bash(MpiLauncher().script(gang, gang.chief, QUOTES), {"TRAINMASTER_METRICS": "m"}, mpirun=mpirun)
+    assert done.stdout.splitlines()[0].startswith("-np 3 --host a:2,b:1 bash -euo pipefail -c export")
+    assert done.stdout.splitlines()[-1] == "it's fine"
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, "0 /x/m.jsonl"), (2, "2 /x/m.jsonl.rank-2")])
+def test_the_metrics_of_rank_0_are_its_own(bash, rank, expected):
+    gang = workers("a", "a", "a")
+    script = MpiLauncher().script(gang, gang.chief, 'echo "$TRAINMASTER_INDEX $TRAINMASTER_METRICS"')
+    env = {"TRAINMASTER_METRICS": "/x/m.jsonl", "OMPI_COMM_WORLD_RANK": str(rank)}
+    assert bash(script, env, mpirun='shift 4; exec "$@"').stdout.strip() == expected
+
+
+def test_only_the_member_with_mpirun_is_waited_for():
+    gang = workers("a", "b")
+    assert [MpiLauncher().is_essential(gang, member) for member in gang.members] == [True, False]
+
+
+# Variables and roles as MXNet documents them ("Distributed training in MXNet") and ps-lite reads them.
+def test_mxnet_contract():
+    gang = Gang(
+        (
+            Member("worker", 0, "10.0.0.1", (9091,)),
+            Member("worker", 1, "10.0.0.2", (9092,)),
+            Member("ps", 0, "10.0.0.3"),
+        )
+    )
+    first, second, server = (MxnetLauncher().environment(gang, member) for member in gang.members)
+    assert first == {
+        "DMLC_ROLE": "worker",
+        "DMLC_PS_ROOT_URI": "10.0.0.1",
+        "DMLC_PS_ROOT_PORT": "9091",
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_NODE_HOST": "10.0.0.1",
+    }
+    assert second == first | {"DMLC_NODE_HOST": "10.0.0.2"}
+    assert server == first | {"DMLC_ROLE": "server", "DMLC_NODE_HOST": "10.0.0.3"}
+    assert [MxnetLauncher().is_essential(gang, member) for member in gang.members] == [True, True, False]
+
+
+def test_mxnet_scheduler_runs_the_same_script_beside_the_first_worker(bash):
+    gang = Gang((Member("worker", 0, "a", (9091,)), Member("worker", 1, "a", (9092,)), Member("ps", 0, "a")))
+    launcher, user = MxnetLauncher(), "echo $DMLC_ROLE >> roles"
+    script = launcher.script(gang, gang.chief, f"{user}; wait; sort roles")
+    done = bash(script, launcher.environment(gang, gang.chief))
+    assert done.stdout.split().count("scheduler") >= 1
+    assert done.stdout.split().count("worker") >= 1
+    assert [launcher.script(gang, member, user) for member in gang.members[1:]] == [user, user]
+    alone = workers("a")
+    assert launcher.script(alone, alone.chief, user) == user, "nothing to be found without servers"
+
+
+def test_the_exit_code_of_the_spark_driver_is_told_and_its_servers_end(bash):
+    gang = workers("127.0.0.1", "127.0.0.1")
+    spark_class = 'echo "$1" >> servers; exec sleep 600'
+    script = SparkLauncher().script(gang, gang.chief, f"until [ -s servers ]; do sleep 0.02; done\n{QUOTES}")
+    script = script.replace("{1..600}", "{1..1}")  # nobody will listen
+    done = bash(script, SparkLauncher().environment(gang, gang.chief), spark_class=spark_class)
+    assert done.returncode == 3
+    assert "it's fine" in done.stdout
+    assert [SparkLauncher().is_essential(gang, member) for member in gang.members] == [True, False]
