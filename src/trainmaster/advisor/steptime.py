@@ -1,0 +1,213 @@
+"""The step-time model: fitted to what was measured of one job, it predicts any other shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainmaster.advisor import discrepancy, posterior
+from trainmaster.advisor.bottleneck import name_bottlenecks
+from trainmaster.advisor.discrepancy import Scales
+from trainmaster.advisor.fit import Optimum, Problem, correlated, robust
+from trainmaster.advisor.physics import step_time
+from trainmaster.advisor.priors import NAMES, Prior
+from trainmaster.advisor.profile import Point, Profile
+from trainmaster.advisor.shapes import Bools, Columns, Context, Floats, Shapes
+
+_CHUNK: Final = 1000
+#: A point is unexplained if its residual exceeds this many robust standard deviations ...
+_FAR: Final = 4.0
+#: ... and this factor on the time, log; and if there are at least this many points.
+_FAR_LOG: Final = 0.3
+_ENOUGH: Final = 8
+_QUANTILES: Final = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Step times of m shapes, seconds.
+
+    Attributes:
+        median: (m,). low, high: (m,) 5 % and 95 % quantiles of what would be measured.
+        bottleneck: (m) in words.
+    """
+
+    median: Floats
+    low: Floats
+    high: Floats
+    bottleneck: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepTimeModel:
+    """A fitted model. Make it with ``StepTimeModel.fit``.
+
+    Attributes:
+        context: typical values of the measured columns.
+        unexplained: (n,) True where physics cannot explain a measured point; not learnt.
+        residual: (n,) log measured - log predicted by the physics alone, all points.
+        scales: of discrepancy and noise.
+    """
+
+    context: Context
+    unexplained: Bools
+    residual: Floats
+    scales: Scales
+    _log_times: Floats
+    _problem: Problem
+    _optimum: Optimum
+    _covariance: Floats
+    _seed: int
+
+    @classmethod
+    def fit(cls, profile: Profile | Sequence[Point], seed: int = 0) -> StepTimeModel:
+        """Fit to the measured points of one job.
+
+        Args:
+            profile: at least one point, each with ``step_time_s``.
+            seed: of the posterior's draws.
+
+        Raises:
+            ValueError: there are no points, or one has no time.
+        """
+        points = tuple(profile if isinstance(profile, Profile) else Profile(profile))
+        times = np.array([point.step_time_s for point in points], dtype=float)
+        return cls.fit_columns(Columns.of(points), times, seed)
+
+    @classmethod
+    def fit_columns(cls, columns: Columns, times: Floats, seed: int = 0) -> StepTimeModel:
+        """Fit to measured shapes and their (n,) step times in seconds."""
+        context = Context.of(columns)
+        shapes = Shapes.of(columns, context)
+        problem = Problem(Prior.of(columns, context, times), shapes, np.log(times))
+        rng = np.random.default_rng(1)
+        starts = rng.normal(0, 0.8, (6 if len(times) <= 40 else 3, len(NAMES)))
+        starts[0] = 0
+        rough = robust(problem, starts, scale=0.06)
+        residual = problem.log_times - rough.log_model
+        unexplained = _unexplained(residual)
+        keep = ~unexplained
+        explained = replace(problem, shapes=shapes[keep], log_times=problem.log_times[keep])
+        rough = replace(rough, log_model=rough.log_model[keep], jacobian=rough.jacobian[keep])
+        inflation = _inflation(residual[keep]) + (shapes.guess[keep] / discrepancy.NOISE_MEDIAN) ** 2
+        near = _near(explained.shapes)
+        optimum = rough
+        for _ in range(2):
+            scales = Scales.of(
+                explained.log_times - optimum.log_model + optimum.jacobian @ optimum.z,
+                optimum.jacobian @ optimum.jacobian.T,
+                near,
+                inflation,
+            )
+            covariance = discrepancy.covariance(scales, near, inflation)
+            optimum = correlated(explained, optimum.z[None], covariance)
+        residual = problem.log_times - problem.log_model(optimum.z[None])[0]
+        return cls(
+            context, unexplained, residual, scales, problem.log_times, explained, optimum, covariance, seed
+        )
+
+    @cached_property
+    def expected(self) -> Floats:
+        """(n,) seconds that physics expects of each measured point, explained or not."""
+        log_expected: Floats = self._log_times - self.residual
+        return np.exp(log_expected)
+
+    @cached_property
+    def draws(self) -> Floats:
+        """(S, P) log parameters from the posterior."""
+        return posterior.draw(self._problem, self._optimum, self._covariance, self._seed)
+
+    @cached_property
+    def parameters(self) -> dict[str, float]:
+        """The most probable value of every parameter, in the unit of its prior."""
+        prior = self._problem.prior
+        theta = prior.mean + prior.root @ self._optimum.z
+        return dict(zip(NAMES, np.exp(theta).tolist(), strict=True))
+
+    def predict(self, shapes: Sequence[Point]) -> Prediction:
+        """Step times with 90 % intervals and bottlenecks."""
+        return self.predict_columns(Columns.of(shapes))
+
+    def predict_columns(self, columns: Columns) -> Prediction:
+        """The same for columns of length m. A row's answer does not depend on the other rows."""
+        shapes = Shapes.of(columns, self.context)
+        quantiles = np.empty((3, len(shapes)))
+        for start in range(0, len(shapes), _CHUNK):
+            rows = slice(start, start + _CHUNK)
+            quantiles[:, rows] = np.quantile(self.samples(shapes[rows]), _QUANTILES, axis=0)
+        low, median, high = np.exp(quantiles)
+        words = name_bottlenecks(self._theta(), shapes)
+        return Prediction(median, low, high, words)
+
+    def samples(self, shapes: Shapes) -> Floats:
+        """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
+        draws, measured = self.draws, self._problem
+        near = discrepancy.correlation(self._coordinates, discrepancy.coordinates(shapes))
+        variance = self.scales.amplitude**2
+        gain = np.linalg.solve(self._covariance, variance * near)
+        left = np.maximum(1 - variance * (near * gain).sum(0) / variance, 0.0)
+        mean = np.log(step_time(draws, shapes)) + self._residuals @ gain
+        amplitude, noise = self._hyper_draws
+        spread = np.sqrt(amplitude[:, None] ** 2 * left + noise[:, None] ** 2 + shapes.guess**2)
+        return mean + spread * self._normals[:, None] if len(measured.log_times) else mean
+
+    @cached_property
+    def _residuals(self) -> Floats:
+        return self._problem.log_times - np.log(step_time(self.draws, self._problem.shapes))
+
+    @cached_property
+    def _coordinates(self) -> Floats:
+        return discrepancy.coordinates(self._problem.shapes)
+
+    @cached_property
+    def _hyper_draws(self) -> tuple[Floats, Floats]:
+        rng = np.random.default_rng(self._seed + 1)
+        pick = rng.choice(len(self.scales.weight), len(self.draws), p=self.scales.weight)
+        return self.scales.grid[pick, 0], self.scales.grid[pick, 1]
+
+    @cached_property
+    def _normals(self) -> Floats:
+        """Evenly spread standard normal numbers in random order: less Monte Carlo error."""
+        rng = np.random.default_rng(self._seed + 2)
+        count = len(self.draws)
+        return rng.permutation(_normal_quantiles((np.arange(count) + 0.5) / count))
+
+    def _theta(self) -> Floats:
+        prior = self._problem.prior
+        theta: Floats = prior.mean + prior.root @ self._optimum.z
+        return theta
+
+
+def _near(shapes: Shapes) -> Floats:
+    where = discrepancy.coordinates(shapes)
+    return discrepancy.correlation(where, where)
+
+
+def _unexplained(residual: Floats) -> Bools:
+    """Points so far off that no cluster behaves like that next to the others."""
+    if len(residual) < _ENOUGH:
+        return np.zeros(len(residual), dtype=bool)
+    scale = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
+    far: NDArray[np.bool_] = np.abs(residual) > max(_FAR * scale, _FAR_LOG)
+    return far if far.mean() < 0.4 else np.zeros(len(residual), dtype=bool)
+
+
+def _inflation(residual: Floats) -> Floats:
+    """(n,) factor >= 1 on the noise variance of points that stand out (Student-t weights)."""
+    if len(residual) < _ENOUGH:
+        return np.ones(len(residual))
+    scale = max(1.4826 * float(np.median(np.abs(residual))), 0.02)
+    return np.maximum(1.0, (3 + (residual / scale) ** 2) / 4)
+
+
+def _normal_quantiles(p: Floats) -> Floats:
+    """Inverse of the standard normal distribution, error < 5e-4 (Abramowitz and Stegun, 26.2.23)."""
+    tail = np.sqrt(-2 * np.log(np.minimum(p, 1 - p)))
+    top = 2.515517 + tail * (0.802853 + 0.010328 * tail)
+    bottom = 1 + tail * (1.432788 + tail * (0.189269 + 0.001308 * tail))
+    return np.sign(p - 0.5) * (tail - top / bottom)
