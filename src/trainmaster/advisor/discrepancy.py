@@ -33,7 +33,7 @@ AMPLITUDES: Final = np.array([0.03, 0.05, 0.08, 0.13, 0.21, 0.34])
 NOISES: Final = np.array([0.006, 0.012, 0.025, 0.05, 0.1])
 AMPLITUDE_MEDIAN: Final = 0.1
 NOISE_MEDIAN: Final = 0.02
-SPREAD: Final = 0.6
+SPREAD: Final = 0.8
 
 
 def coordinates(shapes: Shapes) -> Floats:

@@ -42,8 +42,10 @@ class _Parameters:
     input: Floats
     straggle: Floats
     overlap: Floats
+    queueing: Floats
     gradient: Floats
     nic: Floats
+    congestion: Floats
     intra: Floats
     hop_intra: Floats
     hop_inter: Floats
@@ -108,7 +110,8 @@ def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Float
     if free != "hop_intra":
         traffic += par.hop_intra * (r - 1)
     if free != "nic":
-        traffic += gradient / par.nic * (2 * (nodes - 1) / nodes / x.nic)
+        crowd = np.exp(par.congestion * np.log(np.maximum(nodes / 2, 1)))
+        traffic += gradient / par.nic * crowd * (2 * (nodes - 1) / nodes / x.nic)
     if free != "hop_inter":
         traffic += par.hop_inter * rounds
     compute = compute * _straggle(par, x, free)
@@ -125,20 +128,23 @@ def _rounds(par: _Parameters, x: Shapes) -> Floats:
 
 
 def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
-    """Workers in a cycle of their own, and servers that take one push at a time."""
+    """A worker's cycle alone, and the queue of the other n - 1 pushes at the servers.
+
+    With g = 1 it is Optimus' speed function (Peng et al., EuroSys 2018, section 3.2), with g -> 10 the
+    bound min(n / cycle, 1 / push) of a closed queueing network. A worker alone never queues.
+    """
     gradient = par.gradient * x.gradient
     wire = gradient / (par.nic * x.nic) * (0.0 if free == "nic" else 1.0)
     processor = gradient * par.server * (0.0 if free == "server" else 1.0)
-    shared = par.shared * (0.0 if free == "shared" else 1.0)
-    push = _norm(wire, processor, 4.0) * (1 / x.servers + shared)
-    cycle = compute + 2 * wire * x.per_node
+    share = 1 / x.servers + par.shared * (0.0 if free == "shared" else 1.0)
+    push = _norm(wire, processor, 4.0) * share
+    cycle = compute * np.where(x.kind == 2, 1.0, _straggle(par, x, free))
+    cycle = cycle + np.maximum(2 * wire * x.per_node, (2 * wire + processor) * share)
     if free != "trips":
         cycle = cycle + par.trips * x.latency
-    g = 1 + np.minimum(par.overlap, 9.0)
-    asynchronous = x.kind == 2
-    n = x.workers
-    time = _norm(np.where(asynchronous, cycle / n, cycle), np.where(asynchronous, push, n * push), g)
-    return time * np.where(asynchronous, 1.0, _straggle(par, x, free))
+    g = 1 + np.minimum(par.queueing, 9.0)
+    time = _norm(cycle, (x.workers - 1) * push, g)
+    return time / np.where(x.kind == 2, x.workers, 1.0)
 
 
 def _norm(a: Floats, b: Floats, g: Floats | float) -> Floats:

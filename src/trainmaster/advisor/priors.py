@@ -43,8 +43,10 @@ BELIEFS: Final[dict[str, Belief]] = {
     "input": Belief(0.05, 1.0, 0.0, "-", "time a node needs to feed one worker : compute"),
     "straggle": Belief(0.02, 0.8, 0.0, "-", "spread of the workers' compute times in one step"),
     "overlap": Belief(1.0, 0.9, 0.0, "-", "g - 1: 0 none, 10 all of the communication hides behind compute"),
-    "gradient": Belief(100e6, 0.9, 0.5, "B", "bytes of one gradient"),
-    "nic": Belief(1.2e9, 0.9, 0.0, "B/s", "achieved rate of a node's network card"),
+    "queueing": Belief(1.0, 0.9, 0.0, "-", "g - 1 of the parameter servers' queue: 0 soft knee, 10 sharp"),
+    "gradient": Belief(80e6, 0.9, 0.6, "B", "bytes of one gradient"),
+    "nic": Belief(1.2e9, 1.0, 0.0, "B/s", "achieved rate of a node's network card"),
+    "congestion": Belief(0.08, 0.9, 0.0, "-", "exponent by which that rate falls with the nodes"),
     "intra": Belief(8e9, 1.2, 0.0, "B/s", "achieved rate between the devices of a node"),
     "hop_intra": Belief(2e-4, 1.3, 0.4, "s", "fixed cost of one hop in a node, all buckets"),
     "hop_inter": Belief(1.5e-3, 1.4, 0.5, "s", "fixed cost of one round between nodes, all buckets"),
@@ -58,6 +60,10 @@ INDEX: Final = {name: i for i, name in enumerate(NAMES)}
 
 #: Where ``follows_compute`` is anchored: the medians of the table are those of a step of this length.
 TYPICAL_COMPUTE_S: Final = 0.2
+
+
+#: Median gradient, bytes, of jobs that are run with parameter servers: they keep up to ten workers busy.
+SERVER_GRADIENT: Final = 25e6
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,12 @@ class Prior:
         follows = np.array([belief.follows_compute for belief in BELIEFS.values()])
         if np.isfinite(context.gradient):
             i = INDEX["gradient"]
-            mean[i], spread[i], follows[i] = np.log(context.gradient), 0.2, 0.0
+            mean[i], spread[i], follows[i] = np.log(context.gradient), 0.25, 0.0
+        elif (columns.kind > 0).all():
+            mean[INDEX["gradient"]] = np.log(SERVER_GRADIENT)
         if np.isfinite(context.nic):
             i = INDEX["nic"]
-            mean[i], spread[i] = np.log(achieved_bytes_per_second(context.nic)), 0.4
+            mean[i], spread[i] = np.log(achieved_bytes_per_second(context.nic)), 0.55
         compute = np.log(_compute_guess(columns, context, times))
         mean += follows * (compute - np.log(TYPICAL_COMPUTE_S))
         mean[INDEX["compute"]] = compute

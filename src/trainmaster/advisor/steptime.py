@@ -146,15 +146,16 @@ class StepTimeModel:
 
     def samples(self, shapes: Shapes) -> Floats:
         """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
-        draws, measured = self.draws, self._problem
+        draws = self.draws
         near = discrepancy.correlation(self._coordinates, discrepancy.coordinates(shapes))
         variance = self.scales.amplitude**2
         gain = np.linalg.solve(self._covariance, variance * near)
         left = np.maximum(1 - variance * (near * gain).sum(0) / variance, 0.0)
         mean = np.log(step_time(draws, shapes)) + self._residuals @ gain
         amplitude, noise = self._hyper_draws
-        spread = np.sqrt(amplitude[:, None] ** 2 * left + noise[:, None] ** 2 + shapes.guess**2)
-        return mean + spread * self._normals[:, None] if len(measured.log_times) else mean
+        model, repeat = self._errors
+        spread = np.sqrt(amplitude[:, None] ** 2 * left + shapes.guess**2)
+        return mean + spread * model[:, None] + (noise * repeat)[:, None]
 
     @cached_property
     def _residuals(self) -> Floats:
@@ -171,11 +172,14 @@ class StepTimeModel:
         return self.scales.grid[pick, 0], self.scales.grid[pick, 1]
 
     @cached_property
-    def _normals(self) -> Floats:
-        """Evenly spread standard normal numbers in random order: less Monte Carlo error."""
+    def _errors(self) -> tuple[Floats, Floats]:
+        """Evenly spread errors of model (normal) and repeat (Student t), in random order: less Monte Carlo error."""
         rng = np.random.default_rng(self._seed + 2)
         count = len(self.draws)
-        return rng.permutation(_normal_quantiles((np.arange(count) + 0.5) / count))
+        even = (np.arange(count) + 0.5) / count
+        normal = _normal_quantiles(even)
+        heavy = normal / np.sqrt(rng.permutation(_chi_square_4(even)) / 4)
+        return rng.permutation(normal), rng.permutation(heavy)
 
     def _theta(self) -> Floats:
         prior = self._problem.prior
@@ -211,3 +215,12 @@ def _normal_quantiles(p: Floats) -> Floats:
     top = 2.515517 + tail * (0.802853 + 0.010328 * tail)
     bottom = 1 + tail * (1.432788 + tail * (0.189269 + 0.001308 * tail))
     return np.sign(p - 0.5) * (tail - top / bottom)
+
+
+def _chi_square_4(p: Floats) -> Floats:
+    """Quantiles of chi-square with 4 degrees of freedom, by Newton on 1 - exp(-x/2) (1 + x/2)."""
+    x = np.full(len(p), 4.0)
+    for _ in range(60):
+        tail = np.exp(-x / 2)
+        x = np.maximum(x - np.clip((1 - tail * (1 + x / 2) - p) / (x / 4 * tail), -x / 2, 5.0), 1e-9)
+    return x
