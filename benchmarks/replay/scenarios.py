@@ -36,12 +36,23 @@ def allreduce(kind: str, count: int, seed: int) -> Iterator[Case]:
 
         def at(nodes: int, per: int, factor: float = 1.0, b: float = b, lat: float | None = lat) -> Point:
             return Point(
-                Sync.ALLREDUCE, nodes * per, nodes=nodes, parameter_servers=0, local_batch=max(1, b * factor), latency_ms=lat
+                Sync.ALLREDUCE,
+                nodes * per,
+                nodes=nodes,
+                parameter_servers=0,
+                local_batch=max(1, b * factor),
+                latency_ms=lat,
             )
 
         inside = [p for p in (1, 2, 4, 8) if p <= g]
         grid = [at(1, p, f) for p in inside for f in (0.5, 1, 2)]
-        grid += [at(m, p, f) for m in (2, 4, 8, 16) for p in {g, max(1, g // 2)} if m * p <= 64 for f in (0.5, 1, 2)]
+        grid += [
+            at(m, p, f)
+            for m in (2, 4, 8, 16)
+            for p in {g, max(1, g // 2)}
+            if m * p <= 64
+            for f in (0.5, 1, 2)
+        ]
         if kind == "one-node":
             pool = [p for p in grid if p.nodes == 1]
             train = [pool[j] for j in rng.permutation(len(pool))[: int(rng.integers(2, 5))]]
@@ -80,7 +91,12 @@ def servers(sync: Sync, kind: str, count: int, seed: int) -> Iterator[Case]:
 
         sizes = [(n, p) for n in (1, 2, 3, 4, 6, 8, 10, 14, 20) for p in (1, 2, 4, 8) if p <= max(2, n)]
         if kind == "tenfold":
-            pick = [[(1, 1), (2, 1), (2, 2)], [(1, 1), (2, 1), (4, 1)], [(1, 1), (2, 2), (3, 1)], [(1, 1), (2, 1)]]
+            pick = [
+                [(1, 1), (2, 1), (2, 2)],
+                [(1, 1), (2, 1), (4, 1)],
+                [(1, 1), (2, 2), (3, 1)],
+                [(1, 1), (2, 1)],
+            ]
             train = pick[int(rng.integers(0, 4))]
         else:
             train = [sizes[j] for j in rng.permutation(len(sizes))[: int(rng.integers(4, 9))]]
@@ -93,7 +109,10 @@ def servers(sync: Sync, kind: str, count: int, seed: int) -> Iterator[Case]:
 
 def all_scenarios(count: int, seed: int) -> dict[str, Iterator[Case]]:
     """Every scenario by name."""
-    named = {f"allreduce {kind}": allreduce(kind, count, seed) for kind in ("one-node", "two-nodes", "same-regime", "eightfold", "few", "grid")}
+    named = {
+        f"allreduce {kind}": allreduce(kind, count, seed)
+        for kind in ("one-node", "two-nodes", "same-regime", "eightfold", "few", "grid")
+    }
     for sync in (Sync.PS_SYNC, Sync.PS_ASYNC):
         named |= {f"{sync} {kind}": servers(sync, kind, count, seed) for kind in ("tenfold", "grid")}
     return named

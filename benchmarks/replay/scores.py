@@ -30,7 +30,12 @@ class Scores:
         """MAPE and median in %, coverage in %, median p95/p50, interval score (log seconds; lower is better)."""
         truth, median, low, high = (np.array(v) for v in (self.truth, self.median, self.low, self.high))
         error = 100 * np.abs(median / truth - 1)
-        out = {"rows": len(truth), "mape": error.mean(), "median": float(np.median(error)), "p90": np.quantile(error, 0.9)}
+        out = {
+            "rows": len(truth),
+            "mape": error.mean(),
+            "median": float(np.median(error)),
+            "p90": np.quantile(error, 0.9),
+        }
         if np.isfinite(low).all():
             y, a, b = np.log(truth), np.log(low), np.log(high)
             penalty = 2 / Z90 * (np.maximum(a - y, 0) + np.maximum(y - b, 0))

@@ -43,9 +43,15 @@ class AllReduceJob:
         self.gradient = float(np.exp(rng.normal(np.log(90e6), 1.2)))
         if self.device == "cpu":
             self.gradient = float(np.exp(rng.normal(np.log(8e6), 1.6)))
-        sample = self.gradient / 4 * np.exp(rng.normal(np.log(300), 1.2)) * 2  # flop per sample, forward and backward
+        sample = (
+            self.gradient / 4 * np.exp(rng.normal(np.log(300), 1.2)) * 2
+        )  # flop per sample, forward and backward
         self.per_sample = sample / (flops * 1e12 * rng.uniform(0.5, 1.1))
-        self.fixed = self.layers * launch * rng.uniform(4, 9) + self.gradient * 6 / (memory * 1e9) + rng.uniform(0, 4e-3)
+        self.fixed = (
+            self.layers * launch * rng.uniform(4, 9)
+            + self.gradient * 6 / (memory * 1e9)
+            + rng.uniform(0, 4e-3)
+        )
         self.wave = rng.uniform(0.0, 0.07)
         self.wave_phase = rng.uniform(0, 6)
         self.half = np.exp(rng.normal(np.log(4), 1.0))  # batch at which the device is half busy
@@ -73,7 +79,12 @@ class AllReduceJob:
 
     def natural_batch(self) -> float:
         """A batch that somebody would run: the device 60-95 % busy."""
-        return float(2 ** np.round(np.log2(np.clip(self.fixed / self.per_sample * np.exp(self.rng.normal(1.2, 0.9)), 2, 2048))))
+        return float(
+            2
+            ** np.round(
+                np.log2(np.clip(self.fixed / self.per_sample * np.exp(self.rng.normal(1.2, 0.9)), 2, 2048))
+            )
+        )
 
     def is_worth_distributing(self) -> bool:
         """False for jobs that nobody runs: a step on two nodes that is over six times that of one device."""
@@ -98,7 +109,9 @@ class AllReduceJob:
         step = max(step, self.feed * batch * r)
         return float(step * np.exp(self.rng.standard_t(5) * self.noise * 0.8))
 
-    def _communicate(self, forward: float, backward: float, n: int, nodes: int, r: int, latency: float) -> float:
+    def _communicate(
+        self, forward: float, backward: float, n: int, nodes: int, r: int, latency: float
+    ) -> float:
         if n == 1:
             return forward + backward
         count = max(1, int(np.ceil(self.gradient / self.bucket)))
@@ -123,7 +136,9 @@ class AllReduceJob:
             outside = self.nic_gbps * 1e9 / 8 * self.fraction * size / (size + 4 * self.half_message)
             if nodes > self.rack:
                 outside *= self.uplink
-            ring = 2 * (nodes - 1) / nodes * size / outside + 2 * (n - 1 if self.flat else nodes - 1) * (self.hop + latency)
+            ring = 2 * (nodes - 1) / nodes * size / outside + 2 * (n - 1 if self.flat else nodes - 1) * (
+                self.hop + latency
+            )
             tree = 2.2 * size / outside * 0.95 + 2 * np.ceil(np.log2(nodes)) * (self.hop + latency)
             time += min(ring, tree)
         return time

@@ -43,6 +43,7 @@ class _Parameters:
     straggle: Floats
     overlap: Floats
     queueing: Floats
+    burst: Floats
     gradient: Floats
     nic: Floats
     congestion: Floats
@@ -137,12 +138,14 @@ def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -
     wire = gradient / (par.nic * x.nic) * (0.0 if free == "nic" else 1.0)
     processor = gradient * par.server * (0.0 if free == "server" else 1.0)
     share = 1 / x.servers + par.shared * (0.0 if free == "shared" else 1.0)
-    push = _norm(wire, processor, 4.0) * share
-    cycle = compute * np.where(x.kind == 2, 1.0, _straggle(par, x, free))
+    barrier = x.kind == 1  # all push at once, then all pull: the phases add up and collide
+    crowd = np.where(barrier, np.exp(par.congestion * np.log(x.workers)), 1.0)
+    push = np.where(barrier, 2 * wire * crowd + processor, _norm(wire, processor, 4.0)) * share
+    cycle = compute * np.where(barrier, _straggle(par, x, free), 1.0)
     cycle = cycle + np.maximum(2 * wire * x.per_node, (2 * wire + processor) * share)
     if free != "trips":
         cycle = cycle + par.trips * x.latency
-    g = 1 + np.minimum(par.queueing, 9.0)
+    g = 1 + np.minimum(np.where(barrier, par.burst, par.queueing), 9.0)
     time = _norm(cycle, (x.workers - 1) * push, g)
     return time / np.where(x.kind == 2, x.workers, 1.0)
 

@@ -44,6 +44,7 @@ BELIEFS: Final[dict[str, Belief]] = {
     "straggle": Belief(0.02, 0.8, 0.0, "-", "spread of the workers' compute times in one step"),
     "overlap": Belief(1.0, 0.9, 0.0, "-", "g - 1: 0 none, 10 all of the communication hides behind compute"),
     "queueing": Belief(1.0, 0.9, 0.0, "-", "g - 1 of the parameter servers' queue: 0 soft knee, 10 sharp"),
+    "burst": Belief(0.3, 0.9, 0.0, "-", "g - 1 of a synchronous burst at the servers: 0 nothing hides"),
     "gradient": Belief(80e6, 0.9, 0.6, "B", "bytes of one gradient"),
     "nic": Belief(1.2e9, 1.0, 0.0, "B/s", "achieved rate of a node's network card"),
     "congestion": Belief(0.08, 0.9, 0.0, "-", "exponent by which that rate falls with the nodes"),
