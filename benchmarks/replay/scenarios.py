@@ -78,7 +78,7 @@ def allreduce(kind: str, count: int, seed: int) -> Iterator[Case]:
 
 
 def servers(sync: Sync, kind: str, count: int, seed: int) -> Iterator[Case]:
-    """``tenfold``: three small clusters, up to ten times the workers. ``grid``: random rows of a grid."""
+    """``tenfold``: three small clusters, up to ten times the workers. ``diagonal``: as many servers as workers. ``grid``: random rows of a grid."""
     for i in range(count):
         rng = np.random.default_rng((seed, i))
         job = ServerJob(rng, sync)
@@ -98,6 +98,9 @@ def servers(sync: Sync, kind: str, count: int, seed: int) -> Iterator[Case]:
                 [(1, 1), (2, 1)],
             ]
             train = pick[int(rng.integers(0, 4))]
+        elif kind == "diagonal":
+            sizes = [(n, p) for n in (1, 2, 3, 4, 6, 8, 10, 14, 20) for p in {n, max(1, n // 2), max(1, n // 4)}]
+            train = [[(1, 1), (2, 2)], [(1, 1), (2, 1), (2, 2)], [(1, 1), (2, 2), (4, 4)]][int(rng.integers(0, 3))]
         else:
             train = [sizes[j] for j in rng.permutation(len(sizes))[: int(rng.integers(4, 9))]]
         test = [s for s in sizes if s not in train]
@@ -114,5 +117,5 @@ def all_scenarios(count: int, seed: int) -> dict[str, Iterator[Case]]:
         for kind in ("one-node", "two-nodes", "same-regime", "eightfold", "few", "grid")
     }
     for sync in (Sync.PS_SYNC, Sync.PS_ASYNC):
-        named |= {f"{sync} {kind}": servers(sync, kind, count, seed) for kind in ("tenfold", "grid")}
+        named |= {f"{sync} {kind}": servers(sync, kind, count, seed) for kind in ("tenfold", "diagonal", "grid")}
     return named

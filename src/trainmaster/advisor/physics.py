@@ -129,9 +129,9 @@ def _rounds(par: _Parameters, x: Shapes) -> Floats:
 
 
 def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
-    """A worker's cycle alone, and the queue of the other n - 1 pushes at the servers.
+    """A worker's cycle C alone, and its wait for the pushes S of the others at the servers.
 
-    With g = 1 it is Optimus' speed function (Peng et al., EuroSys 2018, section 3.2), with g -> 10 the
+    ``(C^g + (n^g - 1) S^g)^(1/g)``: C for one worker, n S for many. With g = 1 it is Optimus' speed function (Peng et al., EuroSys 2018, section 3.2), with g = 10 the
     bound min(n / cycle, 1 / push) of a closed queueing network. A worker alone never queues.
     """
     gradient = par.gradient * x.gradient
@@ -146,7 +146,8 @@ def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -
     if free != "trips":
         cycle = cycle + par.trips * x.latency
     g = 1 + np.minimum(np.where(barrier, par.burst, par.queueing), 9.0)
-    time = _norm(cycle, (x.workers - 1) * push, g)
+    queue = np.expm1(g * np.log(x.workers)) * np.exp(g * np.log(np.maximum(push / cycle, 1e-30)))
+    time = cycle * np.exp(np.log1p(queue) / g)
     return time / np.where(x.kind == 2, x.workers, 1.0)
 
 

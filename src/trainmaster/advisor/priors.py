@@ -66,6 +66,9 @@ TYPICAL_COMPUTE_S: Final = 0.2
 #: Median gradient, bytes, of jobs that are run with parameter servers: they keep up to ten workers busy.
 SERVER_GRADIENT: Final = 25e6
 
+#: Median and spread of the network's parameters where it is unknown whether the workers share a node.
+ANY_LINK: Final = {"nic": (2.5e9, 1.5), "hop_inter": (7e-4, 1.7)}
+
 
 @dataclass(frozen=True)
 class Prior:
@@ -95,6 +98,9 @@ class Prior:
             mean[i], spread[i], follows[i] = np.log(context.gradient), 0.25, 0.0
         elif (columns.kind > 0).all():
             mean[INDEX["gradient"]] = np.log(SERVER_GRADIENT)
+        if not context.nodes_known:  # the "network" may be the inside of one machine
+            for name, (median, width) in ANY_LINK.items():
+                mean[INDEX[name]], spread[INDEX[name]] = np.log(median), width
         if np.isfinite(context.nic):
             i = INDEX["nic"]
             mean[i], spread[i] = np.log(achieved_bytes_per_second(context.nic)), 0.55

@@ -25,6 +25,8 @@ _FAR: Final = 4.0
 #: ... and this factor on the time, log; and if there are at least this many points.
 _FAR_LOG: Final = 0.3
 _ENOUGH: Final = 8
+#: How much shorter than the discrepancy's the reach of an unexplained point is.
+_LOCAL: Final = 8.0
 _QUANTILES: Final = (0.05, 0.5, 0.95)
 
 
@@ -59,6 +61,7 @@ class StepTimeModel:
     residual: Floats
     scales: Scales
     _log_times: Floats
+    _measured: Shapes
     _problem: Problem
     _optimum: Optimum
     _covariance: Floats
@@ -108,7 +111,7 @@ class StepTimeModel:
             optimum = correlated(explained, optimum.z[None], covariance)
         residual = problem.log_times - problem.log_model(optimum.z[None])[0]
         return cls(
-            context, unexplained, residual, scales, problem.log_times, explained, optimum, covariance, seed
+            context, unexplained, residual, scales, problem.log_times, shapes, explained, optimum, covariance, seed
         )
 
     @cached_property
@@ -140,9 +143,30 @@ class StepTimeModel:
         for start in range(0, len(shapes), _CHUNK):
             rows = slice(start, start + _CHUNK)
             quantiles[:, rows] = np.quantile(self.samples(shapes[rows]), _QUANTILES, axis=0)
-        low, median, high = np.exp(quantiles)
+        low, median, high = quantiles
+        surprise, spread = self._surprise(shapes)
+        low, high = np.minimum(low, low + surprise - spread), np.maximum(high, high + surprise + spread)
         words = name_bottlenecks(self._theta(), shapes)
-        return Prediction(median, low, high, words)
+        return Prediction(np.exp(median), np.exp(low), np.exp(high), words)
+
+    def _surprise(self, shapes: Shapes) -> tuple[Floats, Floats]:
+        """Where most measured points near by are unexplained: their residual and its spread, (m,) each.
+
+        The median is not bent towards them, but the interval has to reach what was seen there.
+        """
+        none = np.zeros(len(shapes))
+        if not self.unexplained.any():
+            return none, none
+        asked = _LOCAL * discrepancy.coordinates(shapes)
+        measured = _LOCAL * discrepancy.coordinates(self._measured)
+        near = discrepancy.correlation(measured, asked)
+        total = near.sum(0) + 1e-12
+        weight = near[self.unexplained]
+        amount = weight.sum(0) + 1e-12
+        mean = self.residual[self.unexplained] @ weight / amount
+        spread = np.sqrt(self.residual[self.unexplained] ** 2 @ weight / amount - mean**2 + 1e-12)
+        here = (weight.sum(0) > 0.5 * total) & (total > 0.1)
+        return np.where(here, mean, 0.0), np.where(here, 1.645 * spread, 0.0)
 
     def samples(self, shapes: Shapes) -> Floats:
         """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
