@@ -3,8 +3,9 @@
 The log of the true time is the log of the model's time plus a Gaussian process over shapes
 (Kennedy and O'Hagan, "Bayesian calibration of computer models", 2001). With two points it is an
 honest widening of the interval; with many it is the residual learner, because its mean then
-bends the model towards what was measured near by. Its kernel is a product of Ornstein-Uhlenbeck
-kernels: in each direction an independent small error per doubling.
+bends the model towards what was measured near by. It has a rough part (product of
+Ornstein-Uhlenbeck kernels), whose size is learnt, and a smooth part (product of Matern 3/2 kernels)
+of fixed size, which is next to nothing between measured points and grows outside of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DOUBLING_WORKERS: Final = 0.25
 DOUBLING_NODES: Final = 0.25
 DOUBLING_BATCH: Final = 0.2
 DOUBLING_SERVERS: Final = 0.2
-FOLD_LATENCY: Final = 0.25
+FOLD_LATENCY: Final = 0.4
 #: Distance between regimes: alone or not, in one node or over several, server or not, synchronous or not.
 ALONE: Final = 0.4
 ONE_NODE: Final = 0.6
@@ -29,11 +30,15 @@ SERVERS: Final = 1.0
 ASYNCHRONOUS: Final = 0.7
 
 #: Amplitudes of the discrepancy and of the repeatability, log seconds, with their prior.
-AMPLITUDES: Final = np.array([0.03, 0.05, 0.08, 0.13, 0.21, 0.34])
-NOISES: Final = np.array([0.006, 0.012, 0.025, 0.05, 0.1])
-AMPLITUDE_MEDIAN: Final = 0.1
+AMPLITUDES: Final = np.array([0.03, 0.06, 0.12, 0.24, 0.48])
+NOISES: Final = np.array([0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4])
+AMPLITUDE_MEDIAN: Final = 0.06
 NOISE_MEDIAN: Final = 0.02
 SPREAD: Final = 0.8
+#: Amplitude of the smooth part, log seconds: it is not learnt, because the inside of what was
+#: measured says nothing about the outside; and the spread of its logarithm.
+SMOOTH: Final = 0.08
+SMOOTH_SPREAD: Final = 0.4
 
 
 def coordinates(shapes: Shapes) -> Floats:
@@ -54,13 +59,33 @@ def coordinates(shapes: Shapes) -> Floats:
     )
 
 
-def correlation(a: Floats, b: Floats) -> Floats:
-    """(n, m) correlation of the discrepancy at coordinates ``a`` (n, d) and ``b`` (m, d)."""
-    distance = np.zeros((len(a), len(b)))
-    for i in range(a.shape[1]):
-        if a[:, i].any() or b[:, i].any():
-            distance += np.abs(a[:, None, i] - b[None, :, i])
-    return np.exp(-distance)
+@dataclass(frozen=True)
+class Near:
+    """How alike the errors at two sets of shapes are, (n, m) each.
+
+    Attributes:
+        rough: correlation of the rough part; falls from the first step on.
+        smooth: correlation of the smooth part; flat at first.
+    """
+
+    rough: Floats
+    smooth: Floats
+
+    @classmethod
+    def of(cls, a: Floats, b: Floats) -> Near:
+        """Between coordinates ``a`` (n, d) and ``b`` (m, d)."""
+        distance = np.zeros((len(a), len(b)))
+        smooth = np.ones_like(distance)
+        for i in range(a.shape[1]):
+            if a[:, i].any() or b[:, i].any():
+                away = np.abs(a[:, None, i] - b[None, :, i])
+                distance += away
+                smooth *= 1 + np.sqrt(3) * away
+        return cls(np.exp(-distance), smooth * np.exp(-np.sqrt(3) * distance))
+
+    def covariance(self, amplitude: float) -> Floats:
+        """(n, m) covariance of the discrepancy, log seconds squared."""
+        return amplitude**2 * self.rough + SMOOTH**2 * self.smooth
 
 
 @dataclass(frozen=True)
@@ -78,13 +103,13 @@ class Scales:
     weight: Floats
 
     @classmethod
-    def of(cls, residual: Floats, physics: Floats, near: Floats, inflation: Floats) -> Scales:
+    def of(cls, residual: Floats, physics: Floats, near: Near, inflation: Floats) -> Scales:
         """Weigh every pair by the marginal likelihood of the linearised model.
 
         Args:
             residual: (n,) log measured - log predicted by the prior mean, linearised.
             physics: (n, n) prior covariance of the physics' log predictions.
-            near: (n, n) correlation of the discrepancy.
+            near: the measured shapes, to each other.
             inflation: (n,) factor on the noise's variance of each point (robustness).
         """
         grid = np.array([(a, s) for a in AMPLITUDES for s in NOISES])
@@ -94,8 +119,8 @@ class Scales:
             / SPREAD**2
         )
         for i, (amplitude, noise) in enumerate(grid):
-            covariance = physics + amplitude**2 * near
-            covariance[np.diag_indices(len(near))] += noise**2 * inflation
+            covariance = physics + near.covariance(amplitude)
+            covariance[np.diag_indices(len(residual))] += noise**2 * inflation
             root = np.linalg.cholesky(covariance)
             white = np.linalg.solve(root, residual)
             score[i] -= 0.5 * white @ white + np.log(np.diag(root)).sum()
@@ -105,8 +130,8 @@ class Scales:
         return cls(float(amplitude), float(noise), grid, weight)
 
 
-def covariance(scales: Scales, near: Floats, inflation: Floats) -> Floats:
+def covariance(scales: Scales, near: Near, inflation: Floats) -> Floats:
     """(n, n) covariance of discrepancy plus noise between the measured points."""
-    total = scales.amplitude**2 * near
-    total[np.diag_indices(len(near))] += scales.noise**2 * inflation
+    total = near.covariance(scales.amplitude)
+    total[np.diag_indices(len(total))] += scales.noise**2 * inflation
     return total

@@ -40,13 +40,13 @@ BELIEFS: Final[dict[str, Belief]] = {
         0.2, 1.5, 0.0, "s", "one worker's step at the reference batch; median replaced by the data"
     ),
     "fixed": Belief(0.3, 1.3, 0.0, "-", "constant part of compute : part that grows with the batch"),
-    "input": Belief(0.05, 1.0, 0.0, "-", "time a node needs to feed one worker : compute"),
+    "input": Belief(0.05, 1.3, 0.0, "-", "time a node needs to feed one worker : compute"),
     "straggle": Belief(0.02, 0.8, 0.0, "-", "spread of the workers' compute times in one step"),
     "overlap": Belief(1.0, 0.9, 0.0, "-", "g - 1: 0 none, 10 all of the communication hides behind compute"),
     "queueing": Belief(1.0, 0.9, 0.0, "-", "g - 1 of the parameter servers' queue: 0 soft knee, 10 sharp"),
     "burst": Belief(0.3, 0.9, 0.0, "-", "g - 1 of a synchronous burst at the servers: 0 nothing hides"),
     "gradient": Belief(80e6, 0.9, 0.6, "B", "bytes of one gradient"),
-    "nic": Belief(1.2e9, 1.0, 0.0, "B/s", "achieved rate of a node's network card"),
+    "nic": Belief(1.1e9, 1.0, 0.0, "B/s", "achieved rate of a node's network card"),
     "congestion": Belief(0.08, 0.9, 0.0, "-", "exponent by which that rate falls with the nodes"),
     "intra": Belief(8e9, 1.2, 0.0, "B/s", "achieved rate between the devices of a node"),
     "hop_intra": Belief(2e-4, 1.3, 0.4, "s", "fixed cost of one hop in a node, all buckets"),
@@ -54,7 +54,7 @@ BELIEFS: Final[dict[str, Belief]] = {
     "rounds": Belief(0.6, 0.4, 0.0, "-", "rounds between N nodes = (N-1)^this: ring 1, tree about 0.5"),
     "trips": Belief(4.0, 1.0, 0.0, "-", "serial one-way trips per round"),
     "server": Belief(1e-9, 0.9, 0.0, "s/B", "parameter server's processor time per byte of a push"),
-    "shared": Belief(0.1, 1.0, 0.0, "-", "part of a push that more servers do not shorten"),
+    "shared": Belief(0.06, 1.1, 0.0, "-", "part of a push that more servers do not shorten"),
 }
 NAMES: Final = tuple(BELIEFS)
 INDEX: Final = {name: i for i, name in enumerate(NAMES)}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor import discrepancy, posterior
 from trainmaster.advisor.bottleneck import name_bottlenecks
-from trainmaster.advisor.discrepancy import Scales
+from trainmaster.advisor.discrepancy import Near, Scales
 from trainmaster.advisor.fit import Optimum, Problem, correlated, robust
 from trainmaster.advisor.physics import step_time
 from trainmaster.advisor.priors import NAMES, Prior
@@ -159,7 +159,7 @@ class StepTimeModel:
             return none, none
         asked = _LOCAL * discrepancy.coordinates(shapes)
         measured = _LOCAL * discrepancy.coordinates(self._measured)
-        near = discrepancy.correlation(measured, asked)
+        near = Near.of(measured, asked).rough
         total = near.sum(0) + 1e-12
         weight = near[self.unexplained]
         amount = weight.sum(0) + 1e-12
@@ -171,14 +171,14 @@ class StepTimeModel:
     def samples(self, shapes: Shapes) -> Floats:
         """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
         draws = self.draws
-        near = discrepancy.correlation(self._coordinates, discrepancy.coordinates(shapes))
-        variance = self.scales.amplitude**2
-        gain = np.linalg.solve(self._covariance, variance * near)
-        left = np.maximum(1 - variance * (near * gain).sum(0) / variance, 0.0)
+        near = Near.of(self._coordinates, discrepancy.coordinates(shapes)).covariance(self.scales.amplitude)
+        gain = np.linalg.solve(self._covariance, near)
+        total = self.scales.amplitude**2 + discrepancy.SMOOTH**2
+        left = np.maximum(total - (near * gain).sum(0), 0.0)
         mean = np.log(step_time(draws, shapes)) + self._residuals @ gain
-        amplitude, noise = self._hyper_draws
+        scale, noise = self._hyper_draws
         model, repeat = self._errors
-        spread = np.sqrt(amplitude[:, None] ** 2 * left + shapes.guess**2)
+        spread = np.sqrt(scale[:, None] ** 2 * left + shapes.guess**2)
         return mean + spread * model[:, None] + (noise * repeat)[:, None]
 
     @cached_property
@@ -191,9 +191,13 @@ class StepTimeModel:
 
     @cached_property
     def _hyper_draws(self) -> tuple[Floats, Floats]:
+        """(S,) factor on the discrepancy, (S,) noise in log seconds."""
         rng = np.random.default_rng(self._seed + 1)
         pick = rng.choice(len(self.scales.weight), len(self.draws), p=self.scales.weight)
-        return self.scales.grid[pick, 0], self.scales.grid[pick, 1]
+        amplitude, noise = self.scales.grid[pick].T
+        smooth = discrepancy.SMOOTH * np.exp(discrepancy.SMOOTH_SPREAD * rng.standard_normal(len(pick)))
+        total = self.scales.amplitude**2 + discrepancy.SMOOTH**2
+        return np.sqrt((amplitude**2 + smooth**2) / total), noise
 
     @cached_property
     def _errors(self) -> tuple[Floats, Floats]:
@@ -211,9 +215,9 @@ class StepTimeModel:
         return theta
 
 
-def _near(shapes: Shapes) -> Floats:
+def _near(shapes: Shapes) -> Near:
     where = discrepancy.coordinates(shapes)
-    return discrepancy.correlation(where, where)
+    return Near.of(where, where)
 
 
 def _unexplained(residual: Floats) -> Bools:
