@@ -1,6 +1,6 @@
 """Replays everything and prints one JSON object; writes a plot and a table beside it.
 
-    python benchmarks/replay/run.py [--jobs 150] [--seed 1] [--out benchmarks/out]
+python benchmarks/replay/run.py [--jobs 150] [--seed 1] [--out benchmarks/out]
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def regret_of_cost(jobs: int, seed: int) -> dict[str, dict[str, float]]:
                 speed = work / (median[0] if method == OURS else median)
                 pick = int(np.argmin(np.where(speed >= 0.8 * speed.max(), price, np.inf)))
                 misses.setdefault(method, []).append(float(not enough[pick]))
-                regrets.setdefault(method, []).append(max(price[pick] / best - 1, 0.0) if enough[pick] else 0.0)
+                regrets.setdefault(method, []).append(
+                    max(price[pick] / best - 1, 0.0) if enough[pick] else 0.0
+                )
         out[name] = {
             method: {
                 "mean_regret_%": round(100 * float(np.mean(regrets[method])), 2),
@@ -153,10 +155,17 @@ def plot(results: dict[str, dict[str, Scores]], path: Path) -> None:
     for method, (mark, colour) in marks.items():
         found = [scores[method].summary() for scores in results.values()]
         left.scatter(
-            [s["p95/p50"] for s in found], [s["coverage"] for s in found], marker=mark, c=colour, label=method, alpha=0.75
+            [s["p95/p50"] for s in found],
+            [s["coverage"] for s in found],
+            marker=mark,
+            c=colour,
+            label=method,
+            alpha=0.75,
         )
     left.axhspan(88, 92, color="C0", alpha=0.15)
-    left.set(xscale="log", xlabel="width: p95 / p50", ylabel="coverage of the 90 % interval, %", ylim=(0, 102))
+    left.set(
+        xscale="log", xlabel="width: p95 / p50", ylabel="coverage of the 90 % interval, %", ylim=(0, 102)
+    )
     left.legend()
     names = list(results)
     for offset, (method, (mark, colour)) in enumerate(marks.items()):

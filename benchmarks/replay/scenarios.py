@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from formulas import OptimusJob, PolluxJob
 from synthetic import AllReduceJob, ServerJob
 
 from trainmaster.advisor.profile import Point, Sync
@@ -23,13 +24,13 @@ def _case(job, train, test, rng, reveal) -> Case:  # noqa: ANN001
     return train, times[0], test, times[1]
 
 
-def allreduce(kind: str, count: int, seed: int) -> Iterator[Case]:
+def allreduce(kind: str, count: int, seed: int, pollux: bool = False) -> Iterator[Case]:
     """``one-node``: measured in one node, asked for up to 64 GPUs. ``two-nodes``: measured on up to two nodes.
     ``same-regime``: 1 worker and 2 -> 8 workers across nodes or inside one. ``mixed``: random rows of a grid."""
     for i in range(count):
         rng = np.random.default_rng((seed, i))
-        job = AllReduceJob(rng)
-        while not job.is_worth_distributing():
+        job: AllReduceJob | PolluxJob = PolluxJob(rng) if pollux else AllReduceJob(rng)
+        while isinstance(job, AllReduceJob) and not job.is_worth_distributing():
             job = AllReduceJob(rng)
         g, b = job.gpus, job.natural_batch()
         lat = float(rng.choice([5, 20, 50])) if job.added_latency else None
@@ -74,14 +75,14 @@ def allreduce(kind: str, count: int, seed: int) -> Iterator[Case]:
             size = int(rng.integers(2, 5)) if kind == "few" else min(20, len(grid) // 2)
             order = rng.permutation(len(grid))
             train, test = [grid[j] for j in order[:size]], [grid[j] for j in order[size:]]
-        yield _case(job, train, test, rng, rng.uniform() < 0.3)
+        yield _case(job, train, test, rng, reveal=rng.uniform() < 0.3 and np.isfinite(job.gradient))
 
 
-def servers(sync: Sync, kind: str, count: int, seed: int) -> Iterator[Case]:
+def servers(sync: Sync, kind: str, count: int, seed: int, optimus: bool = False) -> Iterator[Case]:
     """``tenfold``: three small clusters, up to ten times the workers. ``diagonal``: as many servers as workers. ``grid``: random rows of a grid."""
     for i in range(count):
         rng = np.random.default_rng((seed, i))
-        job = ServerJob(rng, sync)
+        job = OptimusJob(rng, sync) if optimus else ServerJob(rng, sync)
         b = job.natural_batch()
         total = rng.uniform() < 0.4  # the global batch is held
 
@@ -99,23 +100,32 @@ def servers(sync: Sync, kind: str, count: int, seed: int) -> Iterator[Case]:
             ]
             train = pick[int(rng.integers(0, 4))]
         elif kind == "diagonal":
-            sizes = [(n, p) for n in (1, 2, 3, 4, 6, 8, 10, 14, 20) for p in {n, max(1, n // 2), max(1, n // 4)}]
-            train = [[(1, 1), (2, 2)], [(1, 1), (2, 1), (2, 2)], [(1, 1), (2, 2), (4, 4)]][int(rng.integers(0, 3))]
+            sizes = [
+                (n, p) for n in (1, 2, 3, 4, 6, 8, 10, 14, 20) for p in {n, max(1, n // 2), max(1, n // 4)}
+            ]
+            train = [[(1, 1), (2, 2)], [(1, 1), (2, 1), (2, 2)], [(1, 1), (2, 2), (4, 4)]][
+                int(rng.integers(0, 3))
+            ]
         else:
             train = [sizes[j] for j in rng.permutation(len(sizes))[: int(rng.integers(4, 9))]]
         test = [s for s in sizes if s not in train]
         if not any(p > 1 for _, p in train):
             test = [s for s in test if s[1] <= 2]
         test = [test[j] for j in rng.permutation(len(test))[:12]]
-        yield _case(job, [at(*s) for s in train], [at(*s) for s in test], rng, rng.uniform() < 0.3)
+        reveal = rng.uniform() < 0.3 and np.isfinite(job.gradient)
+        yield _case(job, [at(*s) for s in train], [at(*s) for s in test], rng, reveal)
 
 
 def all_scenarios(count: int, seed: int) -> dict[str, Iterator[Case]]:
     """Every scenario by name."""
-    named = {
-        f"allreduce {kind}": allreduce(kind, count, seed)
-        for kind in ("one-node", "two-nodes", "same-regime", "eightfold", "few", "grid")
-    }
-    for sync in (Sync.PS_SYNC, Sync.PS_ASYNC):
-        named |= {f"{sync} {kind}": servers(sync, kind, count, seed) for kind in ("tenfold", "diagonal", "grid")}
+    named = {}
+    for pollux in (False, True):
+        for kind in ("one-node", "two-nodes", "same-regime", "eightfold", "few", "grid"):
+            named[f"{'pollux ' if pollux else ''}allreduce {kind}"] = allreduce(kind, count, seed, pollux)
+    for optimus in (False, True):
+        for sync in (Sync.PS_SYNC, Sync.PS_ASYNC):
+            for kind in ("tenfold", "diagonal", "grid"):
+                named[f"{'optimus ' if optimus else ''}{sync} {kind}"] = servers(
+                    sync, kind, count, seed, optimus
+                )
     return named

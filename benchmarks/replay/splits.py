@@ -93,7 +93,9 @@ def leave_group_out(key: Callable[[Data], np.ndarray]) -> Callable[[Data], Itera
     return split
 
 
-def threshold(train: Callable[[Data], np.ndarray], test: Callable[[Data], np.ndarray]) -> Callable[[Data], Iterator[Split]]:
+def threshold(
+    train: Callable[[Data], np.ndarray], test: Callable[[Data], np.ndarray]
+) -> Callable[[Data], Iterator[Split]]:
     """One split: rows that fulfil one condition to those that fulfil another."""
 
     def split(data: Data) -> Iterator[Split]:
@@ -104,7 +106,9 @@ def threshold(train: Callable[[Data], np.ndarray], test: Callable[[Data], np.nda
 
 def _designed(data: Data) -> np.ndarray:
     cells = {(192, 0), (6400, 0), (192, 40)}
-    return (data.workers == 2) & np.array([(b, lat) in cells for b, lat in zip(data.batch, data.latency, strict=True)])
+    return (data.workers == 2) & np.array(
+        [(b, lat) in cells for b, lat in zip(data.batch, data.latency, strict=True)]
+    )
 
 
 def regular(data: Data) -> np.ndarray:
@@ -124,8 +128,14 @@ def anwar_splits() -> dict[str, tuple[Data, Callable[[Data], Iterator[Split]]]]:
         "anwar leave-one-out, n<=3": (three, leave_one_out),
         "anwar leave-one-latency-out": (rows, by_latency),
         "anwar leave-one-batch-out": (rows, by_batch),
-        "anwar latency <=40 -> 60-100": (rows, threshold(lambda d: d.latency <= 40, lambda d: d.latency >= 60)),
-        "anwar batch <=6400 -> 32000-64000": (rows, threshold(lambda d: d.batch <= 6400, lambda d: d.batch > 6400)),
+        "anwar latency <=40 -> 60-100": (
+            rows,
+            threshold(lambda d: d.latency <= 40, lambda d: d.latency >= 60),
+        ),
+        "anwar batch <=6400 -> 32000-64000": (
+            rows,
+            threshold(lambda d: d.batch <= 6400, lambda d: d.batch > 6400),
+        ),
         "anwar n<=3 -> 4 (latency <=40)": (
             rows,
             threshold(lambda d: (d.workers <= 3) & (d.latency <= 40), lambda d: d.workers == 4),

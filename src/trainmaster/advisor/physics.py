@@ -15,9 +15,6 @@ import numpy as np
 from trainmaster.advisor.priors import INDEX, NAMES
 from trainmaster.advisor.shapes import Floats, Shapes
 
-#: Part of a step that communication can hide behind: the backward pass.
-BACKWARD = 2 / 3
-
 #: What can be made free, to see what it costs: see ``step_time``.
 PARTS = (
     "compute",
@@ -42,6 +39,7 @@ class _Parameters:
     input: Floats
     straggle: Floats
     overlap: Floats
+    exposed: Floats
     queueing: Floats
     burst: Floats
     gradient: Floats
@@ -117,7 +115,8 @@ def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Float
         traffic += par.hop_inter * rounds
     compute = compute * _straggle(par, x, free)
     g = 1 + np.minimum(par.overlap, 9.0)
-    time = (1 - BACKWARD) * compute + _norm(BACKWARD * compute, traffic, g)
+    exposed = par.exposed / (1 + par.exposed)
+    time = exposed * compute + _norm((1 - exposed) * compute, traffic, g)
     if free != "trips":
         time = time + par.trips * rounds * x.latency
     return time

@@ -111,7 +111,16 @@ class StepTimeModel:
             optimum = correlated(explained, optimum.z[None], covariance)
         residual = problem.log_times - problem.log_model(optimum.z[None])[0]
         return cls(
-            context, unexplained, residual, scales, problem.log_times, shapes, explained, optimum, covariance, seed
+            context,
+            unexplained,
+            residual,
+            scales,
+            problem.log_times,
+            shapes,
+            explained,
+            optimum,
+            covariance,
+            seed,
         )
 
     @cached_property

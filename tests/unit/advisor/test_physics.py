@@ -107,7 +107,9 @@ def test_one_worker_alone_pays_for_no_network():
 
 
 def test_an_asynchronous_worker_alone_is_a_synchronous_one():
-    sync, asynchronous = (Point(s, 1, parameter_servers=2, local_batch=8) for s in (Sync.PS_SYNC, Sync.PS_ASYNC))
+    sync, asynchronous = (
+        Point(s, 1, parameter_servers=2, local_batch=8) for s in (Sync.PS_SYNC, Sync.PS_ASYNC)
+    )
     assert step_time(MEAN[None], shapes(sync)) == pytest.approx(step_time(MEAN[None], shapes(asynchronous)))
 
 

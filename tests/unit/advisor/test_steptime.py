@@ -30,7 +30,14 @@ def anwar():
                 seconds = float(row["time_per_epoch_s"]) / steps
                 latency = float(row["latency_ms"])
                 points.append(
-                    Point(Sync.ALLREDUCE, n, nodes=n, local_batch=batch / n, latency_ms=latency, step_time_s=seconds)
+                    Point(
+                        Sync.ALLREDUCE,
+                        n,
+                        nodes=n,
+                        local_batch=batch / n,
+                        latency_ms=latency,
+                        step_time_s=seconds,
+                    )
                 )
     return points
 
@@ -106,12 +113,17 @@ def test_intervals_cover_jobs_drawn_from_the_prior(sync):
     def point(n, batch, per=1):
         return Point(sync, n, nodes=n // per, parameter_servers=int(sync.has_servers), local_batch=batch)
 
-    seen, asked = [point(1, 32), point(2, 32), point(2, 64)], [point(4, 64), point(8, 32), point(16, 32), point(16, 8)]
+    seen, asked = (
+        [point(1, 32), point(2, 32), point(2, 64)],
+        [point(4, 64), point(8, 32), point(16, 32), point(16, 8)],
+    )
     rng = np.random.default_rng(7)
     inside = []
     for _ in range(40):
         times, truth = drawn_job(rng, seen, asked)
-        model = StepTimeModel.fit([replace(p, step_time_s=float(t)) for p, t in zip(seen, times, strict=True)])
+        model = StepTimeModel.fit(
+            [replace(p, step_time_s=float(t)) for p, t in zip(seen, times, strict=True)]
+        )
         answer = model.predict(asked)
         inside.append((answer.low <= truth) & (truth <= answer.high))
     assert 0.85 <= np.mean(inside) <= 0.99
@@ -167,9 +179,15 @@ def test_everything_but_workers_may_be_unknown(sync):
 
 
 def test_an_unknown_column_costs_width():
-    points = [Point(Sync.ALLREDUCE, n, nodes=n, local_batch=b, step_time_s=0.1 + b / 1000) for n in (1, 2) for b in (8, 32)]
+    points = [
+        Point(Sync.ALLREDUCE, n, nodes=n, local_batch=b, step_time_s=0.1 + b / 1000)
+        for n in (1, 2)
+        for b in (8, 32)
+    ]
     model = StepTimeModel.fit(points)
-    assert width(model, Point(Sync.ALLREDUCE, 2, nodes=2)) > width(model, Point(Sync.ALLREDUCE, 2, nodes=2, local_batch=16))
+    assert width(model, Point(Sync.ALLREDUCE, 2, nodes=2)) > width(
+        model, Point(Sync.ALLREDUCE, 2, nodes=2, local_batch=16)
+    )
 
 
 def test_one_point_is_enough_to_say_something():
@@ -197,7 +215,9 @@ def test_the_answer_to_a_row_does_not_depend_on_the_others_and_repeats():
 
 
 def test_asynchronous_throughput_saturates():
-    points = [Point(Sync.PS_ASYNC, n, parameter_servers=1, step_time_s=max(1.0 / n, 0.2)) for n in (1, 2, 4, 6, 8)]
+    points = [
+        Point(Sync.PS_ASYNC, n, parameter_servers=1, step_time_s=max(1.0 / n, 0.2)) for n in (1, 2, 4, 6, 8)
+    ]
     many = StepTimeModel.fit(points).predict([Point(Sync.PS_ASYNC, 40, parameter_servers=1)])
     assert many.median[0] == pytest.approx(0.2, rel=0.15)
     assert many.bottleneck[0].startswith("parameter server")

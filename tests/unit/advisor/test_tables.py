@@ -44,7 +44,11 @@ def test_rows_come_back_in_order_with_their_cells_and_the_predictions(files, cap
     out = capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO(out)))
     assert out.splitlines()[0] == "workers,sync,job,nodes,local_batch,step_time_s,lo_s,hi_s,bottleneck"
-    assert [(r["job"], r["workers"], r["local_batch"]) for r in rows] == [("a", "16", "32"), ("b", "4", "64"), ("a", "1", "64")]
+    assert [(r["job"], r["workers"], r["local_batch"]) for r in rows] == [
+        ("a", "16", "32"),
+        ("b", "4", "64"),
+        ("a", "1", "64"),
+    ]
     for row in rows:
         assert 0 < float(row["lo_s"]) < float(row["step_time_s"]) < float(row["hi_s"])
         assert row["bottleneck"].partition(":")[0]
@@ -83,7 +87,9 @@ def test_jobs_are_fitted_each_by_itself(files):
 
 
 def test_files_without_a_job_column_hold_one_job(files):
-    answer = predict_tables(*files("sync,workers,step_time_s\nallreduce,1,0.2\n", "sync,workers\nallreduce,2\n"))
+    answer = predict_tables(
+        *files("sync,workers,step_time_s\nallreduce,1,0.2\n", "sync,workers\nallreduce,2\n")
+    )
     assert answer.rows[0]["step_time_s"] > 0
 
 
@@ -123,28 +129,68 @@ def test_points_that_physics_cannot_explain_are_told(files, capsys):
         (MEASURED, "", r"shapes\.csv: is empty"),
         (MEASURED.splitlines()[0], QUERY, r"points\.csv: has a header but no rows"),
         (MEASURED, "job,sync,workers\n", r"shapes\.csv: has a header but no rows"),
-        (MEASURED.replace("workers", "worker"), QUERY, r"points\.csv:1: worker: unknown column; did you mean workers\?"),
-        (MEASURED.replace("nic_mbps", "colour"), QUERY, r"points\.csv:1: colour: unknown column; known are job, "),
+        (
+            MEASURED.replace("workers", "worker"),
+            QUERY,
+            r"points\.csv:1: worker: unknown column; did you mean workers\?",
+        ),
+        (
+            MEASURED.replace("nic_mbps", "colour"),
+            QUERY,
+            r"points\.csv:1: colour: unknown column; known are job, ",
+        ),
         (MEASURED.replace("nodes", "workers"), QUERY, r"points\.csv:1: workers: this column is there twice"),
         (MEASURED.replace("job,sync", "sync"), QUERY, r"points\.csv:2: more cells than the header's 9"),
-        (MEASURED.replace("0.22", "fast"), QUERY, r"points\.csv:3: step_time_s: found 'fast'; a number is needed"),
-        (MEASURED.replace("0.22", "-0.22"), QUERY, r"points\.csv:3: step_time_s: found '-0\.22'; more than zero"),
+        (
+            MEASURED.replace("0.22", "fast"),
+            QUERY,
+            r"points\.csv:3: step_time_s: found 'fast'; a number is needed",
+        ),
+        (
+            MEASURED.replace("0.22", "-0.22"),
+            QUERY,
+            r"points\.csv:3: step_time_s: found '-0\.22'; more than zero",
+        ),
         (MEASURED.replace("0.22", "0"), QUERY, r"points\.csv:3: step_time_s: found '0'; more than zero"),
         (MEASURED.replace("0.22", ""), QUERY, r"points\.csv:3: step_time_s: is empty; a number is needed"),
         (MEASURED.replace("0.22", "inf"), QUERY, r"points\.csv:3: step_time_s: found 'inf'; a finite number"),
         (MEASURED.replace("0.22", "nan"), QUERY, r"points\.csv:3: step_time_s: found 'nan'; a finite number"),
-        (MEASURED.replace("2.0,8.0", "2.5,8"), QUERY, r"points\.csv:4: nodes: found '2\.5'; a whole number from 1"),
-        (MEASURED.replace("1,4,0", "1,0,0"), QUERY, r"points\.csv:3: workers: found '0'; a whole number from 1"),
+        (
+            MEASURED.replace("2.0,8.0", "2.5,8"),
+            QUERY,
+            r"points\.csv:4: nodes: found '2\.5'; a whole number from 1",
+        ),
+        (
+            MEASURED.replace("1,4,0", "1,0,0"),
+            QUERY,
+            r"points\.csv:3: workers: found '0'; a whole number from 1",
+        ),
         (MEASURED.replace("1,4,0", "1,,0"), QUERY, r"points\.csv:3: workers: is empty"),
         (MEASURED.replace("4,0,32", "4,-1,32"), QUERY, r"points\.csv:3: parameter_servers: found '-1'"),
-        (MEASURED.replace("4,0,32,", "4,0,32,-5"), QUERY, r"points\.csv:3: latency_ms: found '-5'; zero or more"),
-        (MEASURED.replace("b,ps-async", "b,ring"), QUERY, r"points\.csv:5: sync: found 'ring'; allreduce, ps-sync, ps-async"),
+        (
+            MEASURED.replace("4,0,32,", "4,0,32,-5"),
+            QUERY,
+            r"points\.csv:3: latency_ms: found '-5'; zero or more",
+        ),
+        (
+            MEASURED.replace("b,ps-async", "b,ring"),
+            QUERY,
+            r"points\.csv:5: sync: found 'ring'; allreduce, ps-sync, ps-async",
+        ),
         (MEASURED.replace(",step_time_s", ",lo_s"), QUERY, r"points\.csv:1: lo_s: unknown column"),
         ("job,sync,workers\na,allreduce,1\n", QUERY, r"points\.csv:1: step_time_s: this column is needed"),
         (MEASURED, "job,workers\na,1\n", r"shapes\.csv:1: sync: this column is needed"),
-        (MEASURED, QUERY.replace(",b,", ",c,"), r"shapes\.csv:4: job: 'c' has no rows in .*points\.csv; measured are a, b"),
+        (
+            MEASURED,
+            QUERY.replace(",b,", ",c,"),
+            r"shapes\.csv:4: job: 'c' has no rows in .*points\.csv; measured are a, b",
+        ),
         (MEASURED, QUERY.replace("16,", "many,"), r"shapes\.csv:2: workers: found 'many'"),
-        (MEASURED, "job,sync,workers,step_time_s\na,allreduce,1,-1\n", r"shapes\.csv:2: step_time_s: found '-1'"),
+        (
+            MEASURED,
+            "job,sync,workers,step_time_s\na,allreduce,1,-1\n",
+            r"shapes\.csv:2: step_time_s: found '-1'",
+        ),
         (b"\xff\xfe\x00", QUERY, r"points\.csv: is not UTF-8 text"),
         (MEASURED.replace("0.22", '"0.22'), QUERY, r"points\.csv"),
     ],
