@@ -6,10 +6,10 @@ import numpy as np
 from scipy.optimize import nnls
 from sklearn.ensemble import RandomForestRegressor
 
-from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.profile import Sync
 
 
-def _features(points):  # noqa: ANN001, ANN202
+def _features(points):
     return np.array(
         [
             [
@@ -24,17 +24,17 @@ def _features(points):  # noqa: ANN001, ANN202
     )
 
 
-def nearest(train, times, test):  # noqa: ANN001, ANN201
-    """The time of the nearest measured shape (per global step: scaled to the same workers if asynchronous)."""
+def nearest(train, times, test):
+    """The time of the nearest measured shape."""
     a, b = _features(train), _features(test)
     pick = np.abs(b[:, None] - a[None]).sum(-1).argmin(1)
     return times[pick]
 
 
-def ernest(train, times, test):  # noqa: ANN001, ANN201
+def ernest(train, times, test):
     """Ernest (Venkataraman et al., NSDI 2016): 1, batch, log n, n with non-negative weights."""
 
-    def design(points):  # noqa: ANN001, ANN202
+    def design(points):
         n = np.array([p.workers for p in points], float)
         batch = np.array([p.local_batch or 1 for p in points], float)
         columns = [np.ones(len(n)), batch, np.log(n), n]
@@ -52,7 +52,7 @@ def ernest(train, times, test):  # noqa: ANN001, ANN201
     return np.maximum(design(test) @ weights, times.min() * 1e-2)
 
 
-def forest(train, times, test):  # noqa: ANN001, ANN201
+def forest(train, times, test):
     """A random forest on the logarithms."""
     model = RandomForestRegressor(50, random_state=0, n_jobs=1).fit(_features(train), np.log(times))
     return np.exp(model.predict(_features(test)))
@@ -61,7 +61,7 @@ def forest(train, times, test):  # noqa: ANN001, ANN201
 BASELINES = {"nearest": nearest, "ernest": ernest, "forest": forest}
 
 
-def with_interval(method, train, times, test):  # noqa: ANN001, ANN201
+def with_interval(method, train, times, test):
     """Median, low, high: the 90 % quantile of the method's own leave-one-out errors, at most 12 of them."""
     median = method(train, times, test)
     if len(train) < 3:

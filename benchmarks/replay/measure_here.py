@@ -40,13 +40,13 @@ COLUMNS = (
 )
 
 
-def _gradient(model, data) -> torch.Tensor:  # noqa: ANN001
+def _gradient(model, data) -> torch.Tensor:
     model.zero_grad()
     (model(data) ** 2).mean().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-def _member(rank: int, sync: str, workers: int, width: int, port: int, out) -> None:  # noqa: ANN001
+def _member(rank: int, sync: str, workers: int, width: int, port: int, out) -> None:
     torch.set_num_threads(1)
     world = workers + (sync != "allreduce")
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
@@ -69,7 +69,7 @@ def _member(rank: int, sync: str, workers: int, width: int, port: int, out) -> N
     os._exit(0)
 
 
-def _all_reduce(model, data, workers: int) -> float:  # noqa: ANN001
+def _all_reduce(model, data, workers: int) -> float:
     times, begin, stop = [], time.perf_counter(), torch.zeros(1)
     while not stop[0]:
         start = time.perf_counter()
@@ -83,7 +83,7 @@ def _all_reduce(model, data, workers: int) -> float:  # noqa: ANN001
     return statistics.median(times[WARMUP:])
 
 
-def _push(model, data, server: int) -> None:  # noqa: ANN001
+def _push(model, data, server: int) -> None:
     over = False
     while not over:
         gradient = _gradient(model, data)

@@ -27,14 +27,14 @@ OURS = "trainmaster"
 WITHIN = 1.02
 
 
-def predict(train, times, test):  # noqa: ANN001, ANN201
+def predict(train, times, test):
     """Our median, low and high."""
     model = StepTimeModel.fit([replace(p, step_time_s=float(t)) for p, t in zip(train, times, strict=True)])
     answer = model.predict(test)
     return answer.median, answer.low, answer.high
 
 
-def all_methods(scores: dict[str, Scores], train, times, test, truth) -> None:  # noqa: ANN001
+def all_methods(scores: dict[str, Scores], train, times, test, truth) -> None:
     """Let every method predict one split."""
     scores.setdefault(OURS, Scores()).add(truth, *predict(train, times, test))
     for name, method in BASELINES.items():
@@ -66,7 +66,7 @@ def replay_simulated(jobs: int, seed: int) -> dict[str, dict[str, Scores]]:
 
 
 def regret_of_size() -> dict[str, dict[str, float]]:
-    """Choosing the number of workers for a cell (batch x latency) of Anwar's that was held out, regular rows."""
+    """Choosing the number of workers for a held-out cell (batch x latency) of Anwar's regular rows."""
     everything = anwar()
     data = everything.only(regular(everything))
     cells = sorted({(b, lat) for b, lat in zip(data.batch, data.latency, strict=True)})

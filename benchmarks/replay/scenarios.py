@@ -14,7 +14,7 @@ from trainmaster.advisor.profile import Point, Sync
 Case = tuple[list[Point], np.ndarray, list[Point], np.ndarray]
 
 
-def _case(job, train, test, rng, reveal) -> Case:  # noqa: ANN001
+def _case(job, train, test, rng, reveal) -> Case:
     """Measure both, then hide what the user does not know."""
     shown = {}
     if reveal:
@@ -25,8 +25,12 @@ def _case(job, train, test, rng, reveal) -> Case:  # noqa: ANN001
 
 
 def allreduce(kind: str, count: int, seed: int, pollux: bool = False) -> Iterator[Case]:
-    """``one-node``: measured in one node, asked for up to 64 GPUs. ``two-nodes``: measured on up to two nodes.
-    ``same-regime``: 1 worker and 2 -> 8 workers across nodes or inside one. ``mixed``: random rows of a grid."""
+    """All-reduce jobs.
+
+    ``one-node``: measured in one node, asked for up to 64 GPUs. ``two-nodes``: measured on up to two.
+    ``same-regime``: 1 and 2 workers -> 4 and 8, across nodes or inside one. ``eightfold``: up to two nodes
+    -> 8 and 16. ``few``: 2 to 4 random rows of a grid -> the rest. ``grid``: half of the rows, at most 20.
+    """
     for i in range(count):
         rng = np.random.default_rng((seed, i))
         job: AllReduceJob | PolluxJob = PolluxJob(rng) if pollux else AllReduceJob(rng)
@@ -79,7 +83,11 @@ def allreduce(kind: str, count: int, seed: int, pollux: bool = False) -> Iterato
 
 
 def servers(sync: Sync, kind: str, count: int, seed: int, optimus: bool = False) -> Iterator[Case]:
-    """``tenfold``: three small clusters, up to ten times the workers. ``diagonal``: as many servers as workers. ``grid``: random rows of a grid."""
+    """Jobs with parameter servers.
+
+    ``tenfold``: three small clusters -> up to ten times the workers. ``diagonal``: servers in proportion to
+    the workers. ``grid``: 4 to 8 random rows of a grid -> the rest.
+    """
     for i in range(count):
         rng = np.random.default_rng((seed, i))
         job = OptimusJob(rng, sync) if optimus else ServerJob(rng, sync)

@@ -18,7 +18,7 @@ class Scores:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
 
-    def add(self, truth, median, low=None, high=None) -> None:  # noqa: ANN001
+    def add(self, truth, median, low=None, high=None) -> None:
         """Some rows; intervals are optional."""
         truth = np.atleast_1d(truth)
         self.truth += truth.tolist()
@@ -27,7 +27,7 @@ class Scores:
         self.high += (np.full(len(truth), np.nan) if high is None else np.atleast_1d(high)).tolist()
 
     def summary(self) -> dict[str, float]:
-        """MAPE and median in %, coverage in %, median p95/p50, interval score (log seconds; lower is better)."""
+        """MAPE, median and coverage in %, median p95/p50, interval score (log seconds; lower is better)."""
         truth, median, low, high = (np.array(v) for v in (self.truth, self.median, self.low, self.high))
         error = 100 * np.abs(median / truth - 1)
         out = {

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainmaster.advisor.profile import Point, Sync
 
-# name: (effective Tflop/s, launch s per layer, memory GB/s, usual nodes' NIC Gbit/s, GB/s between devices of a node)
+# name: (effective Tflop/s, launch s per layer, memory GB/s, NIC Gbit/s, GB/s between devices of a node)
 DEVICES = {
     "k80": (2.2, 12e-6, 180, (1, 10), (5, 9)),
     "p100": (6.5, 9e-6, 550, (10, 25), (9, 35)),

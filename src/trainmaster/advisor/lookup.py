@@ -132,7 +132,7 @@ def _between(rows: Sequence[Measured], batch: float, latency_ms: float | None) -
 
 
 def _line(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """exp of the piecewise linear curve through (x, log y), None outside."""
+    """Value on the piecewise linear curve through (x, log y); None outside."""
     below = max((p for p in points if p[0] <= x + 1e-9), default=None)
     above = min((p for p in points if p[0] >= x - 1e-9), default=None)
     if below is None or above is None:

@@ -48,6 +48,7 @@ class _Parameters:
     intra: Floats
     hop_intra: Floats
     hop_inter: Floats
+    hop_flat: Floats
     rounds: Floats
     trips: Floats
     server: Floats
@@ -95,7 +96,8 @@ def _straggle(par: _Parameters, x: Shapes, free: str) -> Floats:
     """How much the slowest of n workers is behind one worker: expected maximum of n normals."""
     if free == "straggle":
         return np.ones((len(par.compute), len(x)))
-    return 1 + par.straggle * np.sqrt(2 * np.log(x.workers))
+    slowest: Floats = 1 + par.straggle * np.sqrt(2 * np.log(x.workers))
+    return slowest
 
 
 def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
@@ -112,7 +114,7 @@ def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Float
         crowd = np.exp(par.congestion * np.log(np.maximum(nodes / 2, 1)))
         traffic += gradient / par.nic * crowd * (2 * (nodes - 1) / nodes / x.nic)
     if free != "hop_inter":
-        traffic += par.hop_inter * rounds
+        traffic += par.hop_inter * rounds + par.hop_flat * np.where(nodes > 1, x.workers - 1, 0)
     compute = compute * _straggle(par, x, free)
     g = 1 + np.minimum(par.overlap, 9.0)
     exposed = par.exposed / (1 + par.exposed)
@@ -130,7 +132,8 @@ def _rounds(par: _Parameters, x: Shapes) -> Floats:
 def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
     """A worker's cycle C alone, and its wait for the pushes S of the others at the servers.
 
-    ``(C^g + (n^g - 1) S^g)^(1/g)``: C for one worker, n S for many. With g = 1 it is Optimus' speed function (Peng et al., EuroSys 2018, section 3.2), with g = 10 the
+    ``(C^g + (n^g - 1) S^g)^(1/g)``: C for one worker, n S for many. With g = 1 it is Optimus' speed
+    function (Peng et al., EuroSys 2018, section 3.2), with g = 10 nearly the
     bound min(n / cycle, 1 / push) of a closed queueing network. A worker alone never queues.
     """
     gradient = par.gradient * x.gradient
@@ -147,7 +150,8 @@ def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -
     g = 1 + np.minimum(np.where(barrier, par.burst, par.queueing), 9.0)
     queue = np.expm1(g * np.log(x.workers)) * np.exp(g * np.log(np.maximum(push / cycle, 1e-30)))
     time = cycle * np.exp(np.log1p(queue) / g)
-    return time / np.where(x.kind == 2, x.workers, 1.0)
+    per_step: Floats = time / np.where(x.kind == 2, x.workers, 1.0)
+    return per_step
 
 
 def _norm(a: Floats, b: Floats, g: Floats | float) -> Floats:

@@ -9,6 +9,7 @@ tuning and leaves the exact posterior invariant.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -42,17 +43,26 @@ def draw(problem: Problem, optimum: Optimum, covariance: Floats, seed: int) -> F
     def log_ratio(z: Floats) -> Floats:
         residual = (problem.log_times - problem.log_model(z)) @ whitener.T
         away = z - optimum.z
-        return 0.5 * (((away @ precision) * away).sum(-1) - (residual**2).sum(-1) - (z**2).sum(-1))
+        total: Floats = ((away @ precision) * away).sum(-1) - (residual**2).sum(-1) - (z**2).sum(-1)
+        return 0.5 * total
 
     z = optimum.z + rng.standard_normal((DRAWS, size)) @ root.T
     ratio = log_ratio(z)
     moves = int(np.clip(_EVALUATIONS / (DRAWS * len(problem.log_times) * 3), 2, 12))
     for _ in range(moves):
         z, ratio = _slice_step(z, ratio, optimum.z, root, log_ratio, rng)
-    return problem.prior.mean + z @ problem.prior.root.T
+    theta: Floats = problem.prior.mean + z @ problem.prior.root.T
+    return theta
 
 
-def _slice_step(z, ratio, centre, root, log_ratio, rng):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _slice_step(
+    z: Floats,
+    ratio: Floats,
+    centre: Floats,
+    root: Floats,
+    log_ratio: Callable[[Floats], Floats],
+    rng: np.random.Generator,
+) -> tuple[Floats, Floats]:
     """Move every draw once along its own ellipse."""
     away = z - centre
     other = rng.standard_normal(z.shape) @ root.T

@@ -43,7 +43,9 @@ BELIEFS: Final[dict[str, Belief]] = {
     "input": Belief(0.05, 1.3, 0.0, "-", "time a node needs to feed one worker : compute"),
     "straggle": Belief(0.02, 0.8, 0.0, "-", "spread of the workers' compute times in one step"),
     "overlap": Belief(1.0, 0.9, 0.0, "-", "g - 1: 0 none, 10 all of the communication hides behind compute"),
-    "exposed": Belief(0.4, 0.8, 0.0, "-", "compute that nothing hides behind (forward) : the rest (backward)"),
+    "exposed": Belief(
+        0.4, 0.8, 0.0, "-", "compute that nothing hides behind (forward) : the rest (backward)"
+    ),
     "queueing": Belief(1.0, 0.9, 0.0, "-", "g - 1 of the parameter servers' queue: 0 soft knee, 10 sharp"),
     "burst": Belief(0.3, 0.9, 0.0, "-", "g - 1 of a synchronous burst at the servers: 0 nothing hides"),
     "gradient": Belief(80e6, 0.9, 0.6, "B", "bytes of one gradient"),
@@ -52,7 +54,10 @@ BELIEFS: Final[dict[str, Belief]] = {
     "intra": Belief(8e9, 1.2, 0.0, "B/s", "achieved rate between the devices of a node"),
     "hop_intra": Belief(2e-4, 1.3, 0.4, "s", "fixed cost of one hop in a node, all buckets"),
     "hop_inter": Belief(1.5e-3, 1.4, 0.5, "s", "fixed cost of one round between nodes, all buckets"),
-    "rounds": Belief(0.6, 0.5, 0.0, "-", "rounds between N nodes = (N-1)^this: ring 1, tree about 0.5"),
+    "hop_flat": Belief(
+        3e-5, 1.6, 0.5, "s", "fixed cost of one worker more where several nodes form one ring"
+    ),
+    "rounds": Belief(0.6, 0.4, 0.0, "-", "rounds between N nodes = (N-1)^this: ring 1, tree about 0.5"),
     "trips": Belief(4.0, 1.0, 0.0, "-", "serial one-way trips per round"),
     "server": Belief(1e-9, 0.9, 0.0, "s/B", "parameter server's processor time per byte of a push"),
     "shared": Belief(0.06, 1.1, 0.0, "-", "part of a push that more servers do not shorten"),

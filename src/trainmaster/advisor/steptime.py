@@ -188,7 +188,8 @@ class StepTimeModel:
         scale, noise = self._hyper_draws
         model, repeat = self._errors
         spread = np.sqrt(scale[:, None] ** 2 * left + shapes.guess**2)
-        return mean + spread * model[:, None] + (noise * repeat)[:, None]
+        drawn: Floats = mean + spread * model[:, None] + (noise * repeat)[:, None]
+        return drawn
 
     @cached_property
     def _residuals(self) -> Floats:
@@ -210,7 +211,7 @@ class StepTimeModel:
 
     @cached_property
     def _errors(self) -> tuple[Floats, Floats]:
-        """Evenly spread errors of model (normal) and repeat (Student t), in random order: less Monte Carlo error."""
+        """Errors of model (normal) and repeat (Student t), (S,) each: evenly spread, in random order."""
         rng = np.random.default_rng(self._seed + 2)
         count = len(self.draws)
         even = (np.arange(count) + 0.5) / count
@@ -251,7 +252,8 @@ def _normal_quantiles(p: Floats) -> Floats:
     tail = np.sqrt(-2 * np.log(np.minimum(p, 1 - p)))
     top = 2.515517 + tail * (0.802853 + 0.010328 * tail)
     bottom = 1 + tail * (1.432788 + tail * (0.189269 + 0.001308 * tail))
-    return np.sign(p - 0.5) * (tail - top / bottom)
+    quantiles: Floats = np.sign(p - 0.5) * (tail - top / bottom)
+    return quantiles
 
 
 def _chi_square_4(p: Floats) -> Floats:

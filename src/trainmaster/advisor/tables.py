@@ -22,7 +22,7 @@ from trainmaster.advisor.shapes import KINDS, Columns, Floats
 from trainmaster.advisor.steptime import StepTimeModel
 from trainmaster.spec.errors import UsageError
 
-#: The columns of both files. Only ``job``, ``sync``, ``workers`` and (measured) ``step_time_s`` must be filled.
+#: The columns of both files. Only ``sync``, ``workers`` and (measured) ``step_time_s`` must be filled.
 COLUMNS: Final = (
     "job",
     "sync",

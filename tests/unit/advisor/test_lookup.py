@@ -29,7 +29,7 @@ def table():
 
 def test_table_4_is_in_the_data(table):
     rows = {(m.workers, m.batch, m.latency_ms): m.time_s for m in table}
-    assert all(rows[n, b, l] == t for n, b, l, t in ANWAR["table4"])
+    assert all(rows[n, b, lat] == t for n, b, lat, t in ANWAR["table4"])
 
 
 @pytest.mark.parametrize("cell", ANWAR["cells"], ids=lambda c: f"{c['batch']}-{c['latency_ms']}ms")

@@ -45,7 +45,7 @@ def test_picks_by_price_are_those_of_the_paper(case):
 
 @pytest.mark.parametrize("case", FC2["cases"], ids=case_id)
 def test_scala_opt_is_that_of_the_paper(case):
-    """The paper prints no b_t: any value in the implied interval for the pick, less traffic for the others."""
+    """The paper prints no b_t: any value in the interval that the pick implies, less for the others."""
     name, count = case["scala_opt"]
     low, high = case.get("b_t_floor_mbps", (0, FC2["ps"][case["ps"]]["mbps"] * FC2["p"] / N_MAX))
     for traffic in (low + 1e-6, (low + high) / 2, high):

@@ -261,5 +261,8 @@ def test_profiles_and_points_refuse_nonsense():
 
 
 def test_importing_the_package_does_not_load_numpy():
-    code = "import sys, trainmaster.advisor as a; assert 'numpy' not in sys.modules; a.StepTimeModel; assert 'numpy' in sys.modules"
+    code = (
+        "import sys, trainmaster.advisor as advisor; assert 'numpy' not in sys.modules; "
+        "advisor.StepTimeModel; assert 'numpy' in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
