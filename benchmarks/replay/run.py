@@ -31,7 +31,7 @@ def predict(train, times, test):
     """Our median, low and high."""
     model = StepTimeModel.fit([replace(p, step_time_s=float(t)) for p, t in zip(train, times, strict=True)])
     answer = model.predict(test)
-    return answer.median, answer.low, answer.high
+    return answer.typical, answer.low, answer.high
 
 
 def all_methods(scores: dict[str, Scores], train, times, test, truth) -> None:

@@ -76,6 +76,7 @@ class AllReduceJob:
         self.noise = np.exp(rng.normal(np.log(0.012), 0.6))
         self.flat = rng.uniform() < 0.25
         self.added_latency = rng.uniform() < 0.1
+        self.launches_ahead = rng.uniform() < 0.5  # the host queues kernels while the device works
 
     def natural_batch(self) -> float:
         """A batch that somebody would run: the device 60-95 % busy."""
@@ -103,8 +104,10 @@ class AllReduceJob:
             busy *= 1 + 0.35 * max(0, r - 1) / max(self.gpus, 1) * r
         slow = 1 / self.speeds[:nodes].min()
         slow *= 1 + self.jitter * np.sqrt(2 * np.log(max(n, 1))) + self.tail * np.log(n)
-        forward = (self.fixed * 0.4 + busy / 3) * slow
-        backward = (self.fixed * 0.6 + busy * 2 / 3) * slow
+        own = self.fixed + busy
+        if self.launches_ahead:
+            own = 0.2 * self.fixed + max(0.8 * self.fixed, busy)
+        forward, backward = own / 3 * slow, own * 2 / 3 * slow
         step = self._communicate(forward, backward, n, nodes, r, (point.latency_ms or 0) / 1e3)
         step = max(step, self.feed * batch * r)
         return float(step * np.exp(self.rng.standard_t(5) * self.noise * 0.8))

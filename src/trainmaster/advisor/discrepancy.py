@@ -32,7 +32,7 @@ ASYNCHRONOUS: Final = 0.7
 #: Amplitudes of the discrepancy and of the repeatability, log seconds, with their prior.
 AMPLITUDES: Final = np.array([0.03, 0.06, 0.12, 0.24, 0.48])
 NOISES: Final = np.array([0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4])
-AMPLITUDE_MEDIAN: Final = 0.06
+AMPLITUDE_MEDIAN: Final = 0.07
 NOISE_MEDIAN: Final = 0.02
 SPREAD: Final = 0.8
 #: Amplitude of the smooth part, log seconds: it is not learnt, because the inside of what was
@@ -118,12 +118,18 @@ class Scales:
             * ((np.log(grid[:, 0] / AMPLITUDE_MEDIAN)) ** 2 + (np.log(grid[:, 1] / NOISE_MEDIAN)) ** 2)
             / SPREAD**2
         )
+        n = len(residual)
+        bordered = np.empty(
+            (n + 1, n + 1)
+        )  # its Cholesky factor ends in the whitened residual: one call does both
+        bordered[n, :n] = bordered[:n, n] = residual
         for i, (amplitude, noise) in enumerate(grid):
-            covariance = physics + near.covariance(amplitude)
-            covariance[np.diag_indices(len(residual))] += noise**2 * inflation
-            root = np.linalg.cholesky(covariance)
-            white = np.linalg.solve(root, residual)
-            score[i] -= 0.5 * white @ white + np.log(np.diag(root)).sum()
+            block = physics + near.covariance(amplitude)
+            block[np.diag_indices(n)] += noise**2 * inflation
+            bordered[:n, :n] = block
+            bordered[n, n] = 1e3 * (residual @ residual) / (noise**2 + 1e-9) + 1.0
+            root = np.linalg.cholesky(bordered)
+            score[i] -= 0.5 * root[n, :n] @ root[n, :n] + np.log(np.diag(root)[:n]).sum()
         weight = np.exp(score - score.max())
         weight /= weight.sum()
         amplitude, noise = np.exp(weight @ np.log(grid))

