@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-WIDTHS = {"mlp-small": 192, "mlp-large": 1100}
+WIDTHS = {"mlp": 1100}
 BATCHES = (8, 64, 256)
-SECONDS = 1.5
-ROUNDS = 3
+SECONDS = 1.2
+ROUNDS = 2
 WARMUP = 3
 LEAST = 6
 PORT = 29700

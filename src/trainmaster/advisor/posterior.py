@@ -17,7 +17,7 @@ import numpy as np
 from trainmaster.advisor.fit import Optimum, Problem
 from trainmaster.advisor.shapes import Floats
 
-DRAWS: Final = 512
+DRAWS: Final = 384
 _SHRINKS: Final = 12
 _WIDEN: Final = 1.2
 #: Evaluations (draws x points) that the moves may cost, to keep jobs with many points fast.
@@ -48,7 +48,7 @@ def draw(problem: Problem, optimum: Optimum, covariance: Floats, seed: int) -> F
 
     z = optimum.z + rng.standard_normal((DRAWS, size)) @ root.T
     ratio = log_ratio(z)
-    moves = int(np.clip(_EVALUATIONS / (DRAWS * len(problem.log_times) * 3), 2, 12))
+    moves = int(np.clip(_EVALUATIONS / (DRAWS * len(problem.log_times) * 3), 2, 5))
     for _ in range(moves):
         z, ratio = _slice_step(z, ratio, optimum.z, root, log_ratio, rng)
     theta: Floats = problem.prior.mean + z @ problem.prior.root.T
