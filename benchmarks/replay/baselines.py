@@ -54,7 +54,7 @@ def ernest(train, times, test):
 
 def forest(train, times, test):
     """A random forest on the logarithms."""
-    model = RandomForestRegressor(50, random_state=0, n_jobs=1).fit(_features(train), np.log(times))
+    model = RandomForestRegressor(25, random_state=0, n_jobs=1).fit(_features(train), np.log(times))
     return np.exp(model.predict(_features(test)))
 
 
@@ -62,11 +62,11 @@ BASELINES = {"nearest": nearest, "ernest": ernest, "forest": forest}
 
 
 def with_interval(method, train, times, test):
-    """Median, low, high: the 90 % quantile of the method's own leave-one-out errors, at most 12 of them."""
+    """Median, low, high: the 90 % quantile of the method's own leave-one-out errors, at most 8 of them."""
     median = method(train, times, test)
     if len(train) < 3:
         return median, median / 1.5, median * 1.5
-    picks = np.linspace(0, len(train) - 1, min(12, len(train))).astype(int)
+    picks = np.linspace(0, len(train) - 1, min(8, len(train))).astype(int)
     errors = []
     for i in picks:
         rest = [j for j in range(len(train)) if j != i]

@@ -149,7 +149,7 @@ def machine_splits() -> dict[str, list[tuple[Data, Callable[[Data], Iterator[Spl
     jobs = this_machine()
     named: dict[str, list[tuple[Data, Callable[[Data], Iterator[Split]]]]] = {}
     for job, data in jobs.items():
-        sync = job.split("-", 2)[2]
+        sync = job.split("-", 1)[1]
         named.setdefault(f"here {sync} leave-one-out", []).append((data, leave_one_out))
         by_batch = leave_group_out(lambda d: d.local)
         named.setdefault(f"here {sync} leave-one-batch-out", []).append((data, by_batch))
