@@ -15,9 +15,7 @@ METHODS = ("trainmaster", "nearest", "ernest", "forest")
 def main() -> None:
     """Print Markdown."""
     answer = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    print(
-        "| split | rows | MAPE, median % | coverage % | p95/p50 | interval score | nearest | Ernest | forest |"
-    )
+    print("| split | rows | MAPE, median % | coverage % | p95/p50 | score | nearest | Ernest | forest |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, methods in answer["splits"].items():
         ours = methods["trainmaster"]

@@ -66,7 +66,7 @@ class Context:
     """What the measured rows of a job say about the columns that other rows leave empty.
 
     Attributes:
-        batch: geometric mean of the measured local batches, samples; NaN if none is known.
+        batch: median of the measured local batches, samples; NaN if none is known.
         per_node: most workers per node that was measured; 1 if no nodes are known.
         nodes_known: True if any measured row names its nodes.
         latency: median of the known latencies, ms; 0 if none is known.

@@ -27,6 +27,8 @@ _FAR_LOG: Final = 0.3
 _ENOUGH: Final = 8
 #: With more points than this the first round of fitting is good enough.
 _MANY: Final = 80
+#: More points than this teach nothing new, and would be slow.
+_MOST: Final = 400
 #: How much shorter than the discrepancy's the reach of an unexplained point is.
 _LOCAL: Final = 8.0
 #: Interval and point estimate. Percentage errors punish guesses that are too long more than those that are
@@ -89,9 +91,12 @@ class StepTimeModel:
 
     @classmethod
     def fit_columns(cls, columns: Columns, times: Floats, seed: int = 0) -> StepTimeModel:
-        """Fit to measured shapes and their (n,) step times in seconds."""
+        """Fit to measured shapes and their (n,) step times in seconds; to a random 400 if there are more."""
         context = Context.of(columns)
         shapes = Shapes.of(columns, context)
+        if len(times) > _MOST:
+            some = np.sort(np.random.default_rng(2).choice(len(times), _MOST, replace=False))
+            return cls.fit_columns(columns[some], times[some], seed)._with_all(columns, np.log(times))
         problem = Problem(Prior.of(columns, context, times), shapes, np.log(times))
         rng = np.random.default_rng(1)
         starts = rng.normal(0, 0.8, (6 if len(times) <= 40 else 3, len(NAMES)))
@@ -128,6 +133,13 @@ class StepTimeModel:
             seed,
         )
 
+    def _with_all(self, columns: Columns, log_times: Floats) -> StepTimeModel:
+        """The same model, with residuals of all measured points and not only of those it was fitted to."""
+        shapes = Shapes.of(columns, self.context)
+        residual = log_times - np.log(step_time(self._theta()[None], shapes))[0]
+        far = _unexplained(residual)
+        return replace(self, unexplained=far, residual=residual, _log_times=log_times, _measured=shapes)
+
     @cached_property
     def expected(self) -> Floats:
         """(n,) seconds that physics expects of each measured point, explained or not."""
@@ -156,17 +168,18 @@ class StepTimeModel:
         quantiles = np.empty((3, len(shapes)))
         for start in range(0, len(shapes), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            quantiles[:, rows] = np.quantile(self.samples(shapes[rows]), _QUANTILES, axis=0)
-        low, typical, high = quantiles
-        surprise, spread = self._surprise(shapes)
-        low, high = np.minimum(low, low + surprise - spread), np.maximum(high, high + surprise + spread)
-        words = name_bottlenecks(self._theta(), shapes)
-        return Prediction(np.exp(typical), np.exp(low), np.exp(high), words)
+            low, typical, high = np.quantile(self.samples(shapes[rows]), _QUANTILES, axis=0)
+            surprise, spread = self._surprise(shapes[rows])
+            quantiles[0, rows] = np.minimum(low, low + surprise - spread)
+            quantiles[1, rows] = typical
+            quantiles[2, rows] = np.maximum(high, high + surprise + spread)
+        low, typical, high = np.exp(quantiles)
+        return Prediction(typical, low, high, name_bottlenecks(self._theta(), shapes))
 
     def _surprise(self, shapes: Shapes) -> tuple[Floats, Floats]:
         """Where most measured points near by are unexplained: their residual and its spread, (m,) each.
 
-        The median is not bent towards them, but the interval has to reach what was seen there.
+        The estimate is not bent towards them, but the interval has to reach what was seen there.
         """
         none = np.zeros(len(shapes))
         if not self.unexplained.any():

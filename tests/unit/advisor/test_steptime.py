@@ -234,6 +234,14 @@ def test_250_points_fit_in_a_tenth_of_a_second():
     assert min(seconds) < 0.1
 
 
+def test_thousands_of_points_are_thinned_and_all_are_checked():
+    points = (ALL * 20)[:2000]
+    model = StepTimeModel.fit(points)
+    assert len(model.residual) == len(model.expected) == 2000
+    assert model.unexplained.sum() > 100
+    assert errors(points, REGULAR[:5])[0].mean() < 0.1
+
+
 def test_the_jacobian_is_the_derivative():
     columns = Columns.of(REGULAR[:7])
     context = Context.of(columns)
