@@ -23,7 +23,8 @@ def main() -> None:
             f"{methods[m]['mape']:.0f}, {methods[m]['interval_score']:.1f}" for m in METHODS[1:]
         )
         print(
-            f"| {name} | {ours['rows']:.0f} | {ours['mape']:.1f}, {ours['median']:.1f} | {ours['coverage']:.0f} | "
+            f"| {name} | {ours['rows']:.0f} | {ours['mape']:.1f}, {ours['median']:.1f} "
+            f"| {ours['coverage']:.0f} | "
             f"{ours['p95/p50']:.2f} | {ours['interval_score']:.2f} | {others} |"
         )
     for title in ("regret_anwar_size", "regret_simulated_cost", "fit"):
