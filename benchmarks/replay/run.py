@@ -115,10 +115,10 @@ def regret_of_cost(jobs: int, seed: int) -> dict[str, dict[str, float]]:
                 )
         out[name] = {
             method: {
-                "mean_regret_%": round(100 * float(np.mean(regrets[method])), 2),
+                "mean_regret_of_hits_%": round(100 * float(np.mean(regrets.get(method, [np.nan]))), 2),
                 "misses_%": round(100 * float(np.mean(misses[method])), 1),
             }
-            for method in regrets
+            for method in misses
         }
     return out
 

@@ -32,7 +32,8 @@ _MOST: Final = 400
 #: How much shorter than the discrepancy's the reach of an unexplained point is.
 _LOCAL: Final = 8.0
 #: Interval and point estimate. Percentage errors punish guesses that are too long more than those that are
-#: too short, and costs can only add: on simulated jobs this quantile beats the median by 3-8 %.
+#: too short. Chosen on simulated jobs, where the 45 % quantile's mean error was about 5 % lower than the
+#: median's (24 scenarios: from 3 % higher to 13 % lower); 46 % is a cautious step in that direction.
 _QUANTILES: Final = (0.05, 0.46, 0.95)
 
 
