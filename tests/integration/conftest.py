@@ -242,7 +242,9 @@ class Trainmaster:
         assert (found["state"] == "DONE") == (found["reason"] is not None), found
         for experiment in found["experiments"].values():
             assert (
-                {"state", "reason", "tasks"} <= experiment.keys() <= {"state", "reason", "tasks", "best"} | optional
+                {"state", "reason", "tasks"}
+                <= experiment.keys()
+                <= {"state", "reason", "tasks", "best"} | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks
@@ -308,7 +310,9 @@ class Trainmaster:
 def tm(tmp_path: Path) -> Iterator[Trainmaster]:
     """A user with an empty home."""
     user = Trainmaster(tmp_path)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup all calls would ignore it
     try:
         yield user
     finally:
         user.clean_up()
+        signal.signal(signal.SIGHUP, before)

@@ -51,9 +51,9 @@ def test_short_tasks_run_exactly_once(tm, seed):
 def test_killed_in_its_first_moments(tm):
     """Whatever has been written by then: `status` reads it, and each run that exists can be resumed."""
     recipe = tm.task("echo $TRAINMASTER_RUN >> $NOTES/ran; echo x > $TRAINMASTER_OUTPUT_DIR/x")
-    for step in range(10):
+    for step in range(8):
         call = tm.start("run", recipe)
-        time.sleep(0.15 + 0.06 * step)
+        time.sleep(0.15 + 0.07 * step)
         call.kill()
     runs = [row["run"] for row in tm.runs()]
     for run in runs:

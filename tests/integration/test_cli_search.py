@@ -109,7 +109,13 @@ done
 echo $TRAINMASTER_TASK >> $NOTES/whole
 echo {{q}} > $TRAINMASTER_OUTPUT_DIR/q
 """
-PRUNED = {"metric": "accuracy", "goal": "max", "sampler": "grid", "pruner": "asha", "options": {"min_steps": 2}}
+PRUNED = {
+    "metric": "accuracy",
+    "goal": "max",
+    "sampler": "grid",
+    "pruner": "asha",
+    "options": {"min_steps": 2},
+}
 
 
 def test_asha_prunes_the_hopeless(tm):

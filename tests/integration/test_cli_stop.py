@@ -28,6 +28,16 @@ def test_members_are_asked_and_the_run_can_be_resumed(tm, number):
     assert tm.resume(run)["reason"] == "SUCCEEDED"
 
 
+def test_under_nohup_a_hang_up_is_ignored(tm):
+    recipe = tm.task("echo x >> $NOTES/up; until [ -e $NOTES/go ]; do sleep 0.05; done")
+    call = tm.start("run", recipe, prefix="trap '' HUP;")
+    tm.until_marks("up")
+    call.send(signal.SIGHUP)
+    time.sleep(0.5)
+    (tm.notes / "go").touch()
+    call.wait(0)
+
+
 def test_a_second_ctrl_c_does_not_wait(tm):
     call = tm.start("run", tm.task(DEAF, grace="10m"))
     call.run_id()
@@ -43,9 +53,9 @@ def test_a_second_ctrl_c_does_not_wait(tm):
 
 def test_ctrl_c_at_any_moment(tm):
     recipe = tm.task("echo {{x}} >> $NOTES/ran; sleep 0.05", parameters={"x": {"range": "1-40", "step": 1}})
-    for step in range(8):
+    for step in range(6):
         call = tm.start("run", recipe, "--json")
-        time.sleep(0.1 + 0.12 * step)
+        time.sleep(0.1 + 0.15 * step)
         call.send(signal.SIGINT)
         result = call.wait()
         # before it catches signals Python ends it by itself; at the very end it may have succeeded

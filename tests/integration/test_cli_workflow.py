@@ -154,11 +154,6 @@ def test_wishes_are_only_noted(tm):
 def test_parts_that_come_later_are_named(tm):
     batch = {"batch": {"global": 32}, "epochs": 1, "examples": 100}
     cases = {
-        "search": {
-            "parameters": {"x": {"range": "0-1"}},
-            "samples": 2,
-            "search": {"metric": "loss", "goal": "min"},
-        },
         "container": {"container": "python:3.12"},
         "workers": {"distributed": {"strategy": "allreduce", "workers": "auto"}, **batch},
         "data.x": {"data": {"x": {"volume": "cifar10"}}},

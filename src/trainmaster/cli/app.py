@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli import cancel, check, doctor, drive, logs, models, resume, run, status
+from trainmaster.cli import cancel, check, doctor, drive, logs, models, predict, resume, run, status
 
 app = typer.Typer(
     name="trainmaster",
@@ -41,5 +41,6 @@ app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
 app.add_typer(models.app, name="models")
+app.command(no_args_is_help=True)(predict.predict)
 app.command()(doctor.doctor)
 app.command("_drive", hidden=True)(drive.drive)

@@ -1,0 +1,1 @@
+"""Replays measured and simulated jobs: fit to some rows, predict the others, keep score."""

@@ -1,0 +1,47 @@
+"""``trainmaster predict``: step times of other clusters from one's own measurements."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from trainmaster.spec.errors import UsageError
+
+
+def predict(
+    measurements: Annotated[Path, typer.Option(help="CSV of measured points, with their step_time_s.")],
+    query: Annotated[Path, typer.Option(help="CSV of shapes to predict.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of CSV.")] = False,
+    output: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation
+        typer.Option("-o", "--output", help="Write the CSV here instead of printing it."),
+    ] = None,
+) -> None:
+    """Predict step times of other clusters from your own measurements.
+
+    Both files are CSV with the columns job, sync, nodes, workers, parameter_servers, local_batch,
+    latency_ms, nic_mbps, gradient_mb, step_time_s; absent or empty means unknown. The query's rows
+    come back in their order with step_time_s, lo_s, hi_s (90 % interval) and bottleneck filled in.
+    """
+    from trainmaster.advisor.tables import predict_tables
+
+    if as_json and output is not None:
+        raise UsageError("--json and -o cannot be used together", "Leave one of them out.")
+    answer = predict_tables(measurements, query)
+    for note in answer.unexplained:
+        sys.stderr.write(
+            f"{note.where}: not learnt: {note.step_time_s:.4g} s was measured, "
+            f"the other rows of job {note.job!r} suggest {note.expected_s:.4g} s\n"
+        )
+    if output is None:
+        sys.stdout.write(answer.as_json() + "\n" if as_json else answer.as_csv())
+        return
+    try:
+        output.write_text(answer.as_csv(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{output}: cannot be written: {error.strerror}", "Name a file in a folder that exists."
+        ) from None

@@ -1,0 +1,76 @@
+"""Anwar's recommendations as published, and what happens between and outside of the table."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmaster.advisor.lookup import Measured, interpolate, lookup
+from trainmaster.spec.errors import NotFoundError
+
+DATA = Path(__file__).parents[2] / "data"
+ANWAR = json.loads((DATA / "seed_vectors.json").read_text())["anwar"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    with (DATA / "anwar.csv").open() as file:
+        return [
+            Measured(
+                int(row["workers"]),
+                float(row["batch_size"]),
+                float(row["latency_ms"]),
+                float(row["time_per_epoch_s"]) if row["time_per_epoch_s"] else None,
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def test_table_4_is_in_the_data(table):
+    rows = {(m.workers, m.batch, m.latency_ms): m.time_s for m in table}
+    assert all(rows[n, b, lat] == t for n, b, lat, t in ANWAR["table4"])
+
+
+@pytest.mark.parametrize("cell", ANWAR["cells"], ids=lambda c: f"{c['batch']}-{c['latency_ms']}ms")
+def test_winner_of_every_cell_is_the_published_one(table, cell):
+    found = lookup(table, cell["batch"], cell["latency_ms"])
+    assert found.workers == cell["winner_lookup"]
+    assert found.time_s == cell["times"][str(found.workers)]
+    assert not found.interpolated
+
+
+@pytest.mark.parametrize(("batch", "latency", "workers"), ANWAR["api"])
+def test_the_papers_examples_work_despite_the_blank_row(table, batch, latency, workers):
+    assert lookup(table, batch, latency).workers == workers
+
+
+def test_no_match_is_an_error_and_not_zero_workers(table):
+    with pytest.raises(NotFoundError, match="batch 6400 at 20 ms"):
+        lookup(table, 6000, 25)
+
+
+def test_ties_go_to_the_smaller_cluster():
+    assert lookup([Measured(4, 8, 0, 5.0), Measured(2, 8, 0, 5.0)], 8, 0).workers == 2
+
+
+def test_a_price_moves_the_choice_to_fewer_workers(table):
+    assert lookup(table, 64000, 0, cost_weight=200.0, usd_per_hour=1.0).workers == 3
+
+
+def test_between_rows_it_interpolates_and_says_so(table):
+    found = interpolate(table, 6400, 30)
+    assert found.interpolated
+    assert 56 <= found.time_s <= 70
+    assert found.workers == 4
+
+
+def test_one_worker_knows_no_latency(table):
+    assert interpolate(table, 192, 90).workers == 1
+
+
+def test_interpolate_never_extrapolates(table):
+    with pytest.raises(NotFoundError, match="outside"):
+        interpolate(table, 1e6, 0)
+    with pytest.raises(NotFoundError, match="no measured rows"):
+        interpolate([], 1, 0)
