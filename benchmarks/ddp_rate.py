@@ -41,7 +41,7 @@ def main() -> None:
                 env=env, cwd=directory.name, check=True, capture_output=True, text=True,
             )  # fmt: skip
             run = json.loads(done.stdout.splitlines()[-1])["run"]
-            place = Path(env["TRAINMASTER_HOME"], "runs", run, "train", "0", "1")
+            place = Path(env["TRAINMASTER_HOME"], "runs", run, "tasks", "train", "0", "1")
             return steps_per_s(place / "worker-0.metrics.jsonl")
 
         def bare() -> float:

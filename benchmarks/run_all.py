@@ -13,6 +13,7 @@ SCRIPTS = (
     "many_tasks",
     "postgres",
     "ddp_rate",
+    "tf_rate",
     "search",
     "simulation",
 )

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Debian packages that tests need. Does nothing elsewhere: those tests then skip and say why.
 set -eu
-packages="procps git"
+packages="procps git openmpi-bin libopenmpi-dev"
+command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
 # Any PostgreSQL will do, wherever it comes from.
 if ! { command -v postgres && command -v initdb; } >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then

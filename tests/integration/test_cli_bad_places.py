@@ -119,10 +119,11 @@ def test_a_full_output_directory_is_the_scripts_error(tm):
 def test_a_task_that_leaves_its_home_full(tm):
     with small_disk(tm.home, "24m"):
         recipe = tm.task("test -e $NOTES/go || head -c 100000000 /dev/zero > $TRAINMASTER_OUTPUT_DIR/big")
-        result = tm.call("run", recipe, "--json", code=1)
+        impatient = {**tm.env, "TRAINMASTER_DATABASE_PATIENCE": "1s"}
+        result = tm.call("run", recipe, "--json", code=1, env=impatient)
         assert "full" in result.err
         tm.until_quiet()
-        for path in tm.home.glob("runs/*/main/0/*/output/big"):
+        for path in tm.home.glob("runs/*/tasks/main/0/*/output/big"):
             path.unlink()
         (tm.notes / "go").touch()
         run = tm.runs()[0]["run"]

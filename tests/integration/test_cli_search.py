@@ -13,7 +13,8 @@ XY = {"x": {"range": "-5-5"}, "y": {"range": "-5-5"}}
 #: Minimises (x - 1.3)^2 + (y + 2.1)^2; tells which task ran with which parameters.
 BOWL = r"""
 echo $TRAINMASTER_TASK {{x}} {{y}} >> $NOTES/ran
-awk -v x={{x}} -v y={{y}} 'BEGIN { printf "{\"step\": 1, \"loss\": %.9g}\n", (x-1.3)^2 + (y+2.1)^2 }' >> $TRAINMASTER_METRICS
+awk -v x={{x}} -v y={{y}} 'BEGIN { printf "{\"step\": 1, \"loss\": %.9g}\n", (x-1.3)^2 + (y+2.1)^2 }' \
+  >> $TRAINMASTER_METRICS
 """
 
 
@@ -103,7 +104,8 @@ def test_a_failed_trial_is_retried_with_its_parameters(tm):
 
 CURVE = r"""
 for step in 1 2 3 4 5 6 7 8; do
-  awk -v q={{q}} -v s=$step 'BEGIN { printf "{\"step\": %d, \"accuracy\": %.9g}\n", s, q * s }' >> $TRAINMASTER_METRICS
+  awk -v q={{q}} -v s=$step 'BEGIN { printf "{\"step\": %d, \"accuracy\": %.9g}\n", s, q * s }' \
+    >> $TRAINMASTER_METRICS
   sleep 0.4
 done
 echo $TRAINMASTER_TASK >> $NOTES/whole

@@ -25,6 +25,7 @@ def cancel(
     if not service.cancel(run):
         service.finish_cancelled(run, os.environ)
     while (summary := service.status(run))["state"] != "DONE":
+        service.cancel(run)  # again: a `resume` at the same moment takes the wish back
         if not service.is_driven(run):  # its driver died just now
             service.finish_cancelled(run, os.environ)
         time.sleep(0.1)

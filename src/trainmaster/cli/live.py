@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -40,7 +41,8 @@ class LiveWatcher(PlainWatcher):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        with suppress(OSError):
+            self._live.stop()
 
     def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
         """Tell what changed, and redraw a few times per second."""
@@ -48,11 +50,13 @@ class LiveWatcher(PlainWatcher):
         now = time.monotonic()
         if now - self._drawn_at >= REFRESH_S:
             self._drawn_at = now
-            self._live.update(self._picture(board, progress), refresh=True)
+            with suppress(OSError):
+                self._live.update(self._picture(board, progress), refresh=True)
 
     def say(self, line: str) -> None:
         """Print one line above the picture."""
-        self._console.print(Text(line), soft_wrap=True)
+        with suppress(OSError):  # a closed terminal must not end the work
+            self._console.print(Text(line), soft_wrap=True)
 
     def _picture(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)

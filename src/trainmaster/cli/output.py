@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +16,10 @@ SHOWN_MODELS = 5
 
 def say(text: str = "") -> None:
     """A line for people."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    try:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:  # nobody reads it any more (`2>&1 | head`, a closed terminal): the work goes on
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the process's life
 
 
 def say_error(error: TrainmasterError) -> None:

@@ -25,9 +25,14 @@ def resume(
     session = service.resume(run, os.environ)
     if session is None:
         if service.is_driven(run):
-            say(f"{run} is driven by another process; attached to it (Ctrl-C detaches)")
+            what = "left to it" if detach else "attached to it (Ctrl-C detaches)"
+            say(f"{run} is driven by another process; {what}")
         elif service.status(run)["state"] == "DONE":
             say(f"{run} has ended already: nothing is left to be done")
+        if detach:
+            if as_json:
+                print_json(service.status(run))
+            return
         raise typer.Exit(attach(service, run, as_json=as_json))
     for note in session.notes:
         say(f"note: {note}")

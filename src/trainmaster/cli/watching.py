@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, metrics_text, say
 from trainmaster.control.board import Board, Task
+from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.tick import Turn
@@ -52,6 +53,7 @@ class Echo:
         self._home = service.home_of(session.run)
         self._run = session.run
         self._first = {name: "{}-{}".format(*member_names(e)[0]) for name, e in recipe.experiments.items()}
+        self._unprepared = {name for name, e in recipe.experiments.items() if e.setup is not None}
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._partial: dict[tuple[str, int, int], bytes] = {}
 
@@ -73,6 +75,13 @@ class Echo:
         # A progress bar rewrites its line with carriage returns: its last state is what counts.
         return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
 
+    def newly_staged(self, turn: Turn) -> Iterator[str]:
+        """Experiments whose ``setup`` begins with this turn: it may take minutes."""
+        for effect in turn.effects:
+            if effect.kind is EffectKind.STAGE and effect.experiment in self._unprepared:
+                self._unprepared.discard(effect.experiment)
+                yield effect.experiment
+
     def is_first(self, task: Task, member: str) -> bool:
         """True if this member's output is shown."""
         return self.enabled and self._first[task.experiment] == member
@@ -89,12 +98,16 @@ class PlainWatcher:
 
     def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
         """Tell what changed, and now and then how far it is."""
+        for name in self._echo.newly_staged(turn):
+            self.say(f"{name}: preparing its environment (`setup`)")
         for change in turn.changes:
+            failed = isinstance(change, TaskChange) and change.closes and not change.closes.reason.is_success
+            self._told_failures += bool(failed)
+            if failed and self._told_failures > MAX_TOLD_FAILURES:
+                if self._told_failures == MAX_TOLD_FAILURES + 1:
+                    self.say(f"further failures are not told: `trainmaster status {board.run}` shows them")
+                continue
             for line in told(change, board, self._echo):
-                if ": attempt " in line:
-                    self._told_failures += 1
-                    if self._told_failures > MAX_TOLD_FAILURES:
-                        continue
                 self.say(line)
         now = time.monotonic()
         if now - self._told_at >= self._every_s and board.state is not State.DONE:

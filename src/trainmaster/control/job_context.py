@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class TaskContext:
         place: directory of the attempt.
         bad_checkpoints: numbers that are never restored again.
         parameters: of the task.
+        variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
         parent: number of the task whose last checkpoint the first attempt starts from.
         listings: what each checkpoint directory held when it was last published or restored.
     """
@@ -37,6 +39,7 @@ class TaskContext:
     bad_checkpoints: tuple[int, ...]
     parameters: dict[str, ParameterValue]
     parent: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     listings: dict[Path, Listing] = field(default_factory=dict)
 
     @property

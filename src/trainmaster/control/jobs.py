@@ -11,7 +11,10 @@ from trainmaster.control.decide_task import EffectKind, Job
 #: (experiment, task, attempt, kind)
 JobKey = tuple[str, int, int, EffectKind]
 
+#: Threads of each pool. Staging has a pool of its own: four tasks that wait for one `setup` must not
+#: hold up the checkpoints of all others.
 THREADS = 4
+_Todo = queue.SimpleQueue[tuple[JobKey, Callable[[], Job]]]
 
 
 class Jobs:
@@ -19,9 +22,9 @@ class Jobs:
 
     def __init__(self) -> None:
         self._results: dict[JobKey, Job] = {}
-        self._todo: queue.SimpleQueue[tuple[JobKey, Callable[[], Job]]] = queue.SimpleQueue()
+        self._todo: dict[bool, _Todo] = {True: queue.SimpleQueue(), False: queue.SimpleQueue()}
         self._done: queue.SimpleQueue[tuple[JobKey, Job]] = queue.SimpleQueue()
-        self._threads = 0
+        self._threads = {True: 0, False: 0}
         self._pending = 0
 
     @property
@@ -48,10 +51,12 @@ class Jobs:
             return
         self._results[key] = Job()
         self._pending += 1
-        self._todo.put((key, work))
-        if self._threads < min(THREADS, self._pending):
-            self._threads += 1
-            threading.Thread(target=self._work, name=f"job-{self._threads}", daemon=True).start()
+        staging = key[3] is EffectKind.STAGE
+        self._todo[staging].put((key, work))
+        if self._threads[staging] < min(THREADS, self._pending):
+            self._threads[staging] += 1
+            name = f"{'stage' if staging else 'publish'}-{self._threads[staging]}"
+            threading.Thread(target=self._work, args=(self._todo[staging],), name=name, daemon=True).start()
 
     def collect(self) -> bool:
         """Take in what has ended; True if anything had."""
@@ -71,9 +76,9 @@ class Jobs:
         for kind in _KINDS:
             self._results.pop((experiment, task, attempt, kind), None)
 
-    def _work(self) -> None:
+    def _work(self, todo: _Todo) -> None:
         while True:
-            key, work = self._todo.get()
+            key, work = todo.get()
             self._done.put((key, _guarded(work)))
 
 

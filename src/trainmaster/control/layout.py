@@ -100,7 +100,7 @@ class Home:
 
     def attempt(self, run: str, experiment: str, task: int, attempt: int) -> AttemptPlace:
         """The place of one attempt."""
-        return AttemptPlace(self.run_directory(run) / experiment / str(task) / str(attempt))
+        return AttemptPlace(self.run_directory(run) / "tasks" / experiment / str(task) / str(attempt))
 
     def model_uri(self, run: str, experiment: str, task: int) -> str:
         """Where the model of a task is published."""

@@ -48,14 +48,19 @@ def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
         store.experiment_rows(run),
         store.tallies(run),
         store.live_task_rows(run),
-        [
-            row
-            for name, shape in shapes.items()
-            if shape.keeps_results
-            for row in queries.results(store, run, name)
-            if row["state"] == State.DONE
-        ],
+        ended_rows(store, run, shapes),
     )
+
+
+def ended_rows(store: Store, run: str, shapes: Mapping[str, Shape]) -> list[Mapping[Any, Any]]:
+    """Rows of the tasks that are DONE, of experiments that keep their results."""
+    return [
+        row
+        for name, shape in shapes.items()
+        if shape.keeps_results
+        for row in queries.results(store, run, name)
+        if row["state"] == State.DONE
+    ]
 
 
 def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:

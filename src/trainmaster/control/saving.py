@@ -14,7 +14,7 @@ from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import (
     JSON,
@@ -75,7 +75,7 @@ def save(context: TaskContext) -> Job:
             fields["model_uri"] = context.model_uri
         publish_checkpoint(context)
     except (TrainmasterError, OSError) as error:
-        return Job(done=True, error=f"its model could not be saved: {error}", fields=fields)
+        return Job(done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields)
     return Job(done=True, fields=fields)
 
 
@@ -95,10 +95,10 @@ def recover(context: TaskContext) -> Job:
     error = ""
     progressed = bool(metrics)
     try:
-        published = publish_checkpoint(context, only_if_progressed=not progressed)
-        progressed = progressed or published is not None
+        published = publish_checkpoint(context)
+        progressed = progressed or published is not None or _has_published(context)
     except (TrainmasterError, OSError) as failure:  # the attempt's own reason matters more than this
-        error = str(failure)
+        error = one_line(failure)
     reason, message = explain_failure(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     return Job(done=True, error=error, fields=fields, reason=reason, message=message, progressed=progressed)
@@ -109,26 +109,22 @@ def checkpoint(context: TaskContext) -> Job:
     try:
         published = publish_checkpoint(context, tries=1)
     except (TrainmasterError, OSError) as error:
-        return Job(done=True, error=str(error))
+        return Job(done=True, error=one_line(error))
     return Job(done=True, progressed=published is not None)
 
 
-def publish_checkpoint(
-    context: TaskContext, *, tries: int = STABLE_TRIES, only_if_progressed: bool = False
-) -> int | None:
+def publish_checkpoint(context: TaskContext, *, tries: int = STABLE_TRIES) -> int | None:
     """Publish what is in the checkpoint directory as the next number of the task's series.
 
     Args:
         context: the attempt.
         tries: how often a directory that changes under the reader is tried.
-        only_if_progressed: the attempt showed no progress: what it left in a directory that was
-            restored is not to be trusted more than the checkpoint it came from.
 
     Returns:
         The number, or None if there was nothing new, or nothing stable.
     """
     directory = context.place.checkpoint
-    if not _has_entries(directory) or (only_if_progressed and context.attempt > 1):
+    if not _has_entries(directory):
         return None
     series = CheckpointSeries(context.checkpoints_uri)
     for _ in range(tries):
@@ -144,6 +140,14 @@ def publish_checkpoint(
             series.prune(checkpoints_of(context.experiment).keep)
         return number
     return None
+
+
+def _has_published(context: TaskContext) -> bool:
+    """True if the newest checkpoint of the task is of this attempt."""
+    series = CheckpointSeries(context.checkpoints_uri)
+    newest = series.newest()
+    manifest = series.manifest(newest) if newest is not None else None
+    return manifest is not None and manifest.extra.get("attempt") == context.attempt
 
 
 def last_metrics(context: TaskContext) -> dict[str, object]:

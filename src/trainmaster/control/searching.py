@@ -43,7 +43,7 @@ class Searcher:
         self._read_curve = read_curve
         self._ended: dict[int, Trial] = {}
         self._curves: dict[int, Curve] = {}
-        self._final: set[int] = set()
+        self._final: dict[int, Trial] = {}
         self._judged: dict[int, float] = {}
 
     def columns(self, experiment: board.Experiment, number: int) -> Mapping[str, object] | None:
@@ -91,12 +91,18 @@ class Searcher:
         return self._ended[number]
 
     def _with_curve(self, experiment: board.Experiment, number: int) -> Trial:
+        known = self._final.get(number)
+        if known is not None:
+            return known
         trial = self._trial(experiment, number)
-        if trial.is_over and number not in self._final:
+        if trial.is_over:
             # The last lines may have been written after the last look; or an earlier controller saw them.
-            self._curves[number] = self._read_curve((experiment.results or {})[number])
-            self._final.add(number)
-        elif number not in self._curves and experiment.live[number].state in _ENDING:
+            self._curves.pop(number, None)
+            curve = self._read_curve((experiment.results or {})[number])
+            final = Trial(number, trial.parameters, trial.state, trial.value, curve)
+            self._final[number] = final
+            return final
+        if number not in self._curves and experiment.live[number].state in _ENDING:
             self._curves[number] = self._read_curve(experiment.live[number])
         return Trial(number, trial.parameters, trial.state, trial.value, self._curves.get(number, Curve()))
 

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
-from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError
+from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.volumes import CheckpointSeries, fetch
 from trainmaster.volumes.tree import parts_listing
 
@@ -46,9 +47,9 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
             link_at(context, name)
         setup_environment(context)
     except UsageError as error:
-        return Job(done=True, error=str(error), users_fault=True)
+        return Job(done=True, error=one_line(error), users_fault=True)
     except (TrainmasterError, OSError) as error:
-        return Job(done=True, error=str(error))
+        return Job(done=True, error=one_line(error))
     return Job(done=True, fields={"restored": restored})
 
 
@@ -57,7 +58,7 @@ def data_path(context: TaskContext, name: str) -> Path:
     source = context.experiment.data[name]
     if source.directory is not None:
         return (context.recipe.directory / Path(source.directory).expanduser()).resolve()
-    best = f"-best-{source.best}" if source.best else ""
+    best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # a metric may be called val/loss
     return context.home.data_directory(context.run) / f"{source.experiment}{best}"
 
 
@@ -156,17 +157,17 @@ def setup_environment(context: TaskContext) -> None:
             code = _run([str(python), "-m", "venv", str(path)], output, marker, path.parent)
             if code == 0:
                 env = {
+                    **context.variables,
                     **marker,
                     "VIRTUAL_ENV": str(path),
                     "PATH": f"{path / 'bin'}:{os.environ.get('PATH', os.defpath)}",
                 }
-                script = ["bash", "-euo", "pipefail", "-c", context.experiment.setup or "", "setup"]
+                script = ["bash", "-euo", "pipefail", "-c", "--", context.experiment.setup or "", "setup"]
                 code = _run(script, output, env, context.home.code_directory(context.run))
         if code != 0:
             tail = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()[-3:]
-            raise UsageError(
-                f"setup failed with exit code {code}: {' / '.join(tail)}", f"Its whole output: {log}"
-            )
+            said = f": {' / '.join(tail)}" if tail else ", without a word"
+            raise UsageError(f"setup failed with exit code {code}{said}", f"Its whole output: {log}")
         (path / "ready").touch()
 
 

@@ -245,6 +245,7 @@ class Workshop:
             bad_checkpoints=bad,
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
+            variables={**found.env, **self._secrets.get(experiment, {})},
             listings=self._listings,
         )
 
@@ -272,7 +273,6 @@ class Workshop:
         }
         data, venv = _data_and_venv(context)
         values = experiment.environment(context.parameters)
-        recipe_env = {**experiment.env, **self._secrets.get(experiment.name, {})}
         return {
             member.name: member_environment(
                 gang=gang,
@@ -286,7 +286,7 @@ class Workshop:
                     "TRAINMASTER_OUTPUT_DIR": str(place.output(member.name, first=rank == 0)),
                     "TRAINMASTER_METRICS": str(place.metrics(member.name)),
                 },
-                recipe_env=recipe_env,
+                recipe_env=context.variables,
                 values=values,
                 venv=venv,
             )

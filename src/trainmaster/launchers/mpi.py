@@ -14,7 +14,7 @@ if [ "$OMPI_COMM_WORLD_RANK" != 0 ]; then export TRAINMASTER_METRICS+=".rank-$OM
 """
 _KNOWN_FAILURES = (
     (
-        "mpirun: command not found",
+        "exec: mpirun: not found",
         "Open MPI is not installed on this machine: `apt install openmpi-bin`.",
     ),
     not_installed("mpi4py", "mpi4py"),
@@ -54,6 +54,7 @@ class MpiLauncher(Launcher):
     """
 
     name = "mpi"
+    shares_gpus = True  # all ranks descend from the first member, and choose by their local rank
 
     def is_essential(self, gang: Gang, member: Member) -> bool:
         """The one that runs ``mpirun``."""

@@ -11,6 +11,7 @@ _WORKER = "spark-class org.apache.spark.deploy.worker.Worker"
 # Spark would write below its own installation, which may be read-only and is shared. No `exec`: the
 # directory has to be removed afterwards.
 _SCRATCH = """\
+hash spark-class
 export SPARK_WORKER_DIR="$(mktemp -d)"
 trap 'rm -rf "$SPARK_WORKER_DIR"' EXIT
 """
@@ -22,7 +23,7 @@ done
 """
 _KNOWN_FAILURES = (
     (
-        "spark-class: command not found",
+        "spark-class: not found",
         "Spark is not installed for the Python that ran: add `setup: pip install pyspark` to the experiment, "
         "or put Spark's bin directory on PATH.",
     ),

@@ -76,9 +76,7 @@ def _database(home: Home) -> Iterator[Finding]:
 def _store(home: Home) -> Iterator[Finding]:
     began = time.monotonic()
     try:
-        objects = ObjectStore(home.store_url)
-        objects.put("doctor", b"probe")
-        objects.delete("doctor")
+        ObjectStore(home.store_url).check_writable()
     except (TrainmasterError, OSError) as error:
         advice = (
             error.hint

@@ -7,17 +7,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.control.gangs import member_names
 from trainmaster.executors.logs import read_log
 from trainmaster.server.service import Service
+from trainmaster.server.summary import is_driven
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import State
 from trainmaster.store import queries
 
 FOLLOW_POLL_S = 0.1
+#: How often to look for new attempts while following.
+FIND_POLL_S = 0.5
+#: Following ends when nobody has driven the run for this long.
+UNDRIVEN_S = 3.0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt that has not ended."""
+
+    experiment: str
+    task: int
+    number: int
 
 
 @dataclass(slots=True)
 class _Stream:
+    attempt: int
     label: bytes
     directory: Path
     member: str
@@ -28,8 +45,11 @@ class _Stream:
 class LogStreams:
     """Logs of every member and attempt of a run, or a part of them.
 
-    With a single stream the bytes come as they were written; with several, each line is
+    Where only one stream can come, the bytes come as they were written; else each line is
     preceded by ``experiment/task#attempt member | ``. Nothing is held in memory but one piece.
+
+    Attributes:
+        abandoned: `read` has stopped to follow, because nobody drives the run.
 
     Args:
         service: the home.
@@ -52,7 +72,11 @@ class LogStreams:
         self._experiment = experiment
         self._task = task
         self._member = member
-        self._streams: dict[tuple[str, int, int, str], _Stream] = {}
+        self._streams: dict[tuple[int, str], _Stream] = {}
+        self._open: dict[int, _Attempt] = {}
+        self._last_attempt = 0
+        self._any = False
+        self.abandoned = False
         totals = {row["name"]: row["tasks_total"] for row in service.store.experiment_rows(run)}
         if experiment is not None and experiment not in totals:
             raise NotFoundError(
@@ -61,44 +85,72 @@ class LogStreams:
         total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
         if task is not None and not 0 <= task < total:
             raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
+        recipe = Recipe.model_validate_json(service.store.run_row(run)["recipe"])
+        chosen = [e for name, e in recipe.experiments.items() if experiment in (None, name)]
+        self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
+        streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
+        self._may_retry = any(e.retries for e in chosen)
+        self._many = streams > 1
 
     def read(self, *, follow: bool) -> Iterator[bytes]:
-        """The logs so far; with ``follow``, until the run has ended."""
+        """The logs so far; with ``follow``, until the run has ended or nobody drives it any more."""
+        self._many = self._many or (follow and self._may_retry)
+        find_at = undriven_since = 0.0
         while True:
-            over = not follow or self._is_over()  # looked at first: what came before it is still read
-            self._find()
-            many = len(self._streams) > 1
-            for stream in self._streams.values():
-                yield from self._drain(stream, many=many, final=over)
-            if over:
+            row = self._service.store.run_row(self._run)  # first: what came before it is still read
+            over = not follow or row["state"] == State.DONE
+            now = time.monotonic()
+            if over or now >= find_at:
+                find_at = now + FIND_POLL_S
+                self._find()
+                undriven_since = 0.0 if is_driven(row) else undriven_since or now
+            self.abandoned = not over and bool(undriven_since) and now - undriven_since > UNDRIVEN_S
+            for key, stream in list(self._streams.items()):
+                ended = stream.attempt not in self._open
+                yield from self._drain(stream, final=ended or over or self.abandoned)
+                if ended:
+                    del self._streams[key]
+            if over or self.abandoned:
                 break
             time.sleep(FOLLOW_POLL_S)
-        if not self._streams and self._member is not None:
+        if not self._any and self._member is not None:
             raise NotFoundError(f"{self._run} has no member {self._member!r} there", "Try without --member.")
 
-    def _is_over(self) -> bool:
-        return bool(self._service.store.run_row(self._run)["state"] == State.DONE)
-
     def _find(self) -> None:
-        for experiment, task, attempt in queries.attempts(
-            self._service.store, self._run, self._experiment, self._task
+        store = self._service.store
+        rows = queries.attempts(store, self._run, self._experiment, self._task, after=self._last_attempt)
+        if (
+            self._last_attempt == 0
+            and len(rows) > 1
+            and len({(r["experiment"], r["task"]) for r in rows}) < len(rows)
         ):
-            place = self._home.attempt(self._run, experiment, task, attempt)
-            for path in sorted(place.directory.glob("*.log")):
-                member = path.name.removesuffix(".log")
-                key = (experiment, task, attempt, member)
-                if key not in self._streams and self._member in (None, member):
-                    label = f"{experiment}/{task}#{attempt} {member} | ".encode()
-                    self._streams[key] = _Stream(label, place.directory, member)
+            self._many = True  # there was more than one attempt at a task
+        for row in rows:
+            self._last_attempt = max(self._last_attempt, row["id"])
+            self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"])
+        ended = queries.ended_attempts(store, list(self._open))
+        for key, attempt in list(self._open.items()):
+            self._find_streams(key, attempt)
+            if key in ended:  # asked before we looked: all its files are there
+                del self._open[key]
 
-    def _drain(self, stream: _Stream, *, many: bool, final: bool) -> Iterator[bytes]:
+    def _find_streams(self, key: int, attempt: _Attempt) -> None:
+        place = self._home.attempt(self._run, attempt.experiment, attempt.task, attempt.number)
+        for path in sorted(place.directory.glob("*.log")):
+            member = path.name.removesuffix(".log")
+            if (key, member) not in self._streams and self._member in (None, member):
+                label = f"{attempt.experiment}/{attempt.task}#{attempt.number} {member} | ".encode()
+                self._streams[key, member] = _Stream(key, label, place.directory, member)
+                self._any = True
+
+    def _drain(self, stream: _Stream, *, final: bool) -> Iterator[bytes]:
         while True:
             data, stream.offset, dropped = read_log(stream.directory, stream.member, stream.offset)
             if dropped:
                 yield stream.label + f"[trainmaster: {dropped} bytes of log were dropped here]\n".encode()
             if not data:
                 break
-            if not many:
+            if not self._many:
                 yield stream.partial + data
                 stream.partial = b""
                 continue
@@ -106,5 +158,5 @@ class LogStreams:
             if lines:
                 yield b"".join(stream.label + line + b"\n" for line in lines)
         if final and stream.partial:
-            yield (stream.label if many else b"") + stream.partial + b"\n"
+            yield (stream.label if self._many else b"") + stream.partial + b"\n"
             stream.partial = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -22,11 +23,13 @@ from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
 from trainmaster.server.search_results import SearchResults, search_results
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import StoreError, UsageError
+from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Patience, Store, queries
-from trainmaster.volumes import materialise, take_snapshot
-from trainmaster.volumes.objects import split_url
+from trainmaster.volumes import ObjectStore, materialise, take_snapshot
+
+#: A metric with one of these words in its name is better when it is smaller.
+_SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
 
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
@@ -105,7 +108,7 @@ class Service:
             UsageError: it cannot run here; nothing was written.
         """
         notes = self.check(recipe, environ)
-        split_url(self.home.store_url)  # a model that nobody can keep is not worth training
+        self._check_store()
         excluded = (self.home.root, self.home.cache)
         snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
         notes += snapshot.notes
@@ -230,6 +233,8 @@ class Service:
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""
         self.home_of(run)
+        if self.store.run_row(run)["state"] == State.DONE:
+            return None  # it was cancelled before we came to it
         lease = self.store.acquire(run, time.time())
         if lease is None:
             return None
@@ -297,11 +302,16 @@ class Service:
         """True if a living process drives the run."""
         return is_driven(self.store.run_row(run))
 
+    def is_taken(self, run: str) -> bool:
+        """True if the run is driven, or over already."""
+        row = self.store.run_row(run)
+        return row["state"] == State.DONE or is_driven(row)
+
     def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
         """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
 
-        The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that sound
-        like a loss or an error, and ``max`` for others.
+        The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that
+        sound like a loss or an error, and ``max`` for others.
 
         Raises:
             UsageError: no model has that metric.
@@ -317,7 +327,7 @@ class Service:
                 f"no model of {experiment!r} has the metric {best!r}",
                 f"Metrics seen: {', '.join(seen) or 'none'}.",
             )
-        smallest = any(word in best.lower() for word in ("loss", "error", "err", "perplexity"))
+        smallest = bool(_SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", best.lower())))
         search = json.loads(self.store.run_row(run)["recipe"])["experiments"][experiment].get("search")
         if search is not None and search["metric"] == best:
             smallest = search["goal"] == "min"
@@ -325,6 +335,13 @@ class Service:
         return [(row["task"], row["uri"])]
 
     # --- private ----------------------------------------------------------------------------
+
+    def _check_store(self) -> None:
+        """A model that nobody can keep is not worth training."""
+        try:
+            ObjectStore(self.home.store_url).check_writable()
+        except PublishError as error:
+            raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
 
     def _secrets(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
         values: dict[str, dict[str, str]] = {}

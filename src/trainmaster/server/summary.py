@@ -106,7 +106,7 @@ def resolve_run(store: Store, text: str) -> str:
     Raises:
         NotFoundError: none, or several.
     """
-    ids = [row["id"] for row in queries.runs(store)]
+    ids = queries.run_ids(store)
     if text in ids:
         return text
     if text == "latest" and ids:

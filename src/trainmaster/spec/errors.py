@@ -39,6 +39,16 @@ class TrainmasterError(Exception):
         return f"{message}\n{self.hint}" if self.hint else message
 
 
+def one_line(error: BaseException) -> str:
+    """Message and hint on one line, for where a line is all there is room for.
+
+    >>> one_line(TrainmasterError("no such run", "See `trainmaster status`."))
+    'no such run. See `trainmaster status`.'
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(line if line[-1] in ".:;,!?" or line is lines[-1] else f"{line}." for line in lines)
+
+
 class UsageError(TrainmasterError):
     """The recipe or the call is wrong; nothing was started."""
 

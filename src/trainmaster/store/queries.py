@@ -79,21 +79,46 @@ def results(store: Store, run: str, experiment: str) -> Sequence[RowMapping]:
     return store.read(query)
 
 
+def run_ids(store: Store) -> list[str]:
+    """Ids of all runs, newest first."""
+    return [
+        row["id"] for row in store.read(sa.select(t.run.c.id).order_by(t.run.c.created_at.desc(), t.run.c.id))
+    ]
+
+
 def attempts(
-    store: Store, run: str, experiment: str | None = None, task: int | None = None
-) -> Sequence[tuple[str, int, int]]:
-    """(experiment, task, attempt number) of every attempt of a run, in order."""
+    store: Store, run: str, experiment: str | None = None, task: int | None = None, after: int = 0
+) -> Sequence[RowMapping]:
+    """Attempts of a run in order of experiment, task and number, those with an id above ``after``.
+
+    Columns: ``id``, ``experiment`` (name), ``task``, ``number``.
+    """
     query = (
-        sa.select(t.experiment.c.name, t.attempt.c.task, t.attempt.c.number)
+        sa.select(
+            t.attempt.c.id,
+            t.experiment.c.name.label("experiment"),
+            t.attempt.c.task,
+            t.attempt.c.number,
+        )
         .join(t.experiment, t.attempt.c.experiment_id == t.experiment.c.id)
-        .where(t.experiment.c.run_id == run)
+        .where(t.experiment.c.run_id == run, t.attempt.c.id > after)
         .order_by(t.experiment.c.ordinal, t.attempt.c.task, t.attempt.c.number)
     )
     if experiment is not None:
         query = query.where(t.experiment.c.name == experiment)
     if task is not None:
         query = query.where(t.attempt.c.task == task)
-    return [(row["name"], row["task"], row["number"]) for row in store.read(query)]
+    return store.read(query)
+
+
+def ended_attempts(store: Store, ids: Sequence[int]) -> set[int]:
+    """Which of these attempts have ended."""
+    ended: set[int] = set()
+    for start in range(0, len(ids), 500):  # databases limit the number of values
+        some = ids[start : start + 500]
+        query = sa.select(t.attempt.c.id).where(t.attempt.c.id.in_(some), t.attempt.c.ended_at.is_not(None))
+        ended.update(row["id"] for row in store.read(query))
+    return ended
 
 
 def last_event(store: Store, run: str) -> int:

@@ -93,6 +93,16 @@ class ObjectStore:
         with self._explained("write", key):
             self._backend.put(key, data)
 
+    def check_writable(self) -> None:
+        """Writes an object and removes it again.
+
+        Raises:
+            PublishError: it cannot be written.
+        """
+        key = f"probe-{os.getpid()}"
+        self.put(key, b"probe")
+        self.delete(key)
+
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Writes an object only if there is none: of several callers exactly one is told True.
 

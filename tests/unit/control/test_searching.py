@@ -13,8 +13,8 @@ from trainmaster.control.board import Task
 from trainmaster.control.loading import LOOKAHEAD, shape_of
 from trainmaster.control.preflight import check_parts
 from trainmaster.control.searching import Searcher, keeps_results
-from trainmaster.spec import Parameter, Recipe, Search
 from trainmaster.spec import Experiment as RecipeExperiment
+from trainmaster.spec import Parameter, Recipe, Search
 from trainmaster.spec.errors import MissingPartError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store.changes import TaskChange
@@ -131,7 +131,7 @@ def test_a_running_task_is_judged_against_running_finished_and_failed_ones():
     assert set(verdicts) == {3}
     assert "loss 0.4 at step 1 is number 3 of 4" in verdicts[3]
     assert judge.judge(tested, running) == {}, "nothing new"
-    assert set(searcher(found, {0: [(1, 0.3)], 1: [(1, 0.9)]}).judge(tested, running)) == {3}
+    assert set(searcher(found, {0: [(1, 0.3), (2, 0.2)], 1: [(1, 0.9)]}).judge(tested, running)) == {3}
 
 
 def test_what_ended_under_an_earlier_controller_but_is_not_saved_yet_counts():

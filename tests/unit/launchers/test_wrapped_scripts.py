@@ -21,7 +21,7 @@ def bash(tmp_path):
             path.chmod(0o755)
         env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WORD": "fine"} | env
         return subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", "--", script, "train"],
+            ["/bin/bash", "-euo", "pipefail", "-c", "--", script, "train"],
             env=env,
             cwd=tmp_path,
             capture_output=True,
@@ -51,6 +51,18 @@ def test_the_metrics_of_rank_0_are_its_own(bash, rank, expected):
     script = MpiLauncher().script(gang, gang.chief, 'echo "$TRAINMASTER_INDEX $TRAINMASTER_METRICS"')
     env = {"TRAINMASTER_METRICS": "/x/m.jsonl", "OMPI_COMM_WORLD_RANK": str(rank)}
     assert bash(script, env, mpirun='shift 4; exec "$@"').stdout.strip() == expected
+
+
+def test_what_is_not_installed_is_named(bash):
+    gang = workers("a", "a")
+    for launcher, hint in (
+        (MpiLauncher(), "apt install openmpi-bin"),
+        (SparkLauncher(), "pip install pyspark"),
+    ):
+        script = launcher.script(gang, gang.chief, "true")
+        done = bash(script, launcher.environment(gang, gang.chief) | {"PATH": "/nowhere"})
+        assert done.returncode != 0
+        assert hint in launcher.explain(done.stderr)
 
 
 def test_only_the_member_with_mpirun_is_waited_for():

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from store_nouns import NOW, new_run
 
-from trainmaster.control.loading import board_from_rows
+from trainmaster.control.loading import board_from_rows, ended_rows
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.store import Lease, Store, tables
 from trainmaster.testing.simulated_store import SimulatedStore
@@ -53,6 +53,7 @@ class Twins(SimulatedStore):
             self.real.experiment_rows(run),
             self.real.tallies(run),
             self.real.live_task_rows(run),
+            ended_rows(self.real, run, self.shapes),
         )
         assert real == self.board()
 

@@ -62,7 +62,14 @@ def test_many_rows_and_kinds_in_one_commit(store, lease):
     assert (b["reason"], b["rest_reason"], b["message"]) == ("SKIPPED", "SKIPPED", "a failed")
     events = queries.events(store, "r-1")
     assert len(events) == 1 + len(changes) - 1  # progress is no event
-    assert queries.attempts(store, "r-1") == [("a", 0, 1), ("a", 1, 1), ("a", 2, 1)]
+    rows = queries.attempts(store, "r-1")
+    assert [(row["experiment"], row["task"], row["number"]) for row in rows] == [
+        ("a", 0, 1),
+        ("a", 1, 1),
+        ("a", 2, 1),
+    ]
+    assert [row["task"] for row in queries.attempts(store, "r-1", after=rows[0]["id"])] == [1, 2]
+    assert queries.ended_attempts(store, [row["id"] for row in rows]) <= {row["id"] for row in rows}
 
 
 def test_an_attempt_is_closed_with_its_records(store, lease):

@@ -119,6 +119,19 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch, name, modu
         sampler_class(name)(SearchSpace(XY, 10, 0), Goal.MIN, {})
 
 
+def test_a_plug_in_is_found_by_its_name(monkeypatch):
+    from importlib import metadata
+
+    point = metadata.EntryPoint("mine", "trainmaster.sweeps.fixed:RandomSampler", "trainmaster.samplers")
+    broken = metadata.EntryPoint("broken", "trainmaster.nowhere:Sampler", "trainmaster.samplers")
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [point, broken] * (group == point.group))
+    assert sampler_class("mine").name == "random"
+    with pytest.raises(MissingPartError, match="cannot be loaded"):
+        sampler_class("broken")
+    with pytest.raises(UsageError, match="mine"):
+        sampler_class("yours")
+
+
 def test_nothing_heavy_is_imported_with_the_package():
     import subprocess
     import sys
