@@ -181,3 +181,15 @@ def test_checkpoints_of_tasks_do_not_mix(tm):
     tm.run(recipe)
     assert [tm.marks(str(task)) for task in range(6)] == [[str(x)] for x in range(10, 16)]
     assert Path(tm.home, "store", "checkpoints").is_dir()
+
+
+def test_a_script_that_says_nothing_keeps_what_it_saved(tm):
+    # Each attempt adds ten and dies at once, without a metric or a word.
+    command = """
+        count=$(cat $TRAINMASTER_CHECKPOINT_DIR/n 2>/dev/null || echo 0)
+        echo $((count + 10)) > $TRAINMASTER_CHECKPOINT_DIR/n
+        test $count -ge 30
+    """
+    run = tm.run(tm.task(command, retries=4))["run"]
+    assert tm.status(run)["reason"] == "SUCCEEDED"
+    assert not (tm.home / "runs" / run / "tasks" / "main" / "0" / "5").exists()
