@@ -127,7 +127,9 @@ def _importance(search: SearchResults, axes: Axes) -> None:
     ordered = sorted(shares.items(), key=lambda share: share[1])
     axes.barh([name for name, _ in ordered], [share for _, share in ordered], color=_OTHER)
     axes.set_xlim(0, 1)
-    axes.set_title(f"importance ({measure})")
+    axes.set_title("importance")
+    axes.set_xlabel(measure)
     axes.spines[["top", "right"]].set_visible(False)
     if not ordered:
-        axes.set_yticks([])
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, measure, ha="center", va="center", wrap=True, color="grey")
