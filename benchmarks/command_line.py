@@ -17,7 +17,16 @@ SMALL_RUNS = 20
 def fill(store: Store, run: str, tasks: int) -> None:
     """Write a run with finished tasks as a controller would have left it."""
     now = time.time()
-    new = NewRun(run, "old", "{}", "recipe.yaml", "local", "/", "file:///nowhere", [("train", tasks)])
+    new = NewRun(
+        run,
+        "old",
+        '{"experiments": {"train": {}}}',
+        "recipe.yaml",
+        "local",
+        "/",
+        "file:///nowhere",
+        [("train", tasks)],
+    )
     store.release(store.create_run(new, now), now)
     experiment = store.experiment_rows(run)[0]["id"]
     done = {"state": "DONE", "reason": "SUCCEEDED"}

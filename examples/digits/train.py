@@ -139,7 +139,7 @@ def main():
         net.train()
         return right.float().mean().item()
 
-    saved_at = time.monotonic()
+    saved_at = began = time.monotonic()
     while step < args.epochs * steps_per_epoch:
         epoch, first = divmod(step, steps_per_epoch)
         sampler.set_epoch(epoch)
@@ -163,7 +163,10 @@ def main():
                     saved_at = time.monotonic()
         if rank == 0:
             mean, reached = sum(losses) / len(losses), accuracy()
-            report(step=step, epoch=epoch + 1, loss=mean, examples=examples, accuracy=reached)
+            seconds = round(time.monotonic() - began, 3)
+            report(
+                step=step, epoch=epoch + 1, loss=mean, examples=examples, accuracy=reached, seconds=seconds
+            )
             print(f"epoch {epoch + 1:2d}  loss {mean:.4f}  accuracy {reached:.4f}", flush=True)
 
     save_checkpoint()
