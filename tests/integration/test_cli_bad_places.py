@@ -224,3 +224,17 @@ def test_standard_error_is_closed(tm):
     result = tm.call("run", recipe, "--json", prefix="exec 2>&-;", code=None)
     assert result.code == 0
     assert result.json["reason"] == "SUCCEEDED"
+
+
+@is_root
+def test_a_checkpoint_that_cannot_be_kept_is_told_while_it_runs(tm):
+    with small_disk(tm.root / "store", "1m") as store:
+        env = {**tm.env, "TRAINMASTER_STORE": f"file://{store}"}
+        command = """
+            head -c 3000000 /dev/urandom > $TRAINMASTER_CHECKPOINT_DIR/c
+            until test -e $NOTES/go; do sleep 0.1; done
+        """
+        call = tm.start("run", tm.task(command, checkpoint={"every": "1s"}), "--json", env=env)
+        tm.until(lambda: "main/0: no checkpoint: " in call.err, "the warning")
+        (tm.notes / "go").touch()
+        assert "space" in call.wait(1).err

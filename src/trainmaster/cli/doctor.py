@@ -11,13 +11,15 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Look at this machine and home: what is there, what is missing, what to do about it."""
+    from dataclasses import asdict
+
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.server.checkup import checkup
 
     findings = checkup(Home.from_environment())
     if as_json:
-        print_json({"findings": [vars_of(f) for f in findings], "ok": all(f.ok for f in findings)})
+        print_json({"findings": [asdict(f) for f in findings], "ok": all(f.ok for f in findings)})
     else:
         for finding in findings:
             say(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.found}")
@@ -25,12 +27,3 @@ def doctor(
                 say(f"      {finding.advice}")
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
-
-
-def vars_of(finding: object) -> dict[str, object]:
-    """A finding as a plain object."""
-    from dataclasses import asdict, is_dataclass
-
-    assert is_dataclass(finding)
-    assert not isinstance(finding, type)
-    return asdict(finding)

@@ -17,7 +17,7 @@ from trainmaster.control.tick import Turn
 from trainmaster.executors.logs import read_log
 from trainmaster.server import Service, Session
 from trainmaster.spec.states import State
-from trainmaster.store.changes import ExperimentChange, TaskChange
+from trainmaster.store.changes import ExperimentChange, Note, TaskChange
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
@@ -138,6 +138,8 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
             shown = f" ({counts})" if experiment.total > 1 else ""
             why = f": {change.message}" if change.message else ""
             yield f"{change.experiment}: {change.reason}{shown}{why}"
+    elif isinstance(change, Note):
+        yield f"{change.experiment}/{change.task}: {change.message}"
     elif isinstance(change, TaskChange):
         where = f"{change.experiment}/{change.task}"
         if change.closes is not None:
@@ -158,6 +160,8 @@ def told_events(service: Service, run: str, seen: int) -> tuple[int, list[str]]:
         why = f": {event['message']}" if event["message"] else ""
         if event["kind"] == "experiment":
             lines.append(f"{event['experiment']}: {event['reason'] or event['after']}{why}")
+        elif event["kind"] == "note":
+            lines.append(f"{event['experiment']}/{event['task']}: {event['message']}")
         elif event["kind"] == "task" and event["reason"] not in (None, "SUCCEEDED", "PRUNED"):
             where = f"{event['experiment']}/{event['task']}"
             lines.append(f"{where}: attempt {event['attempt']} {event['reason']}{why}")

@@ -17,7 +17,7 @@ from trainmaster.control.tick import Turn, tick
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.errors import InterruptedByUser
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import Lease, Progress
+from trainmaster.store import Lease, Note, Progress
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
@@ -82,11 +82,12 @@ class Controller:
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
         self._checkpoint_at: dict[str, float] = {}
+        self._told: dict[str, str] = {}
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._doomed: dict[tuple[str, int], str] = {}
         self._wanted: EndReason | None = None
         self._renewed_at = self._clock()
-        self._read_at = self._stored_at = 0.0
+        self._read_at = self._stored_at = self._asked_at = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -112,6 +113,7 @@ class Controller:
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
+            turn.changes += self._checkpoint_notes()
             if turn.changes:
                 self._store.commit(self._lease, turn.changes, now)
                 self._renewed_at = now
@@ -152,7 +154,9 @@ class Controller:
                 if attempt in tasks:
                     self._watcher.output(tasks[attempt], member)
         now = self._clock()
-        self._wanted = self._store.stop_wanted(self.board.run)
+        if now - self._asked_at >= IDLE_S:  # a busy loop must not spend its time on asking
+            self._asked_at = now
+            self._wanted = self._store.stop_wanted(self.board.run)
         self._keep_lease()
         if now - self._read_at >= PROGRESS_S:
             self._read_at = now
@@ -213,6 +217,19 @@ class Controller:
                 changes.append(change)
         return changes
 
+    def _checkpoint_notes(self) -> list[Note]:
+        """Checkpoints that could not be published: the task goes on, but the user must know."""
+        notes = []
+        for task in self.board.live_tasks():
+            attempt = self._id(task)
+            if task.state is not State.RUNNING or attempt not in self._checkpoint_at:
+                continue
+            job = self.jobs.of(task.experiment, task.number, task.attempt).get(EffectKind.CHECKPOINT)
+            if job is not None and job.done and job.error and job.error != self._told.get(attempt):
+                self._told[attempt] = job.error
+                notes.append(Note(f"no checkpoint: {job.error}", *task.key, task.attempt))
+        return notes
+
     # --- acting --------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
@@ -226,7 +243,7 @@ class Controller:
                 self._executor.stop(attempt, 0.0)
             self._executor.forget([attempt])
             self.jobs.drop(effect.experiment, effect.task, effect.attempt)
-            for memory in (self._gangs, self._stopping, self._checkpoint_at):
+            for memory in (self._gangs, self._stopping, self._checkpoint_at, self._told):
                 memory.pop(attempt, None)
             self._launched.discard(attempt)
             self._doomed.pop((effect.experiment, effect.task), None)

@@ -73,6 +73,7 @@ class LocalExecutor:
         self._live.update(dict.fromkeys(gang.attempt for gang in gangs))
         self._send({"do": "submit", "gangs": [_request(gang) for gang in gangs]})
         for gang in gangs:  # a supervisor that died meanwhile did not know them; its successor does
+            self._live[gang.attempt] = None
             if (old := self._news.get(gang.attempt)) and old.phase is Phase.UNKNOWN:
                 del self._news[gang.attempt]
 

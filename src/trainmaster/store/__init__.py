@@ -11,7 +11,7 @@ from trainmaster.store.changes import (
     RunChange,
     TaskChange,
 )
-from trainmaster.store.leases import Lease, is_alive, owner_pid, this_process
+from trainmaster.store.leases import Lease, is_alive, this_process
 from trainmaster.store.patience import Patience
 from trainmaster.store.run_rows import NewRun
 from trainmaster.store.store import Store
@@ -29,6 +29,5 @@ __all__ = [
     "Store",
     "TaskChange",
     "is_alive",
-    "owner_pid",
     "this_process",
 ]

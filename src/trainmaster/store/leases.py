@@ -55,14 +55,6 @@ def is_alive(owner: str | None, expires_at: float | None, now: float) -> bool:
     return expires_at is not None and expires_at > now
 
 
-def owner_pid(owner: str | None) -> int | None:
-    """Process id of an owner on this machine, else None."""
-    if not owner or owner.partition(":")[0] != _machine():
-        return None
-    pid = owner.split(":")[1]
-    return int(pid) if pid.isdigit() else None
-
-
 def _machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -44,6 +44,7 @@ class SimulatedExecutor:
         for gang in gangs:
             self._world.note(f"submit {gang.attempt}")
             self._told.pop(gang.attempt, None)
+            self._news.pop(gang.attempt, None)  # what a dead supervisor did not know is no news
             self._node.submit(self, gang)
         self._step("after submit")
 

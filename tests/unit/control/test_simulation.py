@@ -57,3 +57,9 @@ def test_a_failing_seed_is_named(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "seed 41: RuntimeError: a bug" in out
     assert "2 schedules, 2 failures" in out
+
+
+@pytest.mark.parametrize("seed", [50578, 84120, 99730])
+def test_seeds_that_once_failed(seed):
+    # The supervisor died between two submits, and what it had not known was taken for news.
+    Simulation(seed).run()

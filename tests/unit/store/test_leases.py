@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from store_nouns import NOW
 
-from trainmaster.store import is_alive, owner_pid, tables, this_process
+from trainmaster.store import is_alive, tables, this_process
 from trainmaster.store.leases import LEASE_S, _start_ticks
 
 HERE = this_process().rsplit(":", 2)[0]
@@ -71,9 +71,6 @@ def test_a_commit_renews_the_lease(store, lease):
 
 def test_owners_are_told_apart():
     me = this_process()
-    assert owner_pid(me) == os.getpid()
-    assert owner_pid("other/boot:1:1") is None
-    assert owner_pid(None) is None
     assert is_alive(me, None, NOW)
     assert not is_alive(None, NOW + 1, NOW)
     assert not is_alive("", NOW + 1, NOW)
