@@ -87,8 +87,9 @@ class Spawner:
                     (os.POSIX_SPAWN_DUP2, pipe, 1),
                     (os.POSIX_SPAWN_DUP2, pipe, 2),
                 ],
-                # A group, not a session: where the kernel shares the CPU among sessions (autogroup), members
-                # in sessions of their own wait for each other: by hand, TensorFlow's parameter server lost a tenth.
+                # A group, not a session: where the kernel shares the CPU among sessions (autogroup),
+                # members in sessions of their own wait for each other; by hand, TensorFlow's parameter
+                # server lost a tenth.
                 setpgroup=0,
                 setsigmask=(),
                 setsigdef=_DEFAULT_SIGNALS,
