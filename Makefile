@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 
 .PHONY: demo test lint bench install system clean
 
@@ -17,7 +18,13 @@ $(STAMP): pyproject.toml scripts/system.sh
 system:
 	@sh scripts/system.sh
 
-demo: install
+# The demo needs PyTorch only; a full installation serves as well.
+$(DEMO_STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[torch]'
+	@touch $(DEMO_STAMP)
+
+demo: $(if $(wildcard $(STAMP)),install,$(DEMO_STAMP))
 	@$(BIN)/trainmaster run examples/digits/recipe.yaml --yes
 
 lint: install
