@@ -1,0 +1,175 @@
+"""`Catalogue`: the offers of a named source, with what was refused, and as columns of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.providers.filters import OfferFilter
+from trainmaster.providers.offer import FREE_PROVIDERS, Offer
+from trainmaster.providers.refusal import Refusal
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Prices older than this are not rented by without being told to.
+STALE_DAYS: Final = 180
+
+
+class StalePrices(UsageError):  # noqa: N818 - the name of what happened
+    """Prices too old to rent by.
+
+    Attributes:
+        as_of: the oldest of them.
+    """
+
+    def __init__(self, catalogue: str, as_of: date, age_days: int) -> None:
+        self.as_of = as_of
+        super().__init__(
+            f"the prices of the catalogue '{catalogue}' are of {as_of.isoformat()}, {age_days} days old; "
+            f"at most {STALE_DAYS} days are trusted",
+            "Name a newer catalogue with --catalogue FILE, or accept them with --allow-stale.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OfferColumns:
+    """The offers of a catalogue as arrays, all of one length and in its order; unknown is NaN.
+
+    Attributes:
+        price_usd_per_hour: floats. vcpus: floats. memory_bytes: floats. accelerators: floats.
+        accelerator_memory_bytes: of one GPU. nic_gbps: sustained. nic_burst_gbps: for minutes.
+        billing_quantum_s: floats. billing_minimum_s: floats. cpu_baseline_share: NaN if not rationed.
+        spot: booleans.
+        instance_type, accelerator, region, provider: texts.
+    """
+
+    price_usd_per_hour: NDArray[np.float64]
+    vcpus: NDArray[np.float64]
+    memory_bytes: NDArray[np.float64]
+    accelerators: NDArray[np.float64]
+    accelerator_memory_bytes: NDArray[np.float64]
+    nic_gbps: NDArray[np.float64]
+    nic_burst_gbps: NDArray[np.float64]
+    billing_quantum_s: NDArray[np.float64]
+    billing_minimum_s: NDArray[np.float64]
+    cpu_baseline_share: NDArray[np.float64]
+    spot: NDArray[np.bool_]
+    instance_type: NDArray[np.object_]
+    accelerator: NDArray[np.object_]
+    region: NDArray[np.object_]
+    provider: NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Offers, in the order of their source.
+
+    Attributes:
+        name: ``builtin``, ``fc2-2018``, ``local``, or the file it was read from.
+        offers: what may be rented.
+        refused: rows that are not offered, and why.
+        warnings: what its user should know, sentences.
+        by_hand: the user named it, so the age of its prices is the user's business.
+    """
+
+    name: str
+    offers: tuple[Offer, ...]
+    refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    by_hand: bool = False
+    _columns: list[OfferColumns] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.offers)
+
+    def __iter__(self) -> Iterator[Offer]:
+        return iter(self.offers)
+
+    @property
+    def as_of(self) -> date | None:
+        """The day of its oldest price (machines that cost nothing have none); None without prices."""
+        return min((offer.as_of for offer in self.offers if offer.price_usd_per_hour > 0), default=None)
+
+    def where(self, wishes: OfferFilter | None = None, /, **named: Any) -> Catalogue:  # noqa: ANN401 - OfferFilter's fields
+        """The same catalogue with only some of its offers.
+
+        Args:
+            wishes: which.
+            **named: fields of `OfferFilter`, instead of it or besides.
+        """
+        asked = replace(wishes or OfferFilter(), **named)
+        return replace(self, offers=tuple(offer for offer in self.offers if asked.accepts(offer)))
+
+    def with_offers(self, offers: Iterable[Offer]) -> Catalogue:
+        """The same catalogue with these offers instead."""
+        return replace(self, offers=tuple(offers))
+
+    def cheapest(self, instance_type: str, *, spot: bool = False) -> Offer | None:
+        """The cheapest offer of a type, None if there is none. Names compare without case."""
+        wanted = instance_type.lower()
+        found = (o for o in self.offers if o.spot == spot and o.instance_type.lower() == wanted)
+        return min(found, key=lambda offer: offer.price_usd_per_hour, default=None)
+
+    def columns(self) -> OfferColumns:
+        """The offers as arrays, made once."""
+        if not self._columns:
+            self._columns.append(_columns_of(self.offers))
+        return self._columns[0]
+
+    def stale(self, today: date) -> tuple[Offer, ...]:
+        """The offers whose price is older than 180 days; machines that cost nothing do not age."""
+        return tuple(
+            offer
+            for offer in self.offers
+            if offer.provider not in FREE_PROVIDERS and offer.age_days(today) > STALE_DAYS
+        )
+
+    def require_fresh(self, today: date, *, allow_stale: bool = False) -> None:
+        """Do nothing if one may rent by these prices.
+
+        Args:
+            today: the day.
+            allow_stale: the user accepts old prices.
+
+        Raises:
+            StalePrices: some are too old, the user did not name the catalogue, and did not accept them.
+        """
+        if self.by_hand or allow_stale:
+            return
+        if old := self.stale(today):
+            oldest = min(old, key=lambda offer: offer.as_of)
+            raise StalePrices(self.name, oldest.as_of, oldest.age_days(today))
+
+
+def _columns_of(offers: tuple[Offer, ...]) -> OfferColumns:
+    import numpy as np  # takes longer to import than the catalogue to read
+
+    def numbers(name: str) -> NDArray[np.float64]:
+        values = [getattr(offer, name) for offer in offers]
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+    def texts(name: str) -> NDArray[np.object_]:
+        return np.array([getattr(offer, name) for offer in offers], dtype=np.object_)
+
+    return OfferColumns(
+        price_usd_per_hour=numbers("price_usd_per_hour"),
+        vcpus=numbers("vcpus"),
+        memory_bytes=numbers("memory_bytes"),
+        accelerators=numbers("accelerators"),
+        accelerator_memory_bytes=numbers("accelerator_memory_bytes"),
+        nic_gbps=numbers("nic_gbps"),
+        nic_burst_gbps=numbers("nic_burst_gbps"),
+        billing_quantum_s=numbers("billing_quantum_s"),
+        billing_minimum_s=numbers("billing_minimum_s"),
+        cpu_baseline_share=numbers("cpu_baseline_share"),
+        spot=np.array([offer.spot for offer in offers], dtype=np.bool_),
+        instance_type=texts("instance_type"),
+        accelerator=texts("accelerator"),
+        region=texts("region"),
+        provider=texts("provider"),
+    )

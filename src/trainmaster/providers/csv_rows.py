@@ -1,0 +1,128 @@
+"""`CsvRows`: the rows of a CSV file with their lines, and its cells as numbers, dates and words."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from trainmaster.spec.errors import UsageError
+
+GIB: Final = 1 << 30
+#: More memory than any machine has: a slip of units, and would not fit 64 bits.
+_MAX_GIB: Final = 1 << 20
+_TRUE: Final = frozenset({"true", "yes", "1", "spot"})
+_FALSE: Final = frozenset({"", "false", "no", "0", "on-demand"})
+
+
+class BadCell(ValueError):  # noqa: N818 - what it is
+    """A cell that cannot be read: ``column: what was found; what would be right``."""
+
+
+class CsvRows:
+    """A CSV file: its header, and the rows below it.
+
+    Attributes:
+        file: its name as people gave it.
+        header: names of the columns.
+    """
+
+    def __init__(self, path: Path, file: str) -> None:
+        """Open nothing but read everything: catalogues are a few megabytes.
+
+        Raises:
+            UsageError: it cannot be read, is no CSV, or has no header.
+        """
+        self.file = file
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise UsageError(
+                f"{file}: cannot be read: {error.strerror or error}",
+                "Name a CSV file, or see --help for names.",
+            ) from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{file}: is no UTF-8 text", "Save the catalogue as CSV in UTF-8.") from None
+        self._reader = csv.reader(text.splitlines(keepends=True), strict=True)
+        self.header = tuple(name.strip() for name in self._next() or [])
+
+    def __iter__(self) -> Iterator[tuple[int, list[str]]]:
+        """Line (from 1) and cells; blank lines and lines that begin with # are left out."""
+        while (cells := self._next()) is not None:
+            yield self._reader.line_num, cells
+
+    def _next(self) -> list[str] | None:
+        try:
+            for cells in self._reader:
+                if any(cells) and not cells[0].startswith("#"):
+                    return cells
+        except csv.Error as error:
+            raise UsageError(
+                f"{self.file}:{self._reader.line_num}: is no CSV: {error}", "Save the catalogue as CSV."
+            ) from None
+        return None
+
+
+def number(column: str, text: str) -> float:
+    """A finite number.
+
+    Raises:
+        BadCell: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or "_" in text:
+        found = repr(text) if text.strip() else "nothing"
+        raise BadCell(f"{column}: {found}; a number is needed")
+    return value
+
+
+def number_or_none(column: str, text: str) -> float | None:
+    """A finite number, None for an empty cell."""
+    return number(column, text) if text.strip() else None
+
+
+def gibibytes(column: str, text: str) -> int:
+    """Bytes, from a number of GiB.
+
+    Raises:
+        BadCell: it is no number, not positive, or more than any machine has.
+    """
+    value = number(column, text)
+    if not 0 < value <= _MAX_GIB:
+        raise BadCell(f"{column}: {text.strip()}; more than 0 and at most {_MAX_GIB} GiB are needed")
+    return max(1, round(value * GIB))
+
+
+def gibibytes_or_none(column: str, text: str) -> int | None:
+    """Bytes, from a number of GiB; None for an empty cell."""
+    return gibibytes(column, text) if text.strip() else None
+
+
+def day(column: str, text: str) -> date:
+    """A date as ``2026-11-20``; what follows the day, such as the time, is left out.
+
+    Raises:
+        BadCell: it is none.
+    """
+    try:
+        return date.fromisoformat(text.strip()[:10])
+    except ValueError:
+        raise BadCell(f"{column}: {text!r}; a date such as 2026-11-20 is needed") from None
+
+
+def truth(column: str, text: str) -> bool:
+    """Yes or no.
+
+    Raises:
+        BadCell: neither.
+    """
+    word = text.strip().lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise BadCell(f"{column}: {text!r}; true or false is needed")

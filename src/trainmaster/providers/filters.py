@@ -1,0 +1,119 @@
+"""`OfferFilter`: which offers are wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trainmaster.providers.offer import Offer
+    from trainmaster.spec.hardware import Hardware
+
+_WORDS: Final = re.compile(r"[^a-z0-9.]+")
+_MAKERS: Final = frozenset({"nvidia", "tesla", "geforce", "quadro", "amd", "instinct", "radeon", "intel"})
+_VARIANT: Final = re.compile(r"[0-9]+(?:gb|gib|g)|sxm[0-9]*|pcie|nvl|hbm[0-9]?e?")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferFilter:
+    """Wishes; None (or empty) is any.
+
+    Attributes:
+        gpu: model of the GPUs, as people write it: ``v100`` is a V100 of any memory, ``a100-80gb`` is one.
+        gpus: at least so many; 0 is machines without any.
+        cpus: at least so many vCPUs.
+        memory_bytes: at least so much.
+        max_price_usd_per_hour: at most so dear.
+        region: a pattern such as ``eu-*``, matched with the region and with the zone.
+        provider: its name.
+        instances: patterns of instance types, one of which must match.
+        spot: only those that may be taken back (True) or only the others (False).
+    """
+
+    gpu: str | None = None
+    gpus: int | None = None
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    max_price_usd_per_hour: float | None = None
+    region: str | None = None
+    provider: str | None = None
+    instances: tuple[str, ...] = ()
+    spot: bool | None = None
+
+    @classmethod
+    def from_hardware(cls, hardware: Hardware) -> OfferFilter:
+        """What a recipe's ``hardware`` asks for; without ``spot``, machines on demand."""
+        return cls(
+            gpu=hardware.gpu,
+            gpus=hardware.gpus,
+            cpus=hardware.cpus,
+            memory_bytes=hardware.memory_bytes,
+            region=hardware.region,
+            instances=hardware.instance,
+            spot=bool(hardware.spot),
+        )
+
+    def accepts(self, offer: Offer) -> bool:
+        """Whether an offer is all that was wished for."""
+        return (
+            (self.spot is None or offer.spot == self.spot)
+            and (self.provider is None or offer.provider == self.provider.lower())
+            and (not self.instances or any(_like(offer.instance_type, name) for name in self.instances))
+            and (self.region is None or _like(offer.region, self.region) or _like(offer.zone, self.region))
+            and (self.cpus is None or offer.vcpus >= self.cpus)
+            and (self.memory_bytes is None or offer.memory_bytes >= self.memory_bytes)
+            and (
+                self.max_price_usd_per_hour is None or offer.price_usd_per_hour <= self.max_price_usd_per_hour
+            )
+            and (
+                self.gpus is None
+                or (offer.accelerators >= self.gpus if self.gpus else not offer.accelerators)
+            )
+            and (self.gpu is None or same_gpu(self.gpu, offer.accelerator))
+        )
+
+    def blamed(self, offers: Iterable[Offer]) -> tuple[str, ...]:
+        """Which wishes leave nothing, by the names of the fields. Meant for when nothing is left.
+
+        Those that nothing meets by itself; if there are none, those without any one of which something
+        would be left; if there are none either, all of them.
+        """
+        everything = tuple(offers)
+        given = {name: value for name in self.__slots__ if (value := getattr(self, name)) not in (None, ())}
+
+        def some(**wishes: Any) -> bool:  # noqa: ANN401 - the fields of this class
+            asked = OfferFilter(**wishes)
+            return any(asked.accepts(offer) for offer in everything)
+
+        alone = tuple(name for name, value in given.items() if not some(**{name: value}))
+        one_too_many = (name for name in given if some(**{n: v for n, v in given.items() if n != name}))
+        return alone or tuple(one_too_many) or tuple(given)
+
+
+@lru_cache(maxsize=4096)  # a catalogue has 50,000 rows and a few dozen models
+def same_gpu(wish: str, model: str) -> bool:
+    """Whether a model of GPU is the one that somebody wrote; the makers' names do not matter.
+
+    >>> same_gpu("v100", "V100-32GB"), same_gpu("NVIDIA Tesla V100", "V100"), same_gpu("A10", "A100")
+    (True, True, False)
+    >>> same_gpu("a100-80gb", "A100-SXM4-80GB"), same_gpu("a100-80gb", "A100"), same_gpu("l 4", "L4")
+    (True, False, True)
+    """
+    wanted, variants_wanted = _parts(wish)
+    found, variants_found = _parts(model)
+    return bool(found) and wanted == found and variants_wanted <= variants_found
+
+
+def _parts(model: str) -> tuple[str, frozenset[str]]:
+    """The model proper, and its memory and socket."""
+    words = [word for word in _WORDS.split(model.lower()) if word and word not in _MAKERS]
+    variants = frozenset(word for word in words if _VARIANT.fullmatch(word))
+    return "".join(word for word in words if word not in variants), variants
+
+
+def _like(text: str, pattern: str) -> bool:
+    return fnmatchcase(text.lower(), pattern.lower())

@@ -1,0 +1,297 @@
+"""Apache Libcloud's ``pricing.json``: EC2 on demand, Azure on demand, Google by its parts.
+
+The file has prices only. What EC2's types are is read from the ``ec2_instance_types.py`` of the same Libcloud
+if it lies where Libcloud has it, else from the builtin catalogue. Prices that are no prices are refused:
+see `ec2_shared`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers import azure_facts, ec2_facts
+from trainmaster.providers.billing import billing_terms
+from trainmaster.providers.csv_rows import GIB, CsvRows
+from trainmaster.providers.ec2_shared import judge_prices
+from trainmaster.providers.gathering import Reading
+from trainmaster.providers.gce_facts import gce_types
+from trainmaster.providers.offer import Offer
+from trainmaster.providers.own_csv import read_own_csv
+from trainmaster.spec.errors import UsageError
+
+#: The stamp in the file is that of EC2's prices. These tables have not changed in Libcloud's history since
+#: the dates given; another content has another hash and gets the stamp.
+_OLD_TABLES: Final = {
+    "c1159523": date(2020, 6, 30),  # gce_instances
+    "aab4703b": date(2020, 8, 30),  # azure_linux
+}
+_NETWORK = re.compile(r"(up to )?([0-9.]+) (gigabit|megabit)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ec2Type:
+    """What an EC2 type has; ``factor`` is Amazon's normalization factor."""
+
+    vcpus: float
+    memory_bytes: int
+    gpu: str = ""
+    gpus: float = 0.0
+    gpu_memory_bytes: int | None = None
+    nic_gbps: float | None = None
+    nic_burst_gbps: float | None = None
+    arch: str = ""
+    factor: float | None = None
+
+
+def read_libcloud_json(path: Path, file: str) -> Reading:
+    """Read the whole file.
+
+    Raises:
+        UsageError: it is not Libcloud's.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        tables = dict(content["compute"])
+        updated = datetime.fromtimestamp(int(content["updated"]), UTC).date()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}", "Name a file.") from None
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        raise UsageError(
+            f"{file}: is no price list of Apache Libcloud",
+            "It has a file data/pricing.json; or name a CSV file.",
+        ) from None
+    reading = Reading(file)
+    _read_ec2(reading, _table(tables, "ec2_linux"), _ec2_types(path), updated)
+    azure = _table(tables, "azure_linux")
+    _read_azure(reading, azure, _date_of(azure, updated))
+    google = _table(tables, "gce_instances")
+    _read_gce(reading, google, _date_of(google, updated))
+    if not reading.rows:
+        raise UsageError(
+            f"{file}: has no price of EC2, Azure or Google that could be used", "Name another file."
+        )
+    return reading
+
+
+def _table(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = tables.get(name)
+    return (
+        {key: row for key, row in table.items() if isinstance(row, dict)} if isinstance(table, dict) else {}
+    )
+
+
+def _date_of(table: Mapping[str, Any], stamp: date) -> date:
+    text = json.dumps(table, sort_keys=True).encode()
+    fingerprint = hashlib.md5(text, usedforsecurity=False).hexdigest()[:8]
+    return min(stamp, _OLD_TABLES.get(fingerprint, stamp))
+
+
+def _read_ec2(
+    reading: Reading, prices: Mapping[str, Any], types: Mapping[str, _Ec2Type], as_of: date
+) -> None:
+    factors = {name: facts.factor for name, facts in types.items() if facts.factor}
+    quantum_s, minimum_s = billing_terms("aws")
+    for name, region, price, reason in judge_prices(prices, factors):
+        facts = types.get(name)
+        family, _, size = name.partition(".")
+        if not reason and facts is None:
+            reason = "its vCPUs and memory are unknown"
+        elif not reason and family.startswith(ec2_facts.OTHER_ACCELERATORS):
+            reason = "its accelerators are unknown"
+        if reason or facts is None:
+            reading.refuse(0, f"aws {region} {name}", reason)
+            continue
+        share = ec2_facts.CPU_BASELINE_SHARES.get(family, {}).get(size)
+        offer = Offer(
+            provider="aws",
+            region=region,
+            zone="",
+            instance_type=name,
+            vcpus=facts.vcpus,
+            memory_bytes=facts.memory_bytes,
+            accelerator=facts.gpu,
+            accelerators=facts.gpus,
+            accelerator_memory_bytes=facts.gpu_memory_bytes,
+            nic_gbps=facts.nic_gbps,
+            nic_burst_gbps=facts.nic_burst_gbps,
+            cpu_credits=ec2_facts.CPU_CREDITS.get(family, ""),
+            price_usd_per_hour=price,
+            spot=False,
+            billing_quantum_s=quantum_s,
+            billing_minimum_s=minimum_s,
+            currency="USD",
+            as_of=as_of,
+            source="libcloud ec2_linux",
+            arch=facts.arch,
+            cpu_baseline_share=share,
+        )
+        reading.rows.append((offer, 0))
+
+
+def _ec2_types(path: Path) -> dict[str, _Ec2Type]:
+    constants = path.resolve().parent.parent / "compute/constants/ec2_instance_types.py"
+    try:
+        tree = ast.parse(constants.read_text(encoding="utf-8"))
+        listed = ast.literal_eval(next(node.value for node in tree.body if isinstance(node, ast.Assign)))
+    except (OSError, SyntaxError, ValueError, StopIteration):
+        return _builtin_types()
+    types = {}
+    for name, row in listed.items():
+        try:
+            types[name] = _ec2_type(name, row)
+        except (KeyError, ValueError, TypeError):
+            continue  # refused by name later on: unknown
+    return types
+
+
+def _ec2_type(name: str, row: Mapping[str, Any]) -> _Ec2Type:
+    """One entry of Libcloud's table.
+
+    Raises:
+        KeyError, ValueError, TypeError: its vCPUs or memory are missing, or its GPUs are of an unknown model.
+    """
+    family, _, size = name.partition(".")
+    extra = row["extra"]
+    gpus = float(extra.get("gpu", 0))
+    model, gpu_memory_gib = ec2_facts.GPUS[family] if gpus else ("", None)
+    nic_gbps, burst_gbps = None, None
+    if found := _NETWORK.fullmatch(extra.get("networkPerformance", "").strip()):
+        burst_gbps = float(found[2]) / (1000 if found[3].lower() == "megabit" else 1)
+        nic_gbps = None if found[1] else burst_gbps
+    if nic_gbps is None:
+        nic_gbps = ec2_facts.NIC_BASELINES.get(family, {}).get(size)
+    arm = "Graviton" in extra.get("physicalProcessor", "")
+    factor = extra.get("normalizationSizeFactor", "NA")
+    return _Ec2Type(
+        vcpus=float(extra["vcpu"]),
+        memory_bytes=int(row["ram"]) * (1 << 20),
+        gpu=model,
+        gpus=gpus,
+        gpu_memory_bytes=None if gpu_memory_gib is None else gpu_memory_gib * GIB,
+        nic_gbps=nic_gbps,
+        nic_burst_gbps=burst_gbps,
+        arch="arm64" if arm else "x86_64",
+        factor=None if factor == "NA" else float(factor),
+    )
+
+
+def _builtin_types() -> dict[str, _Ec2Type]:
+    path = Path(__file__).parent / "data/builtin.csv"
+    types: dict[str, _Ec2Type] = {}
+    cheapest: dict[str, float] = {}
+    for offer, _ in read_own_csv(CsvRows(path, path.name), date.min).rows:
+        if offer.provider != "aws" or offer.price_usd_per_hour > cheapest.get(offer.instance_type, 1e9):
+            continue
+        cheapest[offer.instance_type] = offer.price_usd_per_hour
+        types[offer.instance_type] = _Ec2Type(
+            offer.vcpus,
+            offer.memory_bytes,
+            offer.accelerator,
+            offer.accelerators,
+            offer.accelerator_memory_bytes,
+            offer.nic_gbps,
+            offer.nic_burst_gbps,
+            offer.arch,
+            # Sizes with one GPU of the same kind are priced by a factor of their own: their price in one
+            # region is as good as it.
+            _price_as_factor(offer),
+        )
+    return types
+
+
+def _price_as_factor(offer: Offer) -> float | None:
+    return offer.price_usd_per_hour if offer.accelerators and offer.region == "us-east-1" else None
+
+
+def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
+    quantum_s, minimum_s = billing_terms("azure")
+    for listed, regions in prices.items():
+        size = azure_facts.SIZES.get(listed)
+        if size is None:
+            reading.refuse(0, f"azure {listed}", "its vCPUs and memory are unknown")
+            continue
+        for region, price in regions.items():
+            if not isinstance(price, int | float) or not price > 0:
+                reading.refuse(0, f"azure {region} {size.name}", f"{price!r} is no price")
+                continue
+            memory = None if size.gpu_memory_gib is None else size.gpu_memory_gib * GIB
+            offer = Offer(
+                provider="azure",
+                region=region,
+                zone="",
+                instance_type=size.name,
+                vcpus=float(size.vcpus),
+                memory_bytes=round(size.memory_gib * GIB),
+                accelerator=size.gpu,
+                accelerators=float(size.gpus),
+                accelerator_memory_bytes=memory,
+                nic_gbps=size.nic_gbps,
+                nic_burst_gbps=size.nic_gbps,
+                cpu_credits="",
+                price_usd_per_hour=float(price),
+                spot=False,
+                billing_quantum_s=quantum_s,
+                billing_minimum_s=minimum_s,
+                currency="USD",
+                as_of=as_of,
+                source="libcloud azure_linux",
+                arch="x86_64",
+            )
+            reading.rows.append((offer, 0))
+
+
+def _read_gce(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
+    quantum_s, minimum_s = billing_terms("gcp")
+    for kind in gce_types():
+        for market, spot in (("on_demand", False), ("preemptible", True)):
+            parts = prices.get(kind.family, {})
+            cores, memory = (_part(parts, name, market) for name in ("cpu", "ram"))
+            for region in [region for region in cores if region in memory]:
+                price = round(kind.vcpus * cores[region] + kind.memory_gib * memory[region], 6)
+                try:
+                    offer = Offer(
+                        provider="gcp",
+                        region=region,
+                        zone="",
+                        instance_type=kind.name,
+                        vcpus=float(kind.vcpus),
+                        memory_bytes=round(kind.memory_gib * GIB),
+                        accelerator="",
+                        accelerators=0.0,
+                        accelerator_memory_bytes=None,
+                        nic_gbps=None,
+                        nic_burst_gbps=kind.nic_burst_gbps,
+                        cpu_credits="",
+                        price_usd_per_hour=price,
+                        spot=spot,
+                        billing_quantum_s=quantum_s,
+                        billing_minimum_s=minimum_s,
+                        currency="USD",
+                        as_of=as_of,
+                        source="libcloud gce cpu+ram",
+                        arch="x86_64",
+                    )
+                except ValueError as error:
+                    reading.refuse(0, f"gcp {region} {kind.name}", str(error))
+                    continue
+                reading.rows.append((offer, 0))
+
+
+def _part(parts: Mapping[str, Any], name: str, market: str) -> dict[str, float]:
+    """The price of a core or a GiB by region; parts without a price are left out, and with them the sum."""
+    regions = parts.get(name, {}).get(market, {})
+    if not isinstance(regions, dict):
+        return {}
+    return {
+        region: float(row["price"])
+        for region, row in regions.items()
+        if isinstance(row, dict) and isinstance(row.get("price"), int | float) and row["price"] > 0
+    }

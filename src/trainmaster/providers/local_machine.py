@@ -1,0 +1,122 @@
+"""`local_offer`: this machine as an offer that costs nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from trainmaster.providers.offer import Offer
+
+_NVIDIA_SMI_TIMEOUT_S: Final = 10.0
+_MIB: Final = 1 << 20
+
+
+def local_offer(today: date, root: Path = Path("/")) -> Offer:
+    """What this machine has, as it would be listed by somebody who rents it out.
+
+    In a container: what the container was granted.
+
+    Args:
+        today: the day.
+        root: where ``sys`` and ``proc`` are (tests make their own).
+    """
+    import psutil  # only here: catalogues of others need none
+
+    model, count, gpu_memory_bytes = _gpus()
+    nic_gbps = _nic_gbps(root)
+    return Offer(
+        provider="local",
+        region="",
+        zone="",
+        instance_type=platform.node() or "this machine",
+        vcpus=_cores(root),
+        memory_bytes=_memory_bytes(root, psutil.virtual_memory().total),
+        accelerator=model,
+        accelerators=float(count),
+        accelerator_memory_bytes=gpu_memory_bytes,
+        nic_gbps=nic_gbps,
+        nic_burst_gbps=nic_gbps,
+        cpu_credits="",
+        price_usd_per_hour=0.0,
+        spot=False,
+        billing_quantum_s=1.0,
+        billing_minimum_s=0.0,
+        currency="USD",
+        as_of=today,
+        source="measured",
+        arch={"amd64": "x86_64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine()),
+    )
+
+
+def _cores(root: Path) -> float:
+    cores = float(len(os.sched_getaffinity(0)))
+    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit() and int(period):
+        return min(cores, int(quota) / int(period)) or cores
+    return cores
+
+
+def _memory_bytes(root: Path, whole: int) -> int:
+    limit = _text(root / "sys/fs/cgroup/memory.max")
+    return min(whole, int(limit)) or whole if limit.isdigit() else whole
+
+
+def _text(path: Path) -> str:
+    """A file of the kernel; empty where it has none ("max" is no number either)."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _nic_gbps(root: Path) -> float | None:
+    """Speed of the fastest network card that is up; None where no driver tells (virtual ones do not)."""
+    speeds = []
+    for card in sorted((root / "sys/class/net").glob("*")):
+        if card.name == "lo" or not (card / "device").exists():
+            continue  # bridges and tunnels claim speeds that no cable has
+        try:
+            speeds.append(int((card / "speed").read_text()))
+        except (OSError, ValueError):
+            continue  # the kernel answers EINVAL for a card that is down
+    fastest = max(speeds, default=-1)
+    return fastest / 1000 if fastest > 0 else None
+
+
+def _gpus() -> tuple[str, int, int | None]:
+    """Model, number and memory of the GPUs; of different ones, those of the first kind."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "", 0, None
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "", 0, None
+    return parse_gpus(answer.stdout) if not answer.returncode else ("", 0, None)
+
+
+def parse_gpus(listing: str) -> tuple[str, int, int | None]:
+    r"""Model, number and memory of one GPU from the lines of ``nvidia-smi``.
+
+    >>> parse_gpus("NVIDIA H200, 143771\nNVIDIA H200, 143771\n")
+    ('H200', 2, 150754820096)
+    >>> parse_gpus("NVIDIA GB10, [N/A]\n")
+    ('GB10', 1, None)
+    """
+    rows = [line.rpartition(",") for line in listing.splitlines() if "," in line]
+    if not rows:
+        return "", 0, None
+    first, _, memory = rows[0]
+    count = sum(name == first for name, _, _ in rows)
+    mebibytes = memory.strip()
+    return (
+        first.strip().removeprefix("NVIDIA "),
+        count,
+        int(mebibytes) * _MIB if mebibytes.isdigit() else None,
+    )

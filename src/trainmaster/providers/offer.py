@@ -1,0 +1,154 @@
+"""`Offer`: something that can be rented, at one price, as of a date."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+#: Providers whose machines cost nothing: they belong to the user already.
+FREE_PROVIDERS: Final = frozenset({"local", "hosts"})
+
+#: How CPU time is rationed: not at all, until the credits are used up, or beyond them for a surcharge.
+CPU_CREDITS: Final = ("", "standard", "unlimited")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One machine at one place for one price; on demand and spot are two offers.
+
+    Attributes:
+        provider: who rents it, such as ``aws``.
+        region: such as ``ap-southeast-1``; '' where there are none.
+        zone: such as ``ap-southeast-1a``; '' is any of the region.
+        instance_type: such as ``m4.large``.
+        vcpus: as sold, which are hardware threads on most types.
+        memory_bytes: main memory.
+        accelerator: model of the GPUs such as ``V100``; '' without any.
+        accelerators: how many; a share of one on some types.
+        accelerator_memory_bytes: memory of one GPU; None if unknown.
+        nic_gbps: bandwidth that the network card sustains, Gbit/s; None if unknown.
+        nic_burst_gbps: bandwidth for minutes ("up to"), Gbit/s; None if unknown.
+        cpu_credits: '' if all of every core may be used always; ``standard`` if the cores slow down when
+            the credits are used up, ``unlimited`` if they then cost more.
+        price_usd_per_hour: more than 0, unless the machine is the user's own.
+        spot: may be taken back by the provider.
+        billing_quantum_s: time is rounded up to a multiple of it.
+        billing_minimum_s: the least time that is billed.
+        currency: of the price; always ``USD``.
+        as_of: the day on which the price held.
+        source: where the facts come from: a name, a page or a file with its line.
+        arch: ``x86_64``, ``arm64``, or '' if unknown.
+        cpu_baseline_share: share of its cores that CPU credits sustain; None if unknown or not rationed.
+    """
+
+    provider: str
+    region: str
+    zone: str
+    instance_type: str
+    vcpus: float
+    memory_bytes: int
+    accelerator: str
+    accelerators: float
+    accelerator_memory_bytes: int | None
+    nic_gbps: float | None
+    nic_burst_gbps: float | None
+    cpu_credits: str
+    price_usd_per_hour: float
+    spot: bool
+    billing_quantum_s: float
+    billing_minimum_s: float
+    currency: str
+    as_of: date
+    source: str
+    arch: str = ""
+    cpu_baseline_share: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would be chosen by mistake.
+
+        Raises:
+            ValueError: a fact that cannot be true, such as a price of 0 for a rented machine.
+        """
+        if problem := self._problem():
+            raise ValueError(problem)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str, float, bool]:
+        """What tells it from other offers: there is one price for each key."""
+        return (
+            self.provider,
+            self.region,
+            self.zone,
+            self.instance_type,
+            self.accelerator,
+            self.accelerators,
+            self.spot,
+        )
+
+    @property
+    def place(self) -> str:
+        """The zone if it is known, else the region."""
+        return self.zone or self.region
+
+    @property
+    def cpu_credits_per_hour(self) -> float | None:
+        """Credits earned: one is a core for a minute. None if unknown or not rationed.
+
+        AWS publishes these numbers: 54 for a t2.xlarge with its 4 vCPUs at 22.5 %.
+        """
+        return None if self.cpu_baseline_share is None else self.cpu_baseline_share * self.vcpus * 60
+
+    def age_days(self, today: date) -> int:
+        """Days since the price was known to hold."""
+        return (today - self.as_of).days
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``--json`` prints; unknown is None."""
+        facts: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        facts["as_of"] = self.as_of.isoformat()
+        return facts
+
+    def _problem(self) -> str:
+        price = self.price_usd_per_hour
+        if not (0 < price < math.inf) and not (price == 0 and self.provider in FREE_PROVIDERS):
+            return f"the price is {price:g} USD per hour; more than 0 is needed"
+        if not (0 < self.vcpus < math.inf):
+            return f"it has {self.vcpus:g} vCPUs; more than 0 are needed"
+        if self.memory_bytes <= 0:
+            return f"its memory is {self.memory_bytes:,} bytes; more than 0 is needed"
+        if not (0 <= self.accelerators < math.inf):
+            return f"it has {self.accelerators:g} GPUs; 0 or more are needed"
+        if bool(self.accelerators) != bool(self.accelerator):
+            if self.accelerator:
+                return f"a GPU model ({self.accelerator}) without a number of GPUs"
+            return f"{self.accelerators:g} GPUs without a model"
+        if self.accelerator_memory_bytes is not None and not (
+            self.accelerators and self.accelerator_memory_bytes > 0
+        ):
+            return f"memory of {self.accelerator_memory_bytes:,} bytes on {self.accelerators:g} GPUs"
+        return self._problem_of_terms()
+
+    def _problem_of_terms(self) -> str:
+        slow, fast = self.nic_gbps, self.nic_burst_gbps
+        if slow is not None and not (0 < slow < math.inf):
+            return f"its network card carries {slow:g} Gbit/s; more than 0 is needed, or nothing if unknown"
+        if fast is not None and not (0 < fast < math.inf):
+            return f"its network card bursts to {fast:g} Gbit/s; more than 0 is needed, or nothing if unknown"
+        if slow is not None and fast is not None and fast < slow:
+            return f"its network card bursts to {fast:g} Gbit/s but sustains {slow:g}"
+        if not (0 < self.billing_quantum_s < math.inf and 0 <= self.billing_minimum_s < math.inf):
+            return (
+                f"it is billed by {self.billing_quantum_s:g} s, at least {self.billing_minimum_s:g} s; "
+                "more than 0 is needed"
+            )
+        if self.cpu_credits not in CPU_CREDITS:
+            return f"its CPU credits are {self.cpu_credits!r}; write standard, unlimited, or nothing"
+        if self.cpu_baseline_share is not None and not (0 < self.cpu_baseline_share <= 1):
+            return f"its CPU baseline is {self.cpu_baseline_share:g}; a share between 0 and 1 is needed"
+        if self.currency != "USD":
+            return f"its price is in {self.currency or 'no currency'}; all prices are in USD"
+        if not (self.provider and self.instance_type):
+            return "a provider and an instance type are needed"
+        return ""
