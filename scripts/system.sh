@@ -4,6 +4,10 @@ set -eu
 packages="procps git openmpi-bin libopenmpi-dev"
 command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
+# Any docker, podman and runc will do; where others are installed already, Debian's would replace them.
+command -v dockerd >/dev/null 2>&1 || packages="$packages docker.io"
+command -v podman >/dev/null 2>&1 || packages="$packages podman"
+command -v runc >/dev/null 2>&1 || packages="$packages runc"
 # Any PostgreSQL will do, wherever it comes from.
 if ! { command -v postgres && command -v initdb; } >/dev/null 2>&1 && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
   packages="$packages postgresql"

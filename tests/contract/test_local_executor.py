@@ -1,4 +1,5 @@
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -202,6 +203,12 @@ class TestLocalExecutor(ExecutorContract):
         gang = self.gang("0", "(while :; do :; done) & sleep 2.6; kill $!")
         self.run(executor, gang)
         lines = (Path(gang.directory) / "samples.jsonl").read_text().splitlines()
-        assert len(lines) == 1
-        assert '"member":"worker-0"' in lines[0]
-        assert '"processes":3' in lines[0]
+        rows = [json.loads(line) for line in lines]
+        assert {row["member"] for row in rows} == {"worker-0"}
+        assert rows[0]["seconds"] <= 1.5, "a machine that does other things may be late"
+        assert rows[0]["processes"] == 3
+        assert rows[-1]["processes"] == 0, "the last line is of its end"
+        assert rows[-1]["seconds"] >= 2.5
+        cpu_seconds = [row["cpu_seconds"] for row in rows]
+        assert cpu_seconds == sorted(cpu_seconds)
+        assert cpu_seconds[-1] > 0.5

@@ -103,6 +103,53 @@ def test_two_runs_and_controllers_that_are_killed_at_random(users, seed):
         each_once(user, 15, name)
 
 
+#: A curve that is the steeper the nearer ``q`` is to 0.7; tells which task ran with which value.
+CURVE = r"""
+echo $TRAINMASTER_TASK {{q}} >> $NOTES/ran
+for step in 1 2 3 4 5 6; do
+  awk -v q={{q}} -v s=$step 'BEGIN { printf "{\"step\": %d, \"score\": %.9g}\n", s, (1 - (q-0.7)^2) * s }' \
+    >> $TRAINMASTER_METRICS
+  sleep 0.15
+done
+echo $TRAINMASTER_TASK >> $NOTES/whole
+"""
+
+
+def test_a_search_whose_controller_is_killed(users):
+    """TPE and ASHA, driven from two homes in turn: no trial is lost, repeated or given other values."""
+    pytest.importorskip("optuna")
+    user, other = users
+    chance = random.Random(1)
+    recipe = user.task(
+        CURVE,
+        parameters={"q": {"range": "0-1"}},
+        samples=14,
+        search={"metric": "score", "goal": "max", "sampler": "tpe", "pruner": "asha",
+                "options": {"min_steps": 2, "reduction": 2}},
+    )  # fmt: skip
+    call, who = user.start("run", recipe, "--json"), user
+    run = call.run_id()
+    for count in (2, 5, 8):
+        user.until_marks("ran", count)
+        time.sleep(chance.uniform(0, 0.2))
+        call.kill()
+        who = other if who is user else user
+        call = who.start("resume", run, "--json")
+    summary = who.summary(call.wait(0))
+    experiment = summary["experiments"]["main"]
+    assert experiment["tasks"]["pruned"] >= 2, experiment
+    assert experiment["tasks"]["pruned"] + experiment["tasks"]["succeeded"] == 14
+    ran = dict(line.split() for line in user.marks("ran"))
+    assert sorted(map(int, ran)) == list(range(14))
+    assert len(user.marks("ran")) == 14, "none has begun twice"
+    assert len(user.marks("whole")) >= experiment["tasks"]["succeeded"], "one may be pruned as it ends"
+    best = experiment["best"]
+    assert str(best["task"]) in user.marks("whole")
+    assert float(ran[str(best["task"])]) == best["parameters"]["q"]
+    assert best["value"] == pytest.approx((1 - (best["parameters"]["q"] - 0.7) ** 2) * 6)
+    assert other.status(run)["experiments"] == user.status(run)["experiments"] == summary["experiments"]
+
+
 def test_a_home_that_is_not_here_is_not_replaced_by_another(users):
     user, other = users
     call = user.start("run", marked(user, 4), "--json")

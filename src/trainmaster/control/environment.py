@@ -17,6 +17,9 @@ _SETTINGS = frozenset(
     }
 )  # fmt: skip
 
+#: Output goes through a pipe, where Python would hold it back for minutes.
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+
 
 def base_environment(caller: Mapping[str, str], interpreter: str = sys.executable) -> dict[str, str]:
     """What `local` members inherit: the caller's variables, with the right Python first on PATH.
@@ -37,9 +40,7 @@ def base_environment(caller: Mapping[str, str], interpreter: str = sys.executabl
     active = caller.get("VIRTUAL_ENV")
     first = Path(active) / "bin" if active else Path(interpreter).parent
     env["PATH"] = _prepend(str(first), env.get("PATH", os.defpath))
-    # Output goes through a pipe, where Python would hold it back for minutes.
-    env.setdefault("PYTHONUNBUFFERED", "1")
-    return env
+    return {**UNBUFFERED, **env}
 
 
 def member_environment(

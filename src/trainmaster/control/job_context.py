@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
 from trainmaster.volumes import Listing
+
+if TYPE_CHECKING:
+    from trainmaster.control.images import Images
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class TaskContext:
         parameters: of the task.
         variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
         parent: number of the task whose last checkpoint the first attempt starts from.
+        images: of the run, if the experiment names one as ``container``.
         listings: what each checkpoint directory held when it was last published or restored.
     """
 
@@ -40,6 +45,7 @@ class TaskContext:
     parameters: dict[str, ParameterValue]
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    images: Images | None = None
     listings: dict[Path, Listing] = field(default_factory=dict)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     Raises:
         UsageError: a demand that this machine can never meet.
     """
+    if any(experiment.container is not None for experiment in recipe.experiments.values()):
+        from trainmaster.executors.engines import find_engine  # only containers need it
+
+        find_engine(os.environ)
     notes = []
     cores, memory_bytes = machine.cores, machine.memory_bytes
     for experiment in recipe.experiments.values():
@@ -98,8 +103,6 @@ def _missing(recipe: Recipe) -> Iterator[str]:
 
 def _missing_in(experiment: Experiment) -> Iterator[str]:
     where = f"experiments.{experiment.name}"
-    if experiment.container is not None:
-        yield f"{where}.container: this version starts no containers"
     if experiment.search is not None:
         yield from _missing_in_search(experiment, f"{where}.search")
     if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):

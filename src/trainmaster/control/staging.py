@@ -45,6 +45,8 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
             if source.experiment is not None:
                 take_over(context, name, models[name])
             link_at(context, name)
+        if context.images is not None:
+            context.images.prepare(context)
         setup_environment(context)
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
@@ -118,14 +120,15 @@ def link_at(context: TaskContext, name: str) -> None:
 def environment_path(context: TaskContext) -> Path | None:
     """The cached virtual environment that the experiment's ``setup`` makes; None without ``setup``.
 
-    Its name is a hash of what goes into it: the script, the Python, and every file of the code
-    that the script mentions.
+    Its name is a hash of what goes into it: the script, the Python or the image, and every file of the
+    code that the script mentions.
     """
     setup = context.experiment.setup
     if setup is None:
         return None
     code = context.home.code_directory(context.run)
-    digest = hashlib.sha256(f"{sys.version}\0{setup}".encode())
+    python = sys.version if context.images is None else context.images.prepare(context).id
+    digest = hashlib.sha256(f"{python}\0{setup}".encode())
     for word in sorted(set(_SHELL_WORD.findall(setup))):
         path = code / word
         if os.path.isfile(path):  # noqa: PTH113 - it takes any text, `Path` raises on a long word
@@ -151,19 +154,8 @@ def setup_environment(context: TaskContext) -> None:
             return
         _end_setup(path)  # left over by a control process that was killed
         shutil.rmtree(path, ignore_errors=True)
-        python = Path(sys.base_prefix) / "bin" / "python3"
         with log.open("wb") as output:
-            marker = {_SETUP_VARIABLE: str(path)}
-            code = _run([str(python), "-m", "venv", str(path)], output, marker, path.parent)
-            if code == 0:
-                env = {
-                    **context.variables,
-                    **marker,
-                    "VIRTUAL_ENV": str(path),
-                    "PATH": f"{path / 'bin'}:{os.environ.get('PATH', os.defpath)}",
-                }
-                script = ["bash", "-euo", "pipefail", "-c", "--", context.experiment.setup or "", "setup"]
-                code = _run(script, output, env, context.home.code_directory(context.run))
+            code = _set_up(context, path, output)
         if code != 0:
             tail = log.read_bytes()[-2000:].decode("utf-8", "replace").strip().splitlines()[-3:]
             said = f": {' / '.join(tail)}" if tail else ", without a word"
@@ -171,12 +163,28 @@ def setup_environment(context: TaskContext) -> None:
         (path / "ready").touch()
 
 
+def _set_up(context: TaskContext, path: Path, output: BinaryIO) -> int:
+    marker = {_SETUP_VARIABLE: str(path)}
+    if context.images is not None:
+        path.mkdir()
+        with _marked(path):
+            return context.images.set_up(context, path, output, marker)
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    code = _run([str(python), "-m", "venv", str(path)], output, marker, path.parent)
+    if code != 0:
+        return code
+    env = {
+        **context.variables,
+        **marker,
+        "VIRTUAL_ENV": str(path),
+        "PATH": f"{path / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+    }
+    script = ["bash", "-euo", "pipefail", "-c", "--", context.experiment.setup or "", "setup"]
+    return _run(script, output, env, context.home.code_directory(context.run))
+
+
 def _run(command: list[str], output: BinaryIO, env: dict[str, str], cwd: Path) -> int:
-    path = Path(env[_SETUP_VARIABLE])
-    if not _setups:
-        atexit.register(_end_setups)
-    _setups.add(path)
-    try:
+    with _marked(Path(env[_SETUP_VARIABLE])):
         return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -187,6 +195,16 @@ def _run(command: list[str], output: BinaryIO, env: dict[str, str], cwd: Path) -
             check=False,
             start_new_session=True,  # Ctrl-C is for us: we end it
         ).returncode
+
+
+@contextmanager
+def _marked(path: Path) -> Iterator[None]:
+    """Processes of a setup are started in here; none of them is left afterwards."""
+    if not _setups:
+        atexit.register(_end_setups)
+    _setups.add(path)
+    try:
+        yield
     finally:
         _setups.discard(path)
         _end_setup(path)

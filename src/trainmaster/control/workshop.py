@@ -22,6 +22,7 @@ from trainmaster.volumes import Listing
 
 if TYPE_CHECKING:
     from trainmaster.control.board import Experiment as BoardExperiment
+    from trainmaster.control.images import Images
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.searching import Searcher
     from trainmaster.sweeps import Curve
@@ -68,6 +69,7 @@ class Workshop:
         self._launchers: dict[str, Launcher] = {}
         self._searchers: dict[str, Searcher] = {}
         self._listings: dict[Path, Listing] = {}
+        self._images: Images | None = None
 
     def columns(self, experiment: BoardExperiment, number: int) -> Mapping[str, object] | None:
         """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
@@ -117,6 +119,7 @@ class Workshop:
         gang = gang_of(experiment, LOOPBACK, {})
         cwd = str(self._home.code_directory(self._run))
         environments = {} if hold else self._environments(context, {})
+        container = None if context.images is None else context.images.request(context, _data(context))
         members = tuple(
             MemberRequest(
                 name=member.name,
@@ -126,6 +129,7 @@ class Workshop:
                 ports=context.launcher.ports_per_member(member.role),
                 essential=context.launcher.is_essential(gang, member),
                 gpus=experiment.hardware.gpus or 0,
+                container=container,
             )
             for member in gang.members
         )
@@ -172,6 +176,7 @@ class Workshop:
                     task.attempt == 1
                     and not models
                     and context.experiment.setup is None
+                    and context.images is None
                     and task.parent is None
                 )
             case EffectKind.SAVE:
@@ -246,8 +251,18 @@ class Workshop:
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
             variables={**found.env, **self._secrets.get(experiment, {})},
+            images=self._images_of(found),
             listings=self._listings,
         )
+
+    def _images_of(self, experiment: Experiment) -> Images | None:
+        if experiment.container is None:
+            return None
+        if self._images is None:
+            from trainmaster.control.images import Images  # most runs have none
+
+            self._images = Images()
+        return self._images
 
     def _launcher(self, experiment: Experiment) -> Launcher:
         if experiment.name not in self._launchers:
@@ -258,7 +273,8 @@ class Workshop:
         ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
         experiment = context.experiment
         restores = context.attempt > 1 or context.parent is not None
-        return ports or restores or bool(experiment.data) or experiment.setup is not None
+        prepares = experiment.setup is not None or experiment.container is not None
+        return ports or restores or prepares or bool(experiment.data)
 
     def _environments(
         self, context: TaskContext, ports: Mapping[str, tuple[int, ...]]
@@ -271,14 +287,19 @@ class Workshop:
             "TRAINMASTER_TASK": str(context.task),
             "TRAINMASTER_ATTEMPT": str(context.attempt),
         }
-        data, venv = _data_and_venv(context)
-        values = experiment.environment(context.parameters)
+        data = {f"TRAINMASTER_DATA_{name.upper()}": str(path) for name, path in _data(context).items()}
+        values, venv = experiment.environment(context.parameters), _venv(context)
+        base, added = self._base, {}
+        if context.images is not None and experiment.container is not None:
+            base = context.images.environment(experiment.container)
+            added = context.images.additions(experiment.container)
         return {
-            member.name: member_environment(
+            member.name: added
+            | member_environment(
                 gang=gang,
                 member=member,
                 launcher=context.launcher,
-                base=self._base,
+                base=base,
                 identity=identity,
                 places={
                     **data,
@@ -294,14 +315,19 @@ class Workshop:
         }
 
 
-def _data_and_venv(context: TaskContext) -> tuple[dict[str, str], Path | None]:
-    """Variables that name the data, and the environment that ``setup`` made."""
-    experiment = context.experiment
-    if not experiment.data and experiment.setup is None:
-        return {}, None
+def _data(context: TaskContext) -> dict[str, Path]:
+    """Where the members find their data, by name."""
+    if not context.experiment.data:
+        return {}
     from trainmaster.control import staging
 
-    data = {
-        f"TRAINMASTER_DATA_{name.upper()}": str(staging.data_path(context, name)) for name in experiment.data
-    }
-    return data, staging.environment_path(context)
+    return {name: staging.data_path(context, name) for name in context.experiment.data}
+
+
+def _venv(context: TaskContext) -> Path | None:
+    """The environment that ``setup`` made."""
+    if context.experiment.setup is None:
+        return None
+    from trainmaster.control import staging
+
+    return staging.environment_path(context)

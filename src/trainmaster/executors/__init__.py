@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.capacity import NodeCapacity, detect_capacity
     from trainmaster.executors.local import LocalExecutor
     from trainmaster.executors.logs import LogChunk, read_log
+    from trainmaster.executors.usage import Usage, read_usage, total_usage
 
 __all__ = [
     "Capacity",
@@ -32,16 +33,22 @@ __all__ = [
     "MemberStatus",
     "NodeCapacity",
     "Phase",
+    "Usage",
     "detect_capacity",
     "read_log",
+    "read_usage",
+    "total_usage",
 ]
 
 _MODULES = {
     "LocalExecutor": "local",
     "LogChunk": "logs",
     "NodeCapacity": "capacity",
+    "Usage": "usage",
     "detect_capacity": "capacity",
     "read_log": "logs",
+    "read_usage": "usage",
+    "total_usage": "usage",
 }
 
 

@@ -24,6 +24,7 @@ class Member:
     """One process of a gang; ``script`` and ``env`` are dropped once it was started."""
 
     __slots__ = (
+        "container",
         "cwd",
         "ended_at",
         "env",
@@ -32,7 +33,6 @@ class Member:
         "exit_code",
         "gpu_ids",
         "gpus",
-        "kills_before",
         "lost",
         "name",
         "oom",
@@ -52,13 +52,13 @@ class Member:
         self.essential = essential
         self.script = ""
         self.cwd = ""
+        self.container: dict[str, Any] | None = None
         self.env: dict[str, str] = {}
         self.port_count = 0
         self.ports: list[socket.socket] = []
         self.gpus = 0
         self.gpu_ids: tuple[str, ...] = ()
         self.output: Output | None = None
-        self.kills_before = 0
         self.start_ticks = 0
         self.pid: int | None = None
         self.started_at: float | None = None
@@ -124,6 +124,8 @@ class Gang:
 
     Attributes:
         client: who submitted it, None once it is of no use any more.
+        engine: what starts and ends the containers that its members run in, None without any.
+        remind_at: monotonic time of the next SIGTERM: a container that is just starting may miss the first.
         asked: processes that were sent SIGTERM.
         kill_at: monotonic time of the SIGKILL, None while nobody asked it to stop.
         killed: SIGKILL was sent, so one that dies of it did not run out of memory.
@@ -138,6 +140,7 @@ class Gang:
         "client",
         "directory",
         "ended_at",
+        "engine",
         "grace_s",
         "hold",
         "kill_at",
@@ -147,6 +150,7 @@ class Gang:
         "members",
         "phase",
         "ports",
+        "remind_at",
         "run",
         "share_gpus",
         "sweeping",
@@ -168,6 +172,8 @@ class Gang:
         self.sweeping = False
         self.share_gpus = False
         self.lost = False
+        self.engine: dict[str, Any] | None = None
+        self.remind_at = 0.0
         self.ports: tuple[int, ...] = ()
         self.ended_at: float | None = None
 
@@ -182,11 +188,14 @@ class Gang:
             member.env = each["env"]
             member.port_count = each["ports"]
             member.gpus = each["gpus"]
+            member.container = each.get("container")
             members.append(member)
         gang = cls(request["attempt"], client.run, request["directory"], request["grace_s"], members)
         gang.hold = request["hold"]
         gang.share_gpus = request["share_gpus"]
         gang.client = client
+        if contained := [member.container for member in members if member.container is not None]:
+            gang.engine = {key: contained[0][key] for key in ("program", "kind", "settings")}
         return gang
 
     def status(self) -> list[Any]:
@@ -205,6 +214,13 @@ class Gang:
             min(started, default=None),
             self.ended_at,
         ]
+
+    @property
+    def due_at(self) -> float | None:
+        """Monotonic time when there is something to do about its end."""
+        if self.kill_at is None or self.engine is None:
+            return self.kill_at
+        return min(self.kill_at, self.remind_at)
 
     def allot_gpus(self, gpu_ids: tuple[str, ...]) -> None:
         """Share out the GPUs that the gang was given."""
@@ -251,6 +267,7 @@ class Gang:
             "directory": self.directory,
             "grace_s": self.grace_s,
             "members": [[member.name, member.essential] for member in self.members],
+            "engine": self.engine,
         }
 
     def pids_record(self) -> dict[str, Any]:
@@ -284,6 +301,7 @@ class Gang:
         members = [Member(name, essential) for name, essential in start["members"]]
         gang = cls(start["attempt"], start["run"], start["directory"], start["grace_s"], members)
         gang.phase = RUNNING
+        gang.engine = start.get("engine")
         for record in records[1:]:
             if record["r"] == "pids":
                 for member, (pid, ticks, started_at) in zip(members, record["pids"], strict=True):

@@ -13,6 +13,9 @@ from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
     from trainmaster.executors._gangs import Gang, Member
 
 #: The kernel takes no argument over 128 KiB; longer scripts go through a file.
@@ -38,7 +41,7 @@ class Spawner:
         self._home_id = home_id
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._shells: dict[str, str] = {}
-        self._jobs: queue.SimpleQueue[tuple[Gang, Member, dict[str, str], int]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], int]] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="spawner", daemon=True).start()
 
@@ -48,20 +51,34 @@ class Spawner:
         Raises:
             OSError: it cannot be started; nothing of it is left.
         """
-        self._jobs.put((gang, member, base, pipe))
+        start = self._spawn if member.container is None else self._spawn_contained
+        pid = self._do(lambda: start(gang, member, base, pipe))
+        member.started_at = time.time()
+        member.pid = pid
+        process = read_process(pid)
+        member.start_ticks = process.start_ticks if process else 0
+
+    def call(self, command: list[str], env: dict[str, str]) -> int:
+        """Start a program that is no member; nobody hears what it says.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+        return self._do(lambda: _start(command[0], command, env, silent))
+
+    def _do(self, job: Callable[[], int]) -> int:
+        self._jobs.put(job)
         result = self._done.get()
         if isinstance(result, OSError):
             raise result
-        member.started_at = time.time()
-        member.pid = result
-        process = read_process(result)
-        member.start_ticks = process.start_ticks if process else 0
+        return result
 
     def _work(self) -> None:
         while True:
-            gang, member, base, pipe = self._jobs.get()
+            job = self._jobs.get()
             try:
-                self._done.put(self._spawn(gang, member, base, pipe))
+                self._done.put(job())
             except OSError as error:
                 self._done.put(error)
             except Exception as error:  # noqa: BLE001 - a NUL in the script, ...; the caller waits for us
@@ -72,30 +89,44 @@ class Spawner:
         env.update(member.env)
         if member.gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(member.gpu_ids)
-        env[ATTEMPT_VARIABLE] = gang.attempt
-        env[HOME_VARIABLE] = self._home_id
+        env.update(self._markers(gang))
         shell = self._shell(env.get("PATH", os.defpath))
         arguments = self._arguments(gang, member)
         os.chdir(member.cwd)  # nobody else in this process uses relative paths
         try:
-            return os.posix_spawn(
-                shell,
-                arguments,
-                env,
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, self._null, 0),
-                    (os.POSIX_SPAWN_DUP2, pipe, 1),
-                    (os.POSIX_SPAWN_DUP2, pipe, 2),
-                ],
-                # A group, not a session: where the kernel shares the CPU among sessions (autogroup),
-                # members in sessions of their own wait for each other; by hand, TensorFlow's parameter
-                # server lost a tenth.
-                setpgroup=0,
-                setsigmask=(),
-                setsigdef=_DEFAULT_SIGNALS,
-            )
+            return _start(shell, arguments, env, _streams(self._null, pipe))
         finally:
             os.chdir("/")
+
+    def _spawn_contained(self, gang: Gang, member: Member, _base: dict[str, str], pipe: int) -> int:
+        """Start the engine's client; the script's variables go through its standard input."""
+        from trainmaster.executors import _containers  # most supervisors start none
+
+        container = member.container
+        assert container is not None
+        command = _containers.run_command(
+            container,
+            name=_containers.container_name(self._home_id, gang.attempt, member.name),
+            labels={"home": self._home_id, "attempt": gang.attempt},
+            cwd=member.cwd,
+            gpu_ids=member.gpu_ids if member.gpus else (),
+            user=(os.getuid(), os.getgid()),
+            groups=os.getgroups(),
+        )
+        arguments = self._arguments(gang, member)[len(_FLAGS) :]
+        markers = self._markers(gang)
+        stdin = os.memfd_create("variables")
+        try:
+            with open(stdin, "wb", closefd=False) as file:
+                file.write(_containers.records(arguments, {**member.env, **markers}))
+            os.lseek(stdin, 0, os.SEEK_SET)
+            env = {**container["settings"], **markers}
+            return _start(command[0], command, env, _streams(stdin, pipe))
+        finally:
+            os.close(stdin)
+
+    def _markers(self, gang: Gang) -> dict[str, str]:
+        return {ATTEMPT_VARIABLE: gang.attempt, HOME_VARIABLE: self._home_id}
 
     def _arguments(self, gang: Gang, member: Member) -> list[str]:
         if len(member.script) < LONG_SCRIPT_BYTES // 4:  # at most 4 bytes a character
@@ -114,6 +145,25 @@ class Spawner:
             found = _find_shell(path)
             self._shells[path] = found
         return found
+
+
+def _streams(stdin: int, output: int) -> list[tuple[int, int, int]]:
+    return [(os.POSIX_SPAWN_DUP2, old, new) for old, new in ((stdin, 0), (output, 1), (output, 2))]
+
+
+def _start(program: str, arguments: list[str], env: dict[str, str], files: Sequence[tuple[Any, ...]]) -> int:
+    return os.posix_spawn(
+        program,
+        arguments,
+        env,
+        file_actions=files,
+        # A group, not a session: where the kernel shares the CPU among sessions (autogroup),
+        # members in sessions of their own wait for each other; by hand, TensorFlow's parameter
+        # server lost a tenth.
+        setpgroup=0,
+        setsigmask=(),
+        setsigdef=_DEFAULT_SIGNALS,
+    )
 
 
 def _find_shell(path: str) -> str:

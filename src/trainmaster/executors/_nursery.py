@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
+from trainmaster.executors._engine_calls import EngineCalls
 from trainmaster.executors._gangs import EXITED, GRANTED, QUEUED, RUNNING, UNKNOWN, Gang, Member
 from trainmaster.executors._members import explain
-from trainmaster.executors._oom import OomCounter
-from trainmaster.executors._owners import Owners, ask, kill
+from trainmaster.executors._oom import OomWatch
+from trainmaster.executors._owners import Owners, ask
 from trainmaster.executors._processes import has_orphans
 from trainmaster.executors._slots import Slots, Ticket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from resource import struct_rusage
     from typing import Any
 
     from trainmaster.executors._clients import Client
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 LEFTOVER_GRACE_S = 2.0
 #: How often to look whether left-over processes are gone, beside when we are told.
 SWEEP_PAUSE_S = 0.05
-_KILL_PAUSE_MAX_S = 1.0
-_EXIT_BY_SIGKILL = 128 + signal.SIGKILL
 
 
 class Nursery:
@@ -38,6 +37,8 @@ class Nursery:
     Attributes:
         gangs: by attempt.
         grantable: something changed, so that `grant` may have something to do.
+        oom: knows whom the kernel has killed.
+        on_exit: told the process, what it used, and the time, when a member has ended.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Nursery:
         self._running = 0
         self._closing: dict[str, Gang] = {}
         self._sweep_at: float | None = None
-        self._oom = OomCounter()
-        self._owners = Owners(home_id, self.gangs, self._members, subreaper)
+        self.oom = OomWatch()
+        self.on_exit: Callable[[int, struct_rusage, float], None] = lambda *_: None
+        self._engines = EngineCalls(home_id, spawner, note)
+        self._owners = Owners(home_id, self.gangs, self._members, self._engines, subreaper)
 
     # -- what clients ask for
 
@@ -175,13 +178,12 @@ class Nursery:
             return
         gang.phase = RUNNING
         self._running += 1
-        kills = self._oom.count()
+        self.oom.look()
         failed: Member | None = None
         for index, member in enumerate(gang.members):
             if failed is None:
                 try:
                     self._spawn(gang, member, base)
-                    member.kills_before = kills
                     self._members[member.pid or 0] = (gang, index)
                 except OSError as error:
                     failed = member
@@ -254,7 +256,7 @@ class Nursery:
         strays = False
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if not pid:
@@ -262,8 +264,10 @@ class Nursery:
             found = self._members.pop(pid, None)
             if found is None:
                 strays = True
+                self._engines.reaped(pid, status)
                 continue
             gang, index = found
+            self.on_exit(pid, usage, time.time())
             self._exited(gang, index, status)
             touched[gang.attempt] = gang
         for gang in touched.values():
@@ -275,9 +279,7 @@ class Nursery:
     def _exited(self, gang: Gang, index: int, status: int) -> None:
         member = gang.members[index]
         member.record_exit(status)
-        # bash says 137 when it was not itself the one that was killed
-        if not gang.killed and (member.signal == signal.SIGKILL or member.exit_code == _EXIT_BY_SIGKILL):
-            member.oom = self._oom.count(fresh=True) > member.kills_before
+        member.oom = not gang.killed and self.oom.has_killed(member)
         if member.output is not None:
             self._outputs.drain(member.output)
         self._journal.add(gang.exit_record(index))
@@ -310,7 +312,7 @@ class Nursery:
 
     def _finish(self, gang: Gang) -> None:
         """Every member has an exit record; the gang ends when no process of it is left."""
-        if not gang.lost and self._subreaper and not has_orphans():
+        if not gang.lost and self._subreaper and not has_orphans() and self._engines.is_over(gang):
             self._end(gang)
             return
         gang.sweeping = True
@@ -326,7 +328,8 @@ class Nursery:
         processes = self._owners.processes_of(gangs)
         for gang in gangs:
             if not processes[gang.attempt]:
-                self._end(gang)
+                if self._engines.is_over(gang):
+                    self._end(gang)
                 continue
             if gang.kill_at is None:
                 gang.kill_at = now + min(gang.grace_s, LEFTOVER_GRACE_S)
@@ -354,15 +357,11 @@ class Nursery:
     def tick(self, now: float) -> float | None:
         """Do what is due; seconds until the next thing is."""
         for gang in list(self._closing.values()):
-            if gang.kill_at is not None and now >= gang.kill_at:
-                gang.killed = True
-                kill(self._owners.processes_of([gang])[gang.attempt])
-                gang.kill_at = now + gang.kill_pause_s  # again: it may have forked in that moment
-                gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
+            self._owners.press(gang, now)
         if self._sweep_at is not None and now >= self._sweep_at:
             self.sweep(now)
             self.flush()
-        due = [gang.kill_at for gang in self._closing.values() if gang.kill_at is not None]
+        due = [at for gang in self._closing.values() if (at := gang.due_at) is not None]
         if self._sweep_at is not None:
             due.append(self._sweep_at)
         return max(0.0, min(due) - now) if due else None

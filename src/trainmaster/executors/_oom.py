@@ -1,40 +1,169 @@
-"""Has the kernel killed somebody for want of memory?"""
-# ruff: noqa: PTH110, PTH123 - pathlib would slow down the supervisor's start
+"""Whom has the kernel killed for want of memory, and whom did somebody else kill?
+
+The exit status of both is SIGKILL. What tells them apart are the kernel's counters of such kills:
+
+* that of our own control group counts the victims in it, and only those;
+* that of the node (``/proc/vmstat``) counts every victim, also in other people's containers.
+
+A kill explains one death, and only one that was seen soon after it. A member that we saw in our own
+control group is judged by that group's counter alone, so a neighbour who runs out of memory while
+somebody ends a member with ``kill -9`` misleads nobody; one that moved elsewhere by itself (``cgexec``, a
+container), and was seen there, is judged by the node's.
+"""
+# ruff: noqa: PTH123 - pathlib would slow down the supervisor's start
 
 from __future__ import annotations
 
-import os
+import signal
 import time
 
-#: The first counts every kill that we can see, the second also those that a container hides from it.
-_COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainmaster.executors._gangs import Member
+
 _PREFIX = b"oom_kill "
 #: At the start of a member, a count so old will do; a thousand starts a second read it five times.
 _AGE_S = 0.2
+#: The kernel may take that long to end a victim that has much memory.
+_REMEMBERED_S = 30.0
+#: bash says this when it was not itself the one that was killed, but a child that it waited for.
+_EXIT_BY_SIGKILL = 128 + signal.SIGKILL
 
 
-class OomCounter:
-    """Counts the kills on this node."""
+class OomWatch:
+    """Remembers the kills on this node that no member's death has been explained by yet.
 
-    def __init__(self) -> None:
-        self._paths = [path for path in _COUNTERS if os.path.exists(path)]
-        self._count = 0
+    Args:
+        root: where ``proc`` and ``sys`` are (tests make their own), without a slash at its end.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+        self._node_path = f"{root}/proc/vmstat"
+        self._group_path: str | None = None
+        self._group = b""
+        self._node_count: int | None = None
+        self._group_count: int | None = None
+        self._in_group: list[float] = []  # when each kill was first seen; the oldest first
+        self._elsewhere: list[float] = []
+        self._rest = 0
+        self._at_home: set[int] = set()
         self._read_at = 0.0
+        self.look(())
 
-    def count(self, fresh: bool = False) -> int:
-        """How many there have been; only differences mean something.
+    def look(self, pids: Iterable[int] | None = None) -> None:
+        """See what the kernel has done; call it at each start, and now and then while members live.
 
         Args:
-            fresh: not from a moment ago.
+            pids: members that live now, to see which control group they are in; None for a quick look,
+                which may take a count of a moment ago.
         """
         now = time.monotonic()
-        if fresh or now - self._read_at > _AGE_S:
-            self._count = sum(_read(path) for path in self._paths)
-            self._read_at = now
-        return self._count
+        if pids is None:
+            if now - self._read_at > _AGE_S:
+                self._count(now)
+            return
+        self._find_group()
+        self._count(now)
+        self._at_home = {pid for pid in pids if self._group and self._group_of(str(pid)) == self._group}
+
+    def has_killed(self, member: Member) -> bool:
+        """Whether a member that has just ended of a SIGKILL which was not ours was killed by the kernel."""
+        if member.signal != signal.SIGKILL and member.exit_code != _EXIT_BY_SIGKILL:
+            return False
+        now = time.monotonic()
+        self._count(now)
+        started_at = now - (time.time() - (member.started_at or 0.0))
+        kinds = [self._in_group, self._elsewhere]
+        if member.signal is not None and member.pid in self._at_home and self._group_count is not None:
+            kinds = [self._in_group]
+        for kills in kinds:
+            while kills and now - kills[0] > _REMEMBERED_S:
+                del kills[0]
+            for index, seen_at in enumerate(kills):
+                if seen_at >= started_at:
+                    del kills[index]
+                    return True
+        return False
+
+    def _count(self, now: float) -> None:
+        self._read_at = now
+        node, group = _read(self._node_path), _read(self._group_path)
+        in_group = _rise(self._group_count, group)
+        self._in_group += [now] * in_group
+        # the two are read one after the other: a kill between them is on the node's only the next time
+        self._rest += _rise(self._node_count, node) - in_group
+        self._elsewhere += [now] * self._rest
+        self._rest = min(self._rest, 0)
+        self._node_count, self._group_count = node, group
+
+    def _find_group(self) -> None:
+        """We may have been moved since."""
+        group = self._group_of("self")
+        if group == self._group:
+            return
+        self._group = group
+        self._group_path = _counter(self._root, group)
+        self._group_count = _read(self._group_path)
+
+    def _group_of(self, pid: str) -> bytes:
+        """The line of ``/proc/PID/cgroup`` that limits its memory; empty without one."""
+        try:
+            with open(f"{self._root}/proc/{pid}/cgroup", "rb") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            return b""
+        unified = b""
+        for line in lines:
+            _, names, path = line.split(b":", 2)
+            if b"memory" in names.split(b","):
+                return b"memory:" + path
+            if not names:
+                unified = b":" + path
+        return unified
 
 
-def _read(path: str) -> int:
+def _counter(root: str, group: bytes) -> str | None:
+    """The file that counts the kills in a control group, None if we cannot see it."""
+    if not group:
+        return None
+    controller, _, path = group.decode("utf-8", "surrogateescape").partition(":")
+    wanted, name = ("cgroup", "memory.oom_control") if controller else ("cgroup2", "memory.events")
+    try:
+        with open(f"{root}/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.readlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        kind, _, options = rest.strip().partition(" ")
+        if kind != wanted or (controller and controller not in options.rpartition(" ")[2].split(",")):
+            continue
+        # a container may see no more than its own part of the tree, which is then the mount's root
+        top, point = (_unescaped(field) for field in fields.split()[3:5])
+        inside = path[len(top.rstrip("/")) :] if f"{path}/".startswith(f"{top.rstrip('/')}/") else ""
+        found = f"{root}{point}{inside.rstrip('/')}/{name}"
+        if _read(found) is not None:
+            return found
+    return None
+
+
+def _unescaped(text: str) -> str:
+    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(escape, character)
+    return text
+
+
+def _rise(before: int | None, after: int | None) -> int:
+    return 0 if before is None or after is None else max(0, after - before)
+
+
+def _read(path: str | None) -> int | None:
+    """The counter, None where there is none."""
+    if path is None:
+        return None
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -42,4 +171,4 @@ def _read(path: str) -> int:
                     return int(line[len(_PREFIX) :])
     except (OSError, ValueError):
         pass
-    return 0
+    return None

@@ -13,7 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from trainmaster.executors._engine_calls import EngineCalls
     from trainmaster.executors._gangs import Gang
+
+_KILL_PAUSE_MAX_S = 1.0
+#: The attempt of processes that belong to none.
+_NOBODY = "\0"
 
 
 class Owners:
@@ -24,9 +29,11 @@ class Owners:
         home_id: str,
         gangs: Mapping[str, Gang],
         members: Mapping[int, tuple[Gang, int]],
+        engines: EngineCalls,
         subreaper: bool,
     ) -> None:
         """Look at ``gangs`` and their living ``members`` as they will be then."""
+        self._engines = engines
         self._home_id = home_id
         self._gangs = gangs
         self._members = members
@@ -36,6 +43,7 @@ class Owners:
         """Process ids by attempt."""
         table = _processes.scan()
         members = {pid: gang.attempt for pid, (gang, _) in self._members.items()}
+        members.update(dict.fromkeys(self._engines.pids, _NOBODY))
         everywhere = not self._subreaper or any(gang.lost for gang in gangs)
         for gang in gangs:
             if gang.lost:
@@ -54,13 +62,31 @@ class Owners:
 
         A chief that is asked to stop saves what its parameter servers hold: they must still be there.
         """
+        led = any(member.alive and member.essential for member in gang.members)
+        if gang.engine is not None:
+            names = [each.name for each in gang.members if each.alive and (each.essential or not led)]
+            self._engines.ask(gang, names)
+            return
         pids = self.processes_of([gang])[gang.attempt]
-        if any(member.alive and member.essential for member in gang.members):
+        if led:
             servers = [member.pid or 0 for member in gang.members if member.alive and not member.essential]
             if servers:
                 served = _processes.descent(_processes.scan(), servers)
                 pids = [pid for pid in pids if pid not in served]
         ask(gang, pids)
+
+    def press(self, gang: Gang, now: float) -> None:
+        """Do what is due about the end of a gang that was asked to end."""
+        if gang.kill_at is None:
+            return
+        if now >= gang.kill_at:
+            gang.killed = True
+            if not self._engines.is_killing(gang):
+                _kill(self.processes_of([gang])[gang.attempt])
+            gang.kill_at = now + gang.kill_pause_s  # again: it may have forked in that moment
+            gang.kill_pause_s = min(gang.kill_pause_s * 2, _KILL_PAUSE_MAX_S)
+        elif gang.engine is not None and now >= gang.remind_at:
+            self.ask(gang)
 
     def _last_candidate(self, gangs: list[Gang], start_ticks: int) -> str:
         """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""
@@ -73,14 +99,14 @@ class Owners:
 
 
 def ask(gang: Gang, pids: Iterable[int]) -> None:
-    """SIGTERM, once for each process of a gang."""
+    """SIGTERM, once for each process of a gang; what helps its containers to their end is left alone."""
     for pid in pids:
-        if pid not in gang.asked:
+        if gang.engine is None and pid not in gang.asked:
             gang.asked.add(pid)
             _signal(pid, signal.SIGTERM)
 
 
-def kill(pids: Iterable[int]) -> None:
+def _kill(pids: Iterable[int]) -> None:
     """SIGKILL."""
     for pid in pids:
         _signal(pid, signal.SIGKILL)

@@ -1,42 +1,101 @@
-"""What members and the node use, every few seconds, as JSON lines.
+"""What members and the node use, every second, as JSON lines.
 
-``DIRECTORY/samples.jsonl``: ``time member cpu_seconds rss_bytes processes``, over each member's process
-tree. ``HOME/supervisor/samples.jsonl``: ``time cpu_percent memory_available_bytes network_received_bytes
-network_sent_bytes``; the older half goes to ``samples.jsonl.1`` in time. Short tasks cost nothing.
+``DIRECTORY/samples.jsonl`` of an attempt: a line per member and look, over the member's process tree (see
+`trainmaster.executors.usage`, which reads them). A member's first line comes within a second, then one every
+second for a minute, then one every five; its last one when it has ended. ``HOME/supervisor/samples.jsonl``:
+the node, every five seconds; the older half goes to ``samples.jsonl.1`` in time. Short tasks cost nothing.
 """
-# ruff: noqa: PTH116, PTH105 - pathlib would slow down the supervisor's start
+# ruff: noqa: PTH105, PTH116, PTH120 - pathlib would slow down the supervisor's start
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 
 from trainmaster.executors import _processes
+from trainmaster.executors._gpus import Gpus, share_of
+from trainmaster.executors._node import NodeMeter
+from trainmaster.executors._traffic import Traffic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    import resource
+    from collections.abc import Callable, Container, Iterable, Mapping
 
     from trainmaster.executors._gangs import Gang, Member
 
-FIRST_AFTER_S = 2.0
-EVERY_S = 5.0
-_LOOK_EVERY_S = 1.0
+FIRST_AFTER_S = 0.8
+EVERY_S = 1.0
+#: A member that is older than this gets a line every `LATER_EVERY_S`; its connections are still looked at.
+OFTEN_FOR_S = 60.0
+LATER_EVERY_S = 5.0
+_NODE_AFTER_S = 2.0
+_NODE_EVERY_S = 5.0
+#: Looking takes at most this share of one core, however many processes and connections there are.
+_MOST_SHARE = 0.03
+_TOLERANCE_S = 0.1
 _NODE_FILE_BYTES = 4 << 20
 
 
-class Sampler:
-    """Looks at the members that live; one pass over ``/proc`` for all of them."""
+class _Seen:
+    """A member that has been looked at."""
 
-    def __init__(self, node_file: str) -> None:
+    __slots__ = (
+        "cpu_seconds",
+        "directory",
+        "gpus",
+        "name",
+        "peak_rss_bytes",
+        "processes",
+        "rss_bytes",
+        "sampled_at",
+        "started_at",
+        "written",
+    )
+
+    def __init__(self, gang: Gang, member: Member) -> None:
+        self.directory = gang.directory
+        self.name = member.name
+        self.started_at = member.started_at or 0.0
+        self.sampled_at = 0.0
+        self.cpu_seconds = 0.0
+        self.rss_bytes = self.peak_rss_bytes = self.processes = 0
+        self.gpus: tuple[float | None, int | None] | None = None
+        self.written = (0, 0)  # bytes sent and received, in the last line
+
+
+class Sampler:
+    """Looks at the members that live; one pass over ``/proc`` for all of them.
+
+    Args:
+        node_file: where the samples of the node go.
+        watch: told the process ids of all members that live, at each look.
+        traffic: of the node (tests have their own).
+        gpus: of the node.
+    """
+
+    def __init__(
+        self,
+        node_file: str,
+        watch: Callable[[Iterable[int]], None] = lambda _: None,
+        traffic: Traffic | None = None,
+        gpus: Gpus | None = None,
+    ) -> None:
         self._node_file = node_file
+        self._watch = watch
         self._look_at: float | None = None
-        self._sampled_at: dict[int, float] = {}
-        self._node_at = 0.0
+        self._node_at = -math.inf
+        self._seen: dict[int, _Seen] = {}
+        self._ended: dict[int, _Seen] = {}
         self._tick_seconds = 1.0 / os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._psutil: Any = None
+        self._traffic = traffic or Traffic()
+        self._counts_traffic = False
+        self._gpus = gpus or Gpus()
+        self._node = NodeMeter(os.path.dirname(node_file))
+        self._own_peak_bytes = 0
 
     def tick(self, living: Mapping[int, tuple[Gang, int]], now: float, unix_time: float) -> float | None:
         """Sample what is due; seconds until the next look, None while nothing lives.
@@ -46,81 +105,131 @@ class Sampler:
             now: monotonic time in seconds.
             unix_time: time in seconds.
         """
-        if not living:
+        if not living and not self._ended:
             self._look_at = None
             return None
         if self._look_at is None:
             self._look_at = now + FIRST_AFTER_S
         elif now >= self._look_at:
-            self._look_at = now + _LOOK_EVERY_S
-            self._look(living, now, unix_time)
+            self._look_at = now + self._look(living, now, unix_time)
         return self._look_at - now
 
-    def _look(self, living: Mapping[int, tuple[Gang, int]], now: float, unix_time: float) -> None:
-        due: dict[int, tuple[Gang, Member]] = {}
-        sampled_at: dict[int, float] = {}
+    def ended(self, pid: int, usage: resource.struct_rusage, unix_time: float) -> None:
+        """A member has ended: its last line, if it had any.
+
+        Args:
+            pid: its process.
+            usage: its own, and that of its children that it waited for, as ``wait4`` says.
+            unix_time: time in seconds.
+        """
+        seen = self._seen.pop(pid, None)
+        if seen is None:
+            return
+        seen.cpu_seconds = max(seen.cpu_seconds, usage.ru_utime + usage.ru_stime)
+        peak_bytes = usage.ru_maxrss * 1024
+        if peak_bytes > self._own_peak_bytes:  # before it became a bash, it had our memory
+            seen.peak_rss_bytes = max(seen.peak_rss_bytes, peak_bytes)
+        _append(f"{seen.directory}/samples.jsonl", [self._row(pid, seen, unix_time, last=True)])
+        if self._counts_traffic:
+            seen.sampled_at = unix_time
+            self._ended[pid] = seen  # the kernel may still be closing its connections
+
+    def _look(self, living: Mapping[int, tuple[Gang, int]], now: float, unix_time: float) -> float:
+        """Look at everything; seconds until the next time."""
+        began = time.thread_time()
+        self._finish_ended(living)
+        self._watch(living)
+        next_s = EVERY_S
+        oldest_s = 0.0
         for pid, (gang, index) in living.items():
             member = gang.members[index]
-            if unix_time - (member.started_at or unix_time) < FIRST_AFTER_S - 0.1:
+            age_s = unix_time - (member.started_at or unix_time)
+            oldest_s = max(oldest_s, age_s)
+            if pid in self._seen:
                 continue
-            sampled_at[pid] = self._sampled_at.get(pid, 0.0)
-            if now - sampled_at[pid] >= EVERY_S - 0.1:
-                due[pid] = (gang, member)
-                sampled_at[pid] = now
-        self._sampled_at = sampled_at  # those that ended are forgotten
-        if not due:
-            return
-        self._sample_members(due, unix_time)
-        if now - self._node_at >= EVERY_S - 0.1:
+            if age_s >= FIRST_AFTER_S - _TOLERANCE_S:
+                self._seen[pid] = _Seen(gang, member)
+            else:
+                next_s = min(next_s, FIRST_AFTER_S - age_s)
+        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in living}
+        if self._seen:
+            self._measure(living)
+            self._write(unix_time)
+        if oldest_s >= _NODE_AFTER_S and now - self._node_at >= _NODE_EVERY_S - _TOLERANCE_S:
             self._node_at = now
             self._sample_node(unix_time)
+        took_s = time.thread_time() - began
+        return max(next_s, _TOLERANCE_S, took_s / _MOST_SHARE)
 
-    def _sample_members(self, due: Mapping[int, tuple[Gang, Member]], unix_time: float) -> None:
+    def _measure(self, living: Mapping[int, tuple[Gang, int]]) -> None:
         table = _processes.scan()
-        roots = _processes.descent(table, due.keys())
-        sums = {pid: [0, 0, 0] for pid in due}
+        roots = _processes.descent(table, living.keys())
+        self._counts_traffic = self._traffic.look(roots)
+        gpus = self._gpus.look()
+        sums = {pid: [0, 0, 0] for pid in self._seen}
+        trees: dict[int, list[int]] = {pid: [] for pid in self._seen}
         for pid, root in roots.items():
-            total, process = sums[root], table[pid]
+            total = sums.get(root)
+            if total is None:
+                continue
+            process = table[pid]
             total[0] += process.cpu_ticks
             total[1] += process.rss_pages
             total[2] += 1
+            trees[root].append(pid)
+        for pid, seen in self._seen.items():
+            cpu_ticks, rss_pages, seen.processes = sums[pid]
+            # it never falls: children that somebody else waited for take theirs along
+            seen.cpu_seconds = max(seen.cpu_seconds, cpu_ticks * self._tick_seconds)
+            seen.rss_bytes = rss_pages * self._page_bytes
+            seen.peak_rss_bytes = max(seen.peak_rss_bytes, seen.rss_bytes)
+            if gpus:
+                gang, index = living[pid]
+                seen.gpus = share_of(gpus, trees[pid], gang.members[index].gpu_ids)
+        own = table.get(os.getpid())
+        if own is not None:
+            self._own_peak_bytes = max(self._own_peak_bytes, own.rss_pages * self._page_bytes)
+
+    def _write(self, unix_time: float) -> None:
         lines: dict[str, list[dict[str, object]]] = {}
-        for pid, (gang, member) in due.items():
-            cpu_ticks, rss_pages, count = sums[pid]
-            if not count:
+        for pid, seen in self._seen.items():
+            every_s = EVERY_S if unix_time - seen.started_at < OFTEN_FOR_S else LATER_EVERY_S
+            if not seen.processes or unix_time - seen.sampled_at < every_s - _TOLERANCE_S:
                 continue
-            lines.setdefault(gang.directory, []).append(
-                {
-                    "time": round(unix_time, 3),
-                    "member": member.name,
-                    "cpu_seconds": round(cpu_ticks * self._tick_seconds, 3),
-                    "rss_bytes": rss_pages * self._page_bytes,
-                    "processes": count,
-                }
-            )
+            seen.sampled_at = unix_time
+            lines.setdefault(seen.directory, []).append(self._row(pid, seen, unix_time))
         for directory, rows in lines.items():
             _append(f"{directory}/samples.jsonl", rows)
 
+    def _row(self, pid: int, seen: _Seen, unix_time: float, last: bool = False) -> dict[str, object]:
+        row: dict[str, object] = {
+            "time": round(unix_time, 3),
+            "member": seen.name,
+            "seconds": round(max(0.0, unix_time - seen.started_at), 3),
+            "cpu_seconds": round(seen.cpu_seconds, 3),
+            "rss_bytes": 0 if last else seen.rss_bytes,
+            "peak_rss_bytes": seen.peak_rss_bytes,
+            "processes": 0 if last else seen.processes,
+            "bytes_sent": None,
+            "bytes_received": None,
+        }
+        if self._counts_traffic:
+            seen.written = self._traffic.last_total(pid) if last else self._traffic.total(pid)
+            row["bytes_sent"], row["bytes_received"] = seen.written
+        if seen.gpus is not None and not last:
+            row["gpu_utilisation"], row["gpu_memory_bytes"] = seen.gpus
+        return row
+
+    def _finish_ended(self, living: Container[int]) -> None:
+        """What the connections of those that have ended carried after their last line."""
+        for pid, seen in self._ended.items():
+            if self._traffic.last_total(pid) != seen.written:
+                _append(f"{seen.directory}/samples.jsonl", [self._row(pid, seen, seen.sampled_at, last=True)])
+        self._ended = {}
+        self._traffic.keep(living)
+
     def _sample_node(self, unix_time: float) -> None:
-        if self._psutil is None:
-            try:
-                import psutil
-            except ImportError:
-                self._psutil = False
-            else:
-                self._psutil = psutil
-                psutil.cpu_percent()  # the first call only starts the measurement
-        if not self._psutil:
-            return
-        row: dict[str, object] = {"time": round(unix_time, 3)}
-        try:
-            row["cpu_percent"] = self._psutil.cpu_percent()
-            row["memory_available_bytes"] = self._psutil.virtual_memory().available
-            network = self._psutil.net_io_counters()
-            row["network_received_bytes"] = network.bytes_recv if network else None
-            row["network_sent_bytes"] = network.bytes_sent if network else None
-        except (OSError, ValueError, KeyError, AttributeError, RuntimeError):
-            return  # an unusual /proc (containers): no samples are better than no supervisor
+        row = {"time": round(unix_time, 3), **self._node.row(self._gpus.look())}
         try:
             if os.stat(self._node_file).st_size > _NODE_FILE_BYTES:
                 os.replace(self._node_file, self._node_file + ".1")

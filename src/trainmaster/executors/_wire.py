@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 #: Raised when frames change their meaning; both ends say theirs in ``open``.
-PROTOCOL = 1
+PROTOCOL = 2
 
 #: Longer than any environment or batch; a peer that sends more without a newline is none of ours.
 LIMIT_BYTES = 256 << 20

@@ -31,6 +31,27 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """The image that a member runs in, and the engine that starts it.
+
+    Attributes:
+        image: one that the engine has on this node; it holds a bash.
+        program: absolute path of the engine's client.
+        kind: ``docker`` or ``podman``.
+        rootless: the engine runs as an ordinary user.
+        mounts: absolute paths that exist by the start; they are the same inside, and writable.
+        settings: all the environment that the client gets.
+    """
+
+    image: str
+    program: str
+    kind: str
+    rootless: bool = False
+    mounts: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRequest:
     """One process of a gang.
 
@@ -43,6 +64,7 @@ class MemberRequest:
         essential: the gang has succeeded when every essential member has exited 0; the others
             (parameter servers) are then stopped.
         gpus: how many GPUs it needs for itself (``CUDA_VISIBLE_DEVICES`` is set to them).
+        container: runs it in there; it then gets ``env`` and nothing else, and sees those GPUs only.
     """
 
     name: str
@@ -52,6 +74,7 @@ class MemberRequest:
     ports: int = 0
     essential: bool = True
     gpus: int = 0
+    container: Container | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from trainmaster.executors._connection import Connection, ConnectionLost
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.base import Capacity, Container, GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
@@ -240,10 +241,17 @@ def _request(gang: GangRequest) -> Message:
                 "ports": member.ports,
                 "essential": member.essential,
                 "gpus": member.gpus,
+                "container": _container(member.container),
             }
             for member in gang.members
         ],
     }
+
+
+def _container(container: Container | None) -> Message | None:
+    if container is None:
+        return None
+    return {**asdict(container), "settings": _portable(container.settings)}
 
 
 def _status(row: Sequence[Any]) -> GangStatus:

@@ -58,7 +58,8 @@ class Supervisor:
         self.nursery = Nursery(
             home, journal, self._outputs, Spawner(home), self._changed, note, subreaper=subreaper
         )
-        self._sampler = Sampler(os.path.join(home, "supervisor", "samples.jsonl"))
+        self._sampler = Sampler(os.path.join(home, "supervisor", "samples.jsonl"), self.nursery.oom.look)
+        self.nursery.on_exit = self._sampler.ended
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._epoll.register(self._wake, select.EPOLLIN)

@@ -40,6 +40,8 @@ from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.values import ParameterValue, format_value
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"
+_IMAGE_RIGHT: Final = "write an image's name such as python:3.12-slim"
 _VARIABLE_RIGHT: Final = "write a name of letters, digits and '_' that does not begin with a digit"
 
 read_env = mapping_of(verbatim, "write a mapping of variables", name=_VARIABLE, what=_VARIABLE_RIGHT)
@@ -90,7 +92,7 @@ class Experiment(Noun):
     workers: Annotated[int | None, Key("workers", integer(1))] = None
     distributed: Annotated[Distributed | None, Key("distributed", noun(Distributed))] = None
     framework: Annotated[str | None, Key("framework", read_framework)] = None
-    container: Annotated[str | None, Key("container", text("write an image's name"))] = None
+    container: Annotated[str | None, Key("container", pattern(_IMAGE, _IMAGE_RIGHT))] = None
     hardware: Annotated[Hardware, Key("hardware", noun(Hardware))] = Hardware()
     batch: Annotated[Batch | None, Key("batch", noun(Batch))] = None
     steps: Annotated[int | None, Key("steps", integer(1))] = None

@@ -1,0 +1,145 @@
+"""A member in a container: the command line of docker or podman, and what goes into its standard input.
+
+Pure. The supervisor loads it with the first container, so nothing here is imported that costs time.
+"""
+
+from __future__ import annotations
+
+from binascii import crc32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+#: Process 1 of a container: it makes a container end as a member without one does. The kernel gives
+#: process 1 no signal that it does not ask for, and ends all others with it. So this one passes SIGTERM on,
+#: once, to every process; it waits for the script, then for what the script has left: those get SIGTERM
+#: and two seconds, or as long as whoever asked it to stop will wait.
+#:
+#: Arguments, an empty one and variables come through standard input, each ended by NUL: what was in a
+#: command line or in the options of the engine could be read by others and would lie on its disk.
+#: `set -m` gives the script a process group, and the signals that a background job would not get. Docker
+#: would carry standard output and error separately, and mix up what comes first.
+PROCESS_1 = r"""
+exec 2>&1
+asked= told= main=
+tell() { [[ $told || ! $main ]] || { told=1; kill -TERM -1; }; }
+trap 'asked=1; tell' TERM
+set -m
+while read -rd '' && [[ $REPLY ]]; do set -- "$@" "$REPLY"; done
+[[ ! $asked ]] || exit 143
+{ while read -rd ''; do export "$REPLY"; done 2>/dev/null; exec bash -euo pipefail "$@" </dev/null; } <&0 &
+main=$!
+exec 2>/dev/null </dev/null 9<> <(:)
+[[ ! $asked ]] || tell
+while kill -0 "$main"; do wait "$main"; done
+wait "$main"
+status=$?
+tell
+for ((turn = 0; turn < 40 || asked; turn++)); do
+  kill -0 -1 || break
+  read -rt 0.05 -u 9
+done
+exit "$status"
+"""
+
+_NAME_LETTERS = 100
+
+
+def records(arguments: Sequence[str], env: Mapping[str, str]) -> bytes:
+    r"""What `PROCESS_1` reads.
+
+    Args:
+        arguments: of bash, none of them empty: ``-c -- SCRIPT NAME`` or ``-- FILE``.
+        env: variables to export.
+
+    >>> records(["-c", "--", "echo $A"], {"A": "1"})
+    b'-c\x00--\x00echo $A\x00\x00A=1\x00'
+    """
+    texts = [*arguments, "", *(f"{name}={value}" for name, value in env.items())]
+    return b"".join(text.encode("utf-8", "surrogateescape") + b"\0" for text in texts)
+
+
+def container_name(home_id: str, attempt: str, member: str) -> str:
+    """The name of a member's container: the same whoever asks, and no other's.
+
+    >>> container_name("/home/ann/.trainmaster", "digits-7f3a/train/0/1", "worker-0")
+    'trainmaster-digits-7f3a-train-0-1-worker-0-7bb8cb52'
+    """
+    words = f"{attempt}/{member}"
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "-" for c in words)
+    number = crc32(f"{home_id}\0{words}".encode("utf-8", "surrogateescape"))
+    return f"trainmaster-{plain[:_NAME_LETTERS]}-{number:08x}"
+
+
+def run_command(
+    container: Mapping[str, Any],
+    *,
+    name: str,
+    labels: Mapping[str, str],
+    cwd: str,
+    gpu_ids: Sequence[str],
+    user: tuple[int, int],
+    groups: Iterable[int],
+) -> list[str]:
+    """The engine's command line; the container then waits for `records` on its standard input.
+
+    Args:
+        container: the fields of `base.Container`.
+        name: from `container_name`.
+        labels: whose it is, for those who look.
+        cwd: working directory, inside one of the mounts.
+        gpu_ids: the only ones it sees, as for CUDA_VISIBLE_DEVICES.
+        user: ids of the user and the group that own what it writes.
+        groups: further ones.
+    """
+    command = [container["program"], "run", "--rm", "--interactive", "--name", name]
+    for key, value in labels.items():
+        command += ["--label", f"trainmaster.{key}={value}"]
+    command += [
+        "--pull=never",
+        "--log-driver=none",  # we keep the logs; the engine's copy would grow without end
+        "--no-healthcheck",
+        "--network=host",
+        "--ipc=host",  # data loaders and NCCL share memory; 64 MiB would not do
+        "--pids-limit=-1",
+        "--security-opt=label=disable",
+        f"--workdir={cwd}",
+    ]
+    command += _user_options(container, user, groups)
+    for path in container["mounts"]:
+        source, target = (_quoted(f"{key}={path}") for key in ("source", "target"))
+        command += ["--mount", f"type=bind,{source},{target}"]
+    if gpu_ids and container["kind"] == "podman":
+        command += [f"--device=nvidia.com/gpu={gpu_id}" for gpu_id in gpu_ids]
+    elif gpu_ids:
+        command += ["--gpus", f'"device={",".join(gpu_ids)}"']  # quoted, or it ends at the first comma
+    return [*command, "--entrypoint=bash", container["image"], "-c", PROCESS_1, "trainmaster"]
+
+
+def stop_command(container: Mapping[str, Any], name: str) -> list[str]:
+    """The command line that sends SIGTERM to what runs in a container."""
+    return [container["program"], "kill", "--signal=TERM", name]
+
+
+def remove_command(container: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """The command line that kills containers and removes them; those that are gone do no harm."""
+    at_once = ["--time=0", "--ignore"] if container["kind"] == "podman" else []
+    return [container["program"], "rm", "--force", "--volumes", *at_once, *names]
+
+
+def _user_options(container: Mapping[str, Any], user: tuple[int, int], groups: Iterable[int]) -> list[str]:
+    uid, gid = user
+    if container["kind"] == "podman" and uid:
+        return ["--userns=keep-id", f"--user={uid}:{gid}"]
+    if container["rootless"]:
+        return ["--user=0:0"]  # root in there is the caller out here
+    return [f"--user={uid}:{gid}", *(f"--group-add={group}" for group in groups if group != gid)]
+
+
+def _quoted(field: str) -> str:
+    """One field of comma-separated values."""
+    if not {",", '"', "\n"} & set(field):
+        return field
+    return '"' + field.replace('"', '""') + '"'

@@ -1,0 +1,146 @@
+"""What the members of an attempt have used, as observed: read from the samples that its node wrote.
+
+What is counted, and what is not, is told in ``docs/tasks.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+SAMPLES_FILE = "samples.jsonl"
+#: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
+TAIL_BYTES = 32 << 10
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one member has used, from its start (or the moment asked for) to its last sample.
+
+    Attributes:
+        seconds: the time that this covers.
+        cpu_seconds: of its whole process tree.
+        cpu_share: cores that it kept busy on average; a parameter server at 1.0 with one thread is full.
+        peak_rss_bytes: most resident memory of the tree at one look, since its start; pages that several
+            of its processes share count for each.
+        bytes_sent: in TCP connections, also those on this machine; None where the kernel does not tell.
+        bytes_received: the same.
+        gpu_utilisation: mean of the sum over its GPUs, 1 for one that was busy all the time; None
+            without a GPU.
+        gpu_memory_bytes: most memory on its GPUs at one look; None if not told.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    cpu_share: float
+    peak_rss_bytes: int
+    bytes_sent: int | None = None
+    bytes_received: int | None = None
+    gpu_utilisation: float | None = None
+    gpu_memory_bytes: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What there is of it, as plain numbers."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in found.items()
+            if value is not None
+        }
+
+
+def read_usage(
+    directory: Path, since_s: float = 0.0, until_s: float = math.inf, *, whole: bool = True
+) -> dict[str, Usage]:
+    """What each member of an attempt has used, by its name; members that ended within a second are missing.
+
+    Args:
+        directory: of the attempt.
+        since_s: seconds of a member's life that do not count (imports, warming up); the sample nearest
+            to that moment, not after it, is the beginning.
+        until_s: seconds of a member's life after which nothing counts.
+        whole: False reads no more than the file's end: enough for everything but the GPUs of a long attempt.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(directory / SAMPLES_FILE, None if whole else TAIL_BYTES):
+        if row["seconds"] <= until_s:
+            rows.setdefault(row["member"], []).append(row)
+    return {member: _usage(found, since_s) for member, found in rows.items()}
+
+
+def total_usage(usages: Iterable[Usage]) -> Usage | None:
+    """Of all members together: sums, over the longest time; peaks add up. None without any."""
+    found = list(usages)
+    if not found:
+        return None
+    return Usage(
+        seconds=max(each.seconds for each in found),
+        cpu_seconds=sum(each.cpu_seconds for each in found),
+        cpu_share=sum(each.cpu_share for each in found),
+        peak_rss_bytes=sum(each.peak_rss_bytes for each in found),
+        bytes_sent=_sum(each.bytes_sent for each in found),
+        bytes_received=_sum(each.bytes_received for each in found),
+        gpu_utilisation=_sum(each.gpu_utilisation for each in found),
+        gpu_memory_bytes=_sum(each.gpu_memory_bytes for each in found),
+    )
+
+
+def _usage(rows: list[dict[str, Any]], since_s: float) -> Usage:
+    before = [row for row in rows if row["seconds"] <= since_s]
+    counted = [row for row in rows if row["seconds"] > since_s] or rows[-1:]
+    first: Mapping[str, Any] = before[-1] if before else {}
+    last = counted[-1]
+    seconds = max(0.0, last["seconds"] - first.get("seconds", 0.0))
+    cpu_seconds = max(0.0, last["cpu_seconds"] - first.get("cpu_seconds", 0.0))
+    utilisations = [value for row in counted if (value := row.get("gpu_utilisation")) is not None]
+    memories = [value for row in counted if (value := row.get("gpu_memory_bytes")) is not None]
+    return Usage(
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+        cpu_share=cpu_seconds / seconds if seconds else 0.0,
+        peak_rss_bytes=max(row["peak_rss_bytes"] for row in rows),
+        bytes_sent=_difference(first, last, "bytes_sent"),
+        bytes_received=_difference(first, last, "bytes_received"),
+        gpu_utilisation=sum(utilisations) / len(utilisations) if utilisations else None,
+        gpu_memory_bytes=max(memories, default=None),
+    )
+
+
+def _difference(first: Mapping[str, Any], last: Mapping[str, Any], name: str) -> int | None:
+    value = last.get(name)
+    return None if value is None else max(0, int(value) - int(first.get(name) or 0))
+
+
+def _sum(values: Iterable[_Number | None]) -> _Number | None:
+    """Of what is known; None if nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None
+
+
+def _rows(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
+    """Lines that are whole: a supervisor that was killed, or a full disk, may leave half of one."""
+    try:
+        with path.open("rb") as file:
+            if tail_bytes is not None and file.seek(0, os.SEEK_END) > tail_bytes:
+                file.seek(-tail_bytes, os.SEEK_END)
+                file.readline()
+            elif tail_bytes is not None:
+                file.seek(0)
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and {"member", "seconds", "cpu_seconds", "peak_rss_bytes"} <= row.keys():
+            found.append(row)
+    return found

@@ -1,0 +1,190 @@
+"""docker and podman of the tests' own, with an image of this machine's files: no registry is asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+#: bash, a few tools and this Python.
+IMAGE = "trainmaster-test:1"
+#: Those miss something; docker has them.
+NO_BASH = "trainmaster-test-no-bash:1"
+NO_PYTHON = "trainmaster-test-no-python:1"
+_TOOLS = ("bash", "cat", "env", "id", "ls", "ps", "sleep", "touch")
+_NOT_NEEDED = {"test", "tests", "site-packages", "idlelib", "lib2to3", "tkinter", "turtledemo"}
+
+
+class NoEngineError(Exception):
+    """Why there is none."""
+
+
+class PrivateEngine:
+    """A container engine whose images and containers are all ours; a context manager.
+
+    Attributes:
+        kind: ``docker`` or ``podman``.
+        env: variables with which its client finds it.
+        directory: everything that it keeps.
+    """
+
+    def __init__(self, kind: str) -> None:
+        if os.getuid() != 0:
+            raise NoEngineError("an engine of our own needs root")
+        needed = {"docker": ("docker", "dockerd", "runc"), "podman": ("podman", "runc")}[kind]
+        if missing := [program for program in needed if shutil.which(program) is None]:
+            raise NoEngineError(f"{', '.join(missing)} not installed; scripts/system.sh installs it")
+        self.kind = kind
+        self.directory = Path(tempfile.mkdtemp(prefix=f"tm-{kind}-", dir="/tmp"))
+        self.directory.chmod(0o755)
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self.env = {"TRAINMASTER_CONTAINER_ENGINE": kind}
+        if kind == "docker":
+            self.env["DOCKER_HOST"] = f"unix://{self.directory}/docker.sock"
+            self.env["DOCKER_CONFIG"] = str(self.directory / "config")
+        else:
+            self._configure_podman()
+
+    def __enter__(self) -> PrivateEngine:
+        try:
+            if self.kind == "docker":
+                self._start_dockerd()
+            root = make_image()
+            self.client("import", "-c", "ENV FROM_IMAGE=yes", "-", IMAGE, stdin=root)
+            if self.kind == "docker":
+                self.client("import", "-", NO_BASH, stdin=make_image(tools=("sleep",), python=False))
+                self.client("import", "-", NO_PYTHON, stdin=make_image(tools=("bash",), python=False))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def client(self, *arguments: str, stdin: bytes = b"") -> str:
+        """Standard output of the client; it must succeed."""
+        done = subprocess.run(
+            [self.kind, *arguments],
+            input=stdin,
+            capture_output=True,
+            env={**os.environ, **self.env},
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{self.kind} {arguments}: {done.stderr.decode()}"
+        return done.stdout.decode()
+
+    def containers(self) -> list[str]:
+        """Names of all that there are, in any state."""
+        return self.client("ps", "--all", "--format", "{{.Names}}").split()
+
+    def close(self) -> None:
+        """End every container and the daemon; leave nothing."""
+        try:
+            if left := self.containers():
+                self.client("rm", "--force", *left)
+        except (AssertionError, subprocess.TimeoutExpired):
+            pass  # the daemon is gone, or never came
+        if self._daemon is not None:
+            self._daemon.terminate()
+            try:
+                self._daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._daemon.pid, signal.SIGKILL)
+                self._daemon.wait()
+        for line in Path("/proc/self/mountinfo").read_text().splitlines():
+            if (point := line.split()[4]).startswith(f"{self.directory}/"):
+                subprocess.run(["umount", "--lazy", point], check=False)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _start_dockerd(self) -> None:
+        options = {
+            "data-root": self.directory / "data",
+            "exec-root": self.directory / "exec",
+            "pidfile": self.directory / "pid",
+            "host": self.env["DOCKER_HOST"],
+            "iptables": "false",
+            "ip6tables": "false",
+            "bridge": "none",
+        }
+        log = self.directory / "log"
+        with log.open("wb") as output:
+            self._daemon = subprocess.Popen(
+                ["dockerd", *(f"--{name}={value}" for name, value in options.items())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + 30
+        while subprocess.run(
+            ["docker", "info"], capture_output=True, env={**os.environ, **self.env}
+        ).returncode:
+            if self._daemon.poll() is not None or time.monotonic() > deadline:
+                words = log.read_text()[-500:]
+                self.close()
+                raise NoEngineError(f"dockerd does not start here: {words}")
+            time.sleep(0.1)
+
+    def _configure_podman(self) -> None:
+        conf, storage = self.directory / "containers.conf", self.directory / "storage.conf"
+        limits = '["nofile=16384:16384", "nproc=16384:16384"]'  # more may be refused to us
+        conf.write_text(
+            f"[containers]\ndefault_ulimits = {limits}\n"
+            '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "none"\n'
+        )
+        storage.write_text(
+            f'[storage]\ndriver = "overlay"\n'
+            f'runroot = "{self.directory}/run"\ngraphroot = "{self.directory}/data"\n'
+        )
+        self.env |= {"CONTAINERS_CONF": str(conf), "CONTAINERS_STORAGE_CONF": str(storage)}
+
+
+def make_image(tools: tuple[str, ...] = _TOOLS, *, python: bool = True) -> bytes:
+    """The files of an image, as a tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, mode in (("tmp", 0o1777), ("etc", 0o755), ("proc", 0o755), ("sys", 0o755), ("dev", 0o755)):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            archive.addfile(entry)
+        programs = [
+            (Path(found).resolve(), f"usr/bin/{tool}") for tool in tools if (found := shutil.which(tool))
+        ]
+        if python:
+            version = f"python{sysconfig.get_python_version()}"
+            binary = Path(sys.base_prefix, "bin", version).resolve()
+            programs.append((binary, "usr/local/bin/python3"))
+            library = Path(sysconfig.get_path("stdlib"))
+            archive.add(library, f"usr/local/lib/{version}", filter=_slim)
+            extensions = [*library.glob("lib-dynload/*.so")]
+        else:
+            extensions = []
+        libraries = {line for path in [*(p for p, _ in programs), *extensions] for line in _libraries(path)}
+        for source, target in [*programs, *((Path(name), name.lstrip("/")) for name in sorted(libraries))]:
+            entry = archive.gettarinfo(source.resolve(), target)
+            entry.uid = entry.gid = 0
+            with source.open("rb") as file:
+                archive.addfile(entry, file)
+    return buffer.getvalue()
+
+
+def _slim(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    name = Path(entry.name).name
+    if name in _NOT_NEEDED or name.startswith("config-") or name.endswith((".opt-1.pyc", ".opt-2.pyc", ".a")):
+        return None
+    entry.uid = entry.gid = 0
+    return entry
+
+
+def _libraries(program: Path) -> list[str]:
+    listing = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+    return [word for line in listing.splitlines() for word in line.split() if word.startswith("/")]

@@ -1,0 +1,93 @@
+"""The engines' command lines, and what is fed to a container."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.executors import _containers
+
+DOCKER = {"program": "/bin/docker", "kind": "docker", "rootless": False, "image": "i:1", "mounts": ["/a"]}
+PODMAN = {**DOCKER, "program": "/bin/podman", "kind": "podman"}
+
+
+def command(container, **options):
+    values = {
+        "name": "n",
+        "labels": {"home": "/h"},
+        "cwd": "/a/code",
+        "gpu_ids": (),
+        "user": (1000, 100),
+        "groups": [100, 27],
+    }
+    return _containers.run_command(container, **{**values, **options})
+
+
+def test_as_the_caller_in_the_same_places():
+    found = command(DOCKER)
+    assert found[:2] == ["/bin/docker", "run"]
+    assert {"--rm", "--interactive", "--user=1000:100", "--group-add=27", "--workdir=/a/code"} <= set(found)
+    assert {"--network=host", "--ipc=host", "--pull=never", "--log-driver=none"} <= set(found)
+    assert "--group-add=100" not in found
+    assert found[found.index("--mount") + 1] == "type=bind,source=/a,target=/a"
+    assert found[found.index("--label") + 1] == "trainmaster.home=/h"
+    assert found[-5:] == ["--entrypoint=bash", "i:1", "-c", _containers.PROCESS_1, "trainmaster"]
+
+
+@pytest.mark.parametrize(
+    ("container", "user", "options"),
+    [
+        ({**DOCKER, "rootless": True}, (1000, 100), {"--user=0:0"}),
+        ({**PODMAN, "rootless": True}, (1000, 100), {"--user=1000:100", "--userns=keep-id"}),
+        (PODMAN, (0, 0), {"--user=0:0"}),
+        (DOCKER, (0, 0), {"--user=0:0"}),
+    ],
+)
+def test_files_belong_to_the_caller(container, user, options):
+    found = command(container, user=user, groups=[user[1]])
+    assert {each for each in found if each.startswith(("--user", "--group-add"))} == options
+
+
+def test_gpus():
+    """Docker's value is a line of comma-separated values, so several ids need quotes of their own."""
+    found = command(DOCKER, gpu_ids=("1", "3"))
+    assert found[found.index("--gpus") + 1] == '"device=1,3"'
+    found = command(PODMAN, gpu_ids=("1", "GPU-8f"))
+    assert {"--device=nvidia.com/gpu=1", "--device=nvidia.com/gpu=GPU-8f"} <= set(found)
+    assert "--gpus" not in found
+    for container in (DOCKER, PODMAN):
+        assert not [each for each in command(container) if "gpu" in each]
+
+
+def test_any_path_can_be_mounted():
+    found = command({**DOCKER, "mounts": ['/a,b "c":d']})
+    assert found[found.index("--mount") + 1] == 'type=bind,"source=/a,b ""c"":d","target=/a,b ""c"":d"'
+
+
+def test_values_are_in_no_command_line():
+    data = _containers.records(["-c", "--", "echo", "main"], {"TOKEN": "a\nb=c \udcff", "EMPTY": ""})
+    assert data == b"-c\0--\0echo\0main\0\0TOKEN=a\nb=c \xff\0EMPTY=\0"
+
+
+def test_names_differ_where_letters_do_not():
+    names = {
+        _containers.container_name(home, attempt, member)
+        for home in ("/h", "/i")
+        for attempt in ("r/a b/0/1", "r/a-b/0/1", f"r/{'x' * 300}/0/1")
+        for member in ("worker-0", "worker-1")
+    }
+    assert len(names) == 12
+    for name in names:
+        assert len(name) < 128
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_.")
+
+
+def test_removing_does_not_wait():
+    assert _containers.remove_command(DOCKER, ["n", "m"]) == [
+        "/bin/docker",
+        "rm",
+        "--force",
+        "--volumes",
+        "n",
+        "m",
+    ]
+    assert "--time=0" in _containers.remove_command(PODMAN, ["n"])

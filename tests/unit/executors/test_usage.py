@@ -1,0 +1,95 @@
+"""What an attempt has used, from the lines that its node wrote."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainmaster.executors import Usage, read_usage, total_usage
+
+
+def line(member, seconds, cpu_seconds, rss_bytes=100, sent=None, received=None, **more):
+    return json.dumps({
+        "time": 1000 + seconds, "member": member, "seconds": seconds, "cpu_seconds": cpu_seconds,
+        "rss_bytes": rss_bytes, "peak_rss_bytes": rss_bytes, "processes": 1,
+        "bytes_sent": sent, "bytes_received": received, **more,
+    })  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path):
+    lines = [
+        line("ps-0", 1, 0.5, 100, 0, 0),
+        line("worker-0", 1, 1.0, 500, 0, 0),
+        line("ps-0", 2, 1.5, 300, 4000, 1000),
+        line("worker-0", 2, 3.0, 700, 1000, 4000),
+        line("ps-0", 4, 3.5, 300, 12000, 3000),
+        line("worker-0", 4, 7.0, 700, 3000, 12000),
+    ]
+    (tmp_path / "samples.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_each_member_over_its_life(directory):
+    assert read_usage(directory) == {
+        "ps-0": Usage(4, 3.5, 3.5 / 4, 300, 12000, 3000),
+        "worker-0": Usage(4, 7.0, 7.0 / 4, 700, 3000, 12000),
+    }
+
+
+def test_without_the_time_that_does_not_count(directory):
+    found = read_usage(directory, since_s=2.5)["ps-0"]
+    assert found == Usage(2, 2.0, 1.0, 300, 8000, 2000)
+    assert read_usage(directory, since_s=1, until_s=2)["worker-0"] == Usage(1, 2.0, 2.0, 700, 1000, 4000)
+    assert read_usage(directory, since_s=100)["ps-0"].seconds == 0, "nothing was seen then"
+    assert read_usage(directory, until_s=0.5) == {}
+
+
+def test_all_members_together(directory):
+    total = total_usage(read_usage(directory).values())
+    assert total == Usage(4, 10.5, 10.5 / 4, 1000, 15000, 15000)
+    assert total.as_json() == {
+        "seconds": 4, "cpu_seconds": 10.5, "cpu_share": 2.625, "peak_rss_bytes": 1000,
+        "bytes_sent": 15000, "bytes_received": 15000,
+    }  # fmt: skip
+    assert total_usage([]) is None
+
+
+def test_bytes_and_gpus_may_be_unknown(tmp_path):
+    (tmp_path / "samples.jsonl").write_text(line("worker-0", 2, 1.0))
+    found = read_usage(tmp_path)["worker-0"]
+    assert (found.bytes_sent, found.gpu_utilisation, found.gpu_memory_bytes) == (None, None, None)
+    assert "bytes_sent" not in found.as_json()
+    assert total_usage([found, Usage(1, 1, 1, 1, 7, 7)]).bytes_sent == 7
+
+
+def test_gpus(tmp_path):
+    lines = [
+        line("worker-0", seconds, seconds, gpu_utilisation=share, gpu_memory_bytes=memory)
+        for seconds, share, memory in ((1, 0.0, None), (2, 0.9, 500), (3, 0.7, 400))
+    ]
+    (tmp_path / "samples.jsonl").write_text("\n".join([*lines, line("worker-0", 3.5, 3.5)]))
+    found = read_usage(tmp_path)["worker-0"]
+    assert (round(found.gpu_utilisation, 3), found.gpu_memory_bytes) == (0.533, 500)
+    assert round(read_usage(tmp_path, since_s=1)["worker-0"].gpu_utilisation, 3) == 0.8
+
+
+def test_lines_that_are_torn_or_strange(directory):
+    path = directory / "samples.jsonl"
+    whole = read_usage(directory)
+    path.write_text(
+        '{"time":1,"mem\n[]\n"x"\n{"member":"old"}\n' + path.read_text() + '{"time": 5, "member": "ps'
+    )
+    assert read_usage(directory) == whole
+
+
+def test_no_samples(tmp_path):
+    assert read_usage(tmp_path) == {}
+
+
+def test_the_end_of_a_long_file_is_enough(tmp_path):
+    lines = [line("worker-0", second, second / 2, second % 7, second * 10, 0) for second in range(1, 20_001)]
+    (tmp_path / "samples.jsonl").write_text("\n".join(lines))
+    found = read_usage(tmp_path, whole=False)["worker-0"]
+    assert (found.seconds, found.cpu_seconds, found.bytes_sent) == (20_000, 10_000, 200_000)
