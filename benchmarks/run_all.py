@@ -11,10 +11,13 @@ SCRIPTS = (
     "command_line",
     "one_task",
     "many_tasks",
+    "sweep_tasks",
     "postgres",
     "ddp_rate",
     "tf_rate",
     "search",
+    "quote_speed",
+    "quotes_kept",
     "simulation",
 )
 

@@ -235,8 +235,10 @@ class Trainmaster:
         assert result.out.count("\n") == 1, result.out
         found = result.json
         optional = {"message"}
+        if "quote" in found:
+            assert {"kind", "time_s", "cost_usd", "measurements", "kept"} == found["quote"].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
-        assert keys <= found.keys() <= keys | optional, found
+        assert keys <= found.keys() <= keys | optional | {"quote"}, found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0
         assert (found["state"] == "DONE") == (found["reason"] is not None), found
@@ -244,7 +246,7 @@ class Trainmaster:
             assert (
                 {"state", "reason", "tasks"}
                 <= experiment.keys()
-                <= {"state", "reason", "tasks", "best"} | optional
+                <= {"state", "reason", "tasks", "best", "usage"} | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks

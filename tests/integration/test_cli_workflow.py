@@ -152,10 +152,7 @@ def test_wishes_are_only_noted(tm):
 
 
 def test_parts_that_come_later_are_named(tm):
-    batch = {"batch": {"global": 32}, "epochs": 1, "examples": 100}
     cases = {
-        "container": {"container": "python:3.12"},
-        "workers": {"distributed": {"strategy": "allreduce", "workers": "auto"}, **batch},
         "data.x": {"data": {"x": {"volume": "cifar10"}}},
         "data.y": {"data": {"y": {"url": "https://example.org/x"}}},
     }

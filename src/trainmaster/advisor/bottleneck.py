@@ -24,16 +24,17 @@ WORDS: Final[dict[str, str]] = {
 }
 
 
-def name_bottlenecks(theta: Floats, shapes: Shapes) -> tuple[str, ...]:
+def name_bottlenecks(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
     """Name for each shape the part whose absence would save most time.
 
     Args:
         theta: (P,) log parameters.
         shapes: of length m.
+        slowness: as in ``step_time``.
     """
     vector = theta[None]
     parts = [part for part in WORDS if part != "server_nic"]
-    left = np.array([step_time(vector, shapes, free=part)[0] for part in parts])
+    left = np.array([step_time(vector, shapes, free=part, slowness=slowness)[0] for part in parts])
     worst = left.argmin(axis=0)
     has_server = shapes.kind > 0
     names = []

@@ -55,20 +55,21 @@ class _Parameters:
     shared: Floats
 
 
-def step_time(theta: Floats, shapes: Shapes, free: str = "") -> Floats:
+def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | float = 1.0) -> Floats:
     """Seconds per step (per global step for asynchronous parameter servers).
 
     Args:
         theta: (S, P) log parameters in the order of ``priors.NAMES``.
         shapes: of length m.
         free: one of ``PARTS``, to be taken as free of cost; empty for none.
+        slowness: broadcast to (S, m): compute time of these devices over that of the measured one.
 
     Returns:
         (S, m) seconds, positive.
     """
     natural = np.exp(theta)
     par = _Parameters(**{name: natural[:, INDEX[name], None] for name in NAMES})
-    compute = _compute(par, shapes, free)
+    compute = _compute(par, shapes, free) * slowness
     out = np.empty(compute.shape)
     for rows, formula in (
         (shapes.kind == 0, _allreduce),
@@ -79,6 +80,14 @@ def step_time(theta: Floats, shapes: Shapes, free: str = "") -> Floats:
         if rows.any():
             out[:, rows] = formula(par, shapes[rows], compute[:, rows], free)
     return out
+
+
+def own_time(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> Floats:
+    """(S, m) seconds that a worker needs for itself: no step is shorter (of one worker, if asynchronous)."""
+    natural = np.exp(theta)
+    par = _Parameters(**{name: natural[:, INDEX[name], None] for name in NAMES})
+    own: Floats = _compute(par, shapes, "") * slowness
+    return own / np.where(shapes.kind == 2, shapes.workers, 1.0)
 
 
 def _compute(par: _Parameters, x: Shapes, free: str) -> Floats:

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from trainmaster.advisor.experience import Experience
 from trainmaster.advisor.shapes import Columns, Context, Floats
 
 
@@ -116,6 +117,14 @@ class Prior:
         root = np.diag(spread)
         root[:, INDEX["compute"]] += follows * spread[INDEX["compute"]]
         return cls(mean, root)
+
+    def learnt(self, experience: Experience | None) -> Prior:
+        """The prior after what other jobs have shown; how long this one computes is its own business."""
+        if experience is None:
+            return self
+        shift, width = experience.shift.copy(), experience.width.copy()
+        shift[INDEX["compute"]], width[INDEX["compute"]] = 0.0, 1.0
+        return Prior(self.mean + self.root @ shift, self.root * width)
 
 
 def achieved_bytes_per_second(nic_mbps: float) -> float:

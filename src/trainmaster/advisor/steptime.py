@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trainmaster.advisor import discrepancy, posterior
 from trainmaster.advisor.bottleneck import name_bottlenecks
 from trainmaster.advisor.discrepancy import Near, Scales
+from trainmaster.advisor.experience import Experience
 from trainmaster.advisor.fit import Optimum, Problem, correlated, robust
 from trainmaster.advisor.physics import step_time
 from trainmaster.advisor.priors import NAMES, Prior
@@ -76,29 +77,36 @@ class StepTimeModel:
     _seed: int
 
     @classmethod
-    def fit(cls, profile: Profile | Sequence[Point], seed: int = 0) -> StepTimeModel:
+    def fit(
+        cls, profile: Profile | Sequence[Point], seed: int = 0, experience: Experience | None = None
+    ) -> StepTimeModel:
         """Fit to the measured points of one job.
 
         Args:
             profile: at least one point, each with ``step_time_s``.
             seed: of the posterior's draws.
+            experience: what other jobs have shown of the same machines.
 
         Raises:
             ValueError: there are no points, or one has no time.
         """
         points = tuple(profile if isinstance(profile, Profile) else Profile(profile))
         times = np.array([point.step_time_s for point in points], dtype=float)
-        return cls.fit_columns(Columns.of(points), times, seed)
+        return cls.fit_columns(Columns.of(points), times, seed, experience)
 
     @classmethod
-    def fit_columns(cls, columns: Columns, times: Floats, seed: int = 0) -> StepTimeModel:
+    def fit_columns(
+        cls, columns: Columns, times: Floats, seed: int = 0, experience: Experience | None = None
+    ) -> StepTimeModel:
         """Fit to measured shapes and their (n,) step times in seconds; to a random 400 if there are more."""
         context = Context.of(columns)
         shapes = Shapes.of(columns, context)
         if len(times) > _MOST:
             some = np.sort(np.random.default_rng(2).choice(len(times), _MOST, replace=False))
-            return cls.fit_columns(columns[some], times[some], seed)._with_all(columns, np.log(times))
-        problem = Problem(Prior.of(columns, context, times), shapes, np.log(times))
+            few = cls.fit_columns(columns[some], times[some], seed, experience)
+            return few._with_all(columns, np.log(times))
+        prior = Prior.of(columns, context, times).learnt(experience)
+        problem = Problem(prior, shapes, np.log(times))
         rng = np.random.default_rng(1)
         starts = rng.normal(0, 0.8, (6 if len(times) <= 40 else 3, len(NAMES)))
         starts[0] = 0
@@ -137,7 +145,7 @@ class StepTimeModel:
     def _with_all(self, columns: Columns, log_times: Floats) -> StepTimeModel:
         """The same model, with residuals of all measured points and not only of those it was fitted to."""
         shapes = Shapes.of(columns, self.context)
-        residual = log_times - np.log(step_time(self._theta()[None], shapes))[0]
+        residual = log_times - np.log(step_time(self.theta[None], shapes))[0]
         far = _unexplained(residual)
         return replace(self, unexplained=far, residual=residual, _log_times=log_times, _measured=shapes)
 
@@ -153,11 +161,16 @@ class StepTimeModel:
         return posterior.draw(self._problem, self._optimum, self._covariance, self._seed)
 
     @cached_property
+    def coordinates(self) -> tuple[Floats, Floats]:
+        """(P,) mean and (P,) spread of the posterior where the prior is a standard normal."""
+        prior = self._problem.prior
+        z = np.linalg.solve(prior.root, (self.draws - prior.mean).T)
+        return z.mean(1), z.std(1)
+
+    @cached_property
     def parameters(self) -> dict[str, float]:
         """The most probable value of every parameter, in the unit of its prior."""
-        prior = self._problem.prior
-        theta = prior.mean + prior.root @ self._optimum.z
-        return dict(zip(NAMES, np.exp(theta).tolist(), strict=True))
+        return dict(zip(NAMES, np.exp(self.theta).tolist(), strict=True))
 
     def predict(self, shapes: Sequence[Point]) -> Prediction:
         """Step times with 90 % intervals and bottlenecks."""
@@ -175,7 +188,7 @@ class StepTimeModel:
             quantiles[1, rows] = typical
             quantiles[2, rows] = np.maximum(high, high + surprise + spread)
         low, typical, high = np.exp(quantiles)
-        return Prediction(typical, low, high, name_bottlenecks(self._theta(), shapes))
+        return Prediction(typical, low, high, name_bottlenecks(self.theta, shapes))
 
     def _surprise(self, shapes: Shapes) -> tuple[Floats, Floats]:
         """Where most measured points near by are unexplained: their residual and its spread, (m,) each.
@@ -198,12 +211,19 @@ class StepTimeModel:
 
     def samples(self, shapes: Shapes) -> Floats:
         """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
-        draws = self.draws
+        drawn: Floats = np.log(step_time(self.draws, shapes)) + self.deviations(shapes)
+        return drawn
+
+    def deviations(self, shapes: Shapes) -> Floats:
+        """(S, m) what to add to the log of the physics' seconds: discrepancy and noise, drawn.
+
+        They depend on how many workers there are and where, not on how fast their devices or networks are.
+        """
         near = Near.of(self._coordinates, discrepancy.coordinates(shapes)).covariance(self.scales.amplitude)
         gain = np.linalg.solve(self._covariance, near)
         total = self.scales.amplitude**2 + discrepancy.SMOOTH**2
         left = np.maximum(total - (near * gain).sum(0), 0.0)
-        mean = np.log(step_time(draws, shapes)) + self._residuals @ gain
+        mean = self._residuals @ gain
         scale, noise = self._hyper_draws
         model, repeat = self._errors
         spread = np.sqrt(scale[:, None] ** 2 * left + shapes.guess**2)
@@ -238,7 +258,13 @@ class StepTimeModel:
         heavy = normal / np.sqrt(rng.permutation(_chi_square_4(even)) / 4)
         return rng.permutation(normal), rng.permutation(heavy)
 
-    def _theta(self) -> Floats:
+    def bottlenecks(self, shapes: Shapes, slowness: Floats | float = 1.0) -> tuple[str, ...]:
+        """What limits each of m shapes, in words."""
+        return name_bottlenecks(self.theta, shapes, slowness)
+
+    @cached_property
+    def theta(self) -> Floats:
+        """(P,) the most probable log parameters."""
         prior = self._problem.prior
         theta: Floats = prior.mean + prior.root @ self._optimum.z
         return theta

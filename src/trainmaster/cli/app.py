@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli import cancel, check, doctor, drive, logs, models, predict, resume, run, status
+from trainmaster.cli import (
+    cancel,
+    check,
+    doctor,
+    drive,
+    logs,
+    models,
+    offers,
+    predict,
+    quote,
+    resume,
+    run,
+    status,
+)
 
 app = typer.Typer(
     name="trainmaster",
@@ -36,11 +49,13 @@ def _options(
 
 app.command(no_args_is_help=True)(run.run)
 app.command(no_args_is_help=True)(check.check)
+app.command(no_args_is_help=True)(quote.quote)
 app.command()(status.status)
 app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
 app.add_typer(models.app, name="models")
+app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
 app.command()(doctor.doctor)
 app.command("_drive", hidden=True)(drive.drive)

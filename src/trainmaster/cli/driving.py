@@ -10,7 +10,16 @@ import sys
 import time
 from types import FrameType
 
-from trainmaster.cli.output import SHOWN_MODELS, best_text, duration, model_text, print_json, say, say_error
+from trainmaster.cli.output import (
+    SHOWN_MODELS,
+    best_text,
+    duration,
+    model_text,
+    print_json,
+    quote_text,
+    say,
+    say_error,
+)
 from trainmaster.control.controller import Controller
 from trainmaster.server import Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
@@ -103,6 +112,8 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost ${summary['cost_usd']:.2f}")
+    if "quote" in summary:
+        say(quote_text(summary["quote"]))
     if summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):
         say(f"`trainmaster logs {run}` shows what the tasks wrote, `trainmaster resume {run}` tries again")
     if as_json:

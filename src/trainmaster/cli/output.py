@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.units import format_duration
+
+duration = format_duration
 
 #: Models named one by one; `trainmaster models RUN` lists the others.
 SHOWN_MODELS = 5
@@ -47,20 +50,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def duration(seconds: float) -> str:
-    """A time span for people.
-
-    >>> duration(3.14), duration(75), duration(7300)
-    ('3.1 s', '1m15s', '2h01m')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest:02d}s"
-    return f"{minutes // 60}h{minutes % 60:02d}m"
-
-
 def number(value: object) -> str:
     """A metric for people."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -70,6 +59,22 @@ def best_text(experiment: str, best: dict[str, Any], metric: str = "") -> str:
     """The best task of a search on one line."""
     values = " ".join(f"{name}={number(value)}" for name, value in best["parameters"].items())
     return f"best {experiment}/{best['task']}  {metric or 'value'}={number(best['value'])}  {values}"
+
+
+def quote_text(quote: dict[str, Any]) -> str:
+    """What was quoted for a run, and whether it was kept.
+
+    >>> interval = {"p5": 50, "p50": 60, "p95": 75}
+    >>> free = dict.fromkeys(interval, 0)
+    >>> quote_text({"kind": "binding", "time_s": interval, "cost_usd": free, "kept": True})
+    'quote: 1m00s (50.0 s to 1m15s), $0: kept'
+    """
+    time_s, cost = quote["time_s"], quote["cost_usd"]
+    span = f"{duration(time_s['p50'])} ({duration(time_s['p5'])} to {duration(time_s['p95'])})"
+    dollars = f"${cost['p50']:.2f} (${cost['p5']:.2f} to ${cost['p95']:.2f})" if cost["p95"] else "$0"
+    word = "quote" if quote["kind"] == "binding" else quote["kind"]
+    end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
+    return f"{word}: {span}, {dollars}{end}"
 
 
 def model_text(model: dict[str, Any]) -> str:
@@ -82,3 +87,37 @@ def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:
     """Metrics on one line, ``step`` first."""
     ordered = sorted(metrics.items(), key=lambda item: item[0] != "step")
     return " ".join(f"{key}={number(value)}" for key, value in ordered[:limit])
+
+
+def usage_text(usage: dict[str, Any]) -> str:
+    """What the tasks of an experiment have used, on one line; rates are means of a task.
+
+    >>> usage_text({"tasks": 1, "seconds": 10, "cpu_share": 1.94, "peak_rss_bytes": 3e9, "bytes_sent": 3.4e8})
+    '1.9 cores, 3.0 GB, 34 MB/s out'
+    """
+    parts = [f"{usage['cpu_share']:.1f} cores", size(usage["peak_rss_bytes"])]
+    for key, word in (("bytes_sent", "out"), ("bytes_received", "in")):
+        rate = usage.get(key, 0) / usage["seconds"]
+        if rate >= 1000:  # a few bytes are only somebody who says that he is there
+            parts.append(f"{size(rate)}/s {word}")
+    if "gpu_utilisation" in usage:
+        parts.append(f"{usage['gpu_utilisation']:.1f} GPUs")
+    if "gpu_memory_bytes" in usage:
+        parts.append(f"{size(usage['gpu_memory_bytes'])} on GPUs")
+    if usage["tasks"] > 1:
+        parts.append(f"mean of {usage['tasks']} tasks")
+    return ", ".join(parts)
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(0), size(34_500_000), size(1_200_000_000)
+    ('0 B', '34 MB', '1.2 GB')
+    """
+    units = ["TB", "GB", "MB", "kB", "B"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop()
+    unit = units[-1]
+    return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"

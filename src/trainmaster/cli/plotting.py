@@ -1,4 +1,4 @@
-"""``status --plot``: a picture of each search."""
+"""``status --plot``: a picture of each search, or of what the tasks of a run without one reported."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.server.curves import ExperimentCurves
 from trainmaster.server.search_results import SearchResults
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _BEST, _OTHER, _PRUNED = "#c8442b", "#3b6ea5", "#b8b8b8"
 _FORMATS = (".svg", ".png", ".pdf")
@@ -18,23 +20,23 @@ _FORMATS = (".svg", ".png", ".pdf")
 _MAX_TICKS = 12
 
 
-def draw_searches(run: str, searches: list[SearchResults], file: Path) -> None:
-    """Draw the searches of a run, a row each: curves, parallel coordinates, importance of the parameters.
+def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCurves], file: Path) -> None:
+    """Draw the searches of a run, or the curves of its tasks if it has no search.
 
     Args:
         run: its id, for the title.
         searches: see `Service.search_results`.
+        curves: see `run_curves`; not looked at if there are searches.
         file: its suffix tells the format.
 
     Raises:
         MissingPartError: matplotlib is not installed.
         UsageError: there is nothing to draw, or the file cannot be written.
     """
-    if file.suffix.lower() not in _FORMATS:
-        raise UsageError(f"--plot {file}: unknown kind of picture", f"Write one of {', '.join(_FORMATS)}.")
-    if not searches:
+    if not searches and not curves:
         raise UsageError(
-            f"--plot: no experiment of {run} has a `search`", "A search names the metric to draw."
+            f"--plot: nothing to draw: {run} has no `search`, and none of its tasks has reported a metric",
+            "Call `trainmaster.report(step=..., loss=...)`, or give the recipe `metrics: {pattern: ...}`.",
         )
     try:
         from matplotlib.figure import Figure
@@ -43,15 +45,36 @@ def draw_searches(run: str, searches: list[SearchResults], file: Path) -> None:
             f"--plot needs matplotlib, which cannot be imported: {error}",
             "pip install 'trainmaster[plot]'",
         ) from error
-    figure = Figure(figsize=(15, 4.6 * len(searches)), layout="constrained")
+    figure = Figure(layout="constrained")
+    if searches:
+        _draw_searches(searches, figure)
+    else:
+        from trainmaster.cli.curve_plot import draw_curves
+
+        draw_curves(curves, figure)
     figure.suptitle(run)
-    rows = figure.subfigures(len(searches), 1, squeeze=False)
-    for search, row in zip(searches, rows[:, 0], strict=True):
-        _draw(search, row)
     try:
         figure.savefig(file)
     except OSError as error:
         raise UsageError(f"--plot {file}: {error.strerror or error}", "Choose another file.") from None
+
+
+def check_format(file: Path) -> None:
+    """Refuse a file whose suffix names no kind of picture.
+
+    Raises:
+        UsageError: naming those that there are.
+    """
+    if file.suffix.lower() not in _FORMATS:
+        raise UsageError(f"--plot {file}: unknown kind of picture", f"Write one of {', '.join(_FORMATS)}.")
+
+
+def _draw_searches(searches: list[SearchResults], figure: Figure) -> None:
+    """A row each: curves, parallel coordinates, importance of the parameters."""
+    figure.set_size_inches(15, 4.6 * len(searches))
+    rows = figure.subfigures(len(searches), 1, squeeze=False)
+    for search, row in zip(searches, rows[:, 0], strict=True):
+        _draw(search, row)
 
 
 def _draw(search: SearchResults, figure: Any) -> None:  # noqa: ANN401 - a SubFigure

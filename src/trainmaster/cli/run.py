@@ -43,6 +43,10 @@ def run(
     service = Service(Home.from_environment())
     if not detach:
         service.warm_up()
+    if any(e.distributed and e.distributed.is_flexible for e in found.experiments.values()):
+        from trainmaster.cli.measuring import settle_workers
+
+        found = settle_workers(service, found, recipe)
     session = service.start(found, recipe, os.environ)
     for note in session.notes:
         say(f"note: {note}")

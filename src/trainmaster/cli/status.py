@@ -15,7 +15,7 @@ def status(
     run: Annotated[Optional[str], typer.Argument(help="Id of a run, its beginning, or `latest`.")] = None,  # noqa: UP045
     plot: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation
-        typer.Option(help="Draw the searches of a run: curves, parameters, importance (.svg, .png, .pdf)."),
+        typer.Option(help="Draw a run's searches, or its tasks' metrics (.svg, .png, .pdf)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
@@ -37,13 +37,17 @@ def status(
 
 def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - imported late, for speed
     from trainmaster.cli.output import say
-    from trainmaster.cli.plotting import draw_searches
+    from trainmaster.cli.plotting import check_format, draw_run
+    from trainmaster.server.curves import run_curves
     from trainmaster.spec.errors import UsageError
 
     if run is None:
         raise UsageError("--plot needs a run", "Write `trainmaster status RUN --plot FILE`.")
+    check_format(file)
     found = service.resolve(run)
-    draw_searches(found, service.search_results(found), file)
+    searches = service.search_results(found)
+    curves = [] if searches else run_curves(service.store, service.home, found)
+    draw_run(found, searches, curves, file)
     say(f"drawn: {file}")
 
 
@@ -71,13 +75,25 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
 
 
 def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed
-    from trainmaster.cli.output import SHOWN_MODELS, best_text, duration, metrics_text, model_text, say, table
+    from trainmaster.cli.output import (
+        SHOWN_MODELS,
+        best_text,
+        duration,
+        metrics_text,
+        model_text,
+        quote_text,
+        say,
+        table,
+        usage_text,
+    )
     from trainmaster.store import queries
 
     run = summary["run"]
     driven = service.is_driven(run)
     gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
     say(f"{run}: {_state(summary)}{gone}, {duration(summary['seconds'])}, ${summary['cost_usd']:.2f}")
+    if "quote" in summary:
+        say(f"  {quote_text(summary['quote'])}")
     rows = []
     for name, experiment in summary["experiments"].items():
         counters = ", ".join(
@@ -88,6 +104,9 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
             say(f"  {best_text(name, experiment['best'])}")
+    for name, experiment in summary["experiments"].items():
+        if experiment.get("usage"):
+            say(f"  {name} used: {usage_text(experiment['usage'])}")
     for row in queries.tasks(service.store, run, state="RUNNING", limit=10):
         import json
 

@@ -139,7 +139,9 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
             why = f": {change.message}" if change.message else ""
             yield f"{change.experiment}: {change.reason}{shown}{why}"
     elif isinstance(change, Note):
-        yield f"{change.experiment}/{change.task}: {change.message}"
+        yield (
+            change.message if change.task is None else f"{change.experiment}/{change.task}: {change.message}"
+        )
     elif isinstance(change, TaskChange):
         where = f"{change.experiment}/{change.task}"
         if change.closes is not None:
@@ -161,7 +163,8 @@ def told_events(service: Service, run: str, seen: int) -> tuple[int, list[str]]:
         if event["kind"] == "experiment":
             lines.append(f"{event['experiment']}: {event['reason'] or event['after']}{why}")
         elif event["kind"] == "note":
-            lines.append(f"{event['experiment']}/{event['task']}: {event['message']}")
+            about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
+            lines.append(about + event["message"])
         elif event["kind"] == "task" and event["reason"] not in (None, "SUCCEEDED", "PRUNED"):
             where = f"{event['experiment']}/{event['task']}"
             lines.append(f"{where}: attempt {event['attempt']} {event['reason']}{why}")

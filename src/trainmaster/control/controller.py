@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Task
+from trainmaster.control.budget import Meter
 from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.tick import Turn, tick
@@ -21,7 +22,8 @@ from trainmaster.store import Lease, Note, Progress
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.control.seams import Background, Bench, Records
+    from trainmaster.control.recording import Recorder
+    from trainmaster.control.seams import Background, Bench, Forecaster, Records
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
@@ -30,6 +32,7 @@ JOB_POLL_S = 0.01
 RENEW_S = 5.0
 PROGRESS_S = 0.5
 STORE_PROGRESS_S = 2.0
+FORECAST_LOOK_S = 1.0
 
 
 class Watcher(Protocol):
@@ -53,6 +56,9 @@ class Controller:
         executor: opened for this run.
         policies: per experiment.
         watcher: shows what happens.
+        meter: what it costs, and may cost.
+        forecaster: compares it with its quote.
+        recorder: keeps what the attempts show of their speed.
         clock: gives Unix seconds.
     """
 
@@ -66,6 +72,9 @@ class Controller:
         executor: Executor,
         policies: Mapping[str, Policy],
         watcher: Watcher | None = None,
+        meter: Meter | None = None,
+        forecaster: Forecaster | None = None,
+        recorder: Recorder | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.board = board
@@ -77,6 +86,9 @@ class Controller:
         self._executor = executor
         self._policies = policies
         self._watcher = watcher
+        self._meter = meter
+        self._forecaster = forecaster
+        self._recorder = recorder
         self._clock = clock
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
@@ -88,6 +100,7 @@ class Controller:
         self._wanted: EndReason | None = None
         self._renewed_at = self._clock()
         self._read_at = self._stored_at = self._asked_at = 0.0
+        self._forecast_at = self._renewed_at
 
     @property
     def is_idle(self) -> bool:
@@ -110,10 +123,12 @@ class Controller:
         self._adopt()
         while True:
             now = self._clock()
+            self._watch_budget(now)
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._checkpoint_notes()
+            turn.changes += self._forecasts(now)
             if turn.changes:
                 self._store.commit(self._lease, turn.changes, now)
                 self._renewed_at = now
@@ -125,6 +140,8 @@ class Controller:
             if self.board.state is State.DONE:
                 break
             self._observe(0.0 if turn.changes else self._patience_s())
+        if self._recorder is not None:
+            self._recorder.flush(self._clock())
         if self.interrupts:
             raise InterruptedByUser(
                 f"{self.board.run} was interrupted", f"`trainmaster resume {self.board.run}` goes on with it."
@@ -194,6 +211,8 @@ class Controller:
                 progress = self._workshop.follow(task, self._progress.get(task.key))
                 progress.update(now)
                 running[task.key] = progress
+                if self._recorder is not None:
+                    self._recorder.look(task, progress, self._gangs.get(self._id(task)), now)
         self._progress = running
         for experiment in self.board.experiments.values():
             if experiment.state is State.RUNNING and experiment.results is not None:
@@ -217,6 +236,18 @@ class Controller:
                 changes.append(change)
         return changes
 
+    def _watch_budget(self, now: float) -> None:
+        """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
+        if self._meter is not None and self._wanted is None and self._meter.must_end(now):
+            self._store.want_stop(self.board.run, EndReason.BUDGET)
+            self._wanted = EndReason.BUDGET
+
+    def _forecasts(self, now: float) -> list[Note]:
+        if self._forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:
+            return []
+        self._forecast_at = now
+        return [Note(text) for text in self._forecaster.look(self.board, self._progress, now)]
+
     def _checkpoint_notes(self) -> list[Note]:
         """Checkpoints that could not be published: the task goes on, but the user must know."""
         notes = []
@@ -238,6 +269,8 @@ class Controller:
         if effect.kind is EffectKind.FORGET:
             self._workshop.clean_up(effect)
             gang = self._gangs.get(attempt)
+            if self._recorder is not None:
+                self._recorder.ended(effect, gang, self._clock())
             if gang is None or gang.phase is not Phase.EXITED:
                 # Given up without having seen its end: the node must not bring it back to life.
                 self._executor.stop(attempt, 0.0)

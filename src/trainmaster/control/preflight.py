@@ -107,7 +107,7 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
         yield from _missing_in_search(experiment, f"{where}.search")
     if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):
         workers = experiment.distributed.workers
-        yield f"{where}.distributed.workers: {workers}: this version makes no quotes (the part `advisor`)"
+        yield f"{where}.distributed.workers: {workers}: no quote has chosen a number; `trainmaster run` does"
     try:
         get_launcher(experiment.launcher)
     except TrainmasterError as error:

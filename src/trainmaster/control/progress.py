@@ -6,14 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainmaster.advisor.step_trace import StepTrace
 from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import AttemptPlace
+from trainmaster.control.measuring import trace_of
 from trainmaster.control.saving import metrics_pattern
 from trainmaster.executors.logs import read_log
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, StepRate, json_safe
 from trainmaster.spec import Experiment
 from trainmaster.sweeps.curve import Curve
+
+#: A controller looks that often.
+LOOK_S = 0.5
 
 
 @dataclass(slots=True)
@@ -27,6 +32,7 @@ class TaskProgress:
         changed: there is something new since this was last set to False.
         metric: of the search, if it has a pruner.
         curve: that metric by step, over all attempts.
+        trace: of its steps, if they are to be measured.
     """
 
     directory: Path
@@ -40,14 +46,18 @@ class TaskProgress:
     changed: bool = False
     metric: str | None = None
     curve: Curve = field(default_factory=Curve)
+    trace: StepTrace | None = None
 
     @classmethod
-    def of(cls, context: TaskContext, curve: Curve | None = None) -> TaskProgress:
+    def of(
+        cls, context: TaskContext, curve: Curve | None = None, resolution_s: float = LOOK_S
+    ) -> TaskProgress:
         """Start to follow an attempt.
 
         Args:
             context: the attempt.
             curve: of the attempts before, to be continued; None if nobody needs a curve.
+            resolution_s: how often `update` will be called.
         """
         search = context.experiment.search
         first = context.members[0]
@@ -59,6 +69,7 @@ class TaskProgress:
             scanner=LogMetrics(metrics_pattern(context)),
             metric=search.metric if search is not None and curve is not None else None,
             curve=Curve() if curve is None else curve,
+            trace=trace_of(context.experiment, resolution_s),
         )
 
     @property
@@ -83,6 +94,8 @@ class TaskProgress:
             self.changed = True
             if self.metric is not None:
                 self._draw(row, self.metric)
+            if self.trace is not None:
+                self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
         step, examples = self.metrics.get("step"), self.metrics.get("examples")
         if rows and isinstance(step, int | float):
             self.rate.observe(now, step, examples if isinstance(examples, int | float) else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from trainmaster.control.board import Experiment, Task
+from trainmaster.control.board import Board, Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus
@@ -25,6 +25,9 @@ class Records(Protocol):
     def stop_wanted(self, run: str) -> EndReason | None:
         """Why somebody wants the end of the run."""
 
+    def want_stop(self, run: str, reason: EndReason) -> None:
+        """Ask for the end of the run."""
+
 
 class Background(Protocol):
     """Jobs under way; see `trainmaster.control.jobs.Jobs`."""
@@ -41,6 +44,13 @@ class Background(Protocol):
 
     def drop(self, experiment: str, task: int, attempt: int) -> None:
         """Forget an attempt's jobs."""
+
+
+class Forecaster(Protocol):
+    """Who keeps an eye on the quote; see `trainmaster.server.keeping.QuoteKeeper`."""
+
+    def look(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> list[str]:
+        """What the user is to be told of time and cost, if anything; quick, and never raises."""
 
 
 class Bench(Protocol):

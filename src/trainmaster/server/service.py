@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller, Watcher
 from trainmaster.control.environment import base_environment, read_secrets
 from trainmaster.control.gangs import slots_of
@@ -20,8 +22,11 @@ from trainmaster.control.loading import load_board, load_policies
 from trainmaster.control.preflight import check_directories, check_machine, check_parts
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
+from trainmaster.server.history import History, histories, make_recorder
+from trainmaster.server.keeping import QuoteKeeper
+from trainmaster.server.promise import record_truth
 from trainmaster.server.search_results import SearchResults, search_results
-from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
+from trainmaster.server.summary import is_driven, resolve_run, run_seconds, run_summary, runs_summary
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
@@ -98,7 +103,7 @@ class Service:
         check_parts(recipe)
         check_directories(recipe)
         notes = check_machine(recipe, detect_capacity())
-        self._secrets(recipe, environ)
+        self.secrets_of(recipe, environ)
         return notes
 
     def start(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Session:
@@ -132,7 +137,7 @@ class Service:
             ),
             time.time(),
         )
-        return Session(run, lease, recipe, self._secrets(recipe, environ), notes)
+        return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
     def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that nobody drives; all that did not succeed waits again.
@@ -153,13 +158,13 @@ class Service:
         if lease is not None and row["state"] == State.STOPPING:
             # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
             self.store.want_stop(run, EndReason.CANCELLED)
-            self.drive(Session(run, lease, recipe, self._secrets(recipe, environ), []), environ)
+            self.drive(Session(run, lease, recipe, self.secrets_of(recipe, environ), []), environ)
             lease = self.store.acquire(run, time.time())
         if lease is None:
             return None
         self.store.requeue(lease, time.time())
         materialise(Path(row["code_path"]), home.code_directory(run))
-        return Session(run, lease, recipe, self._secrets(recipe, environ), notes)
+        return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
     def drive(
         self,
@@ -182,6 +187,8 @@ class Service:
         executor = self._executor_of(home)
         base = base_environment(environ)
         executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
+        policies = load_policies(recipe)
+        snapshot = Path(self.store.run_row(run)["code_path"])
         controller = Controller(
             store=self.store,
             lease=session.lease,
@@ -196,14 +203,18 @@ class Service:
                 slots=slots,
             ),
             executor=executor,
-            policies=load_policies(recipe),
+            policies=policies,
+            recorder=make_recorder(self.store, home, run, recipe, snapshot, machine, policies),
             watcher=watcher,
+            meter=Meter(cap_usd=_cap_usd(recipe)),  # this machine costs nothing
+            forecaster=self._keeper(run, recipe, snapshot, slots),
         )
         if on_start is not None:
             on_start(controller)
         self.store.patience.hurried = lambda: controller.interrupts > 1
         try:
             controller.run()
+            self._record_truth(run)
         finally:
             self.store.patience.hurried = None
             with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
@@ -239,7 +250,7 @@ class Service:
         if lease is None:
             return None
         recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
-        return Session(run, lease, recipe, self._secrets(recipe, environ))
+        return Session(run, lease, recipe, self.secrets_of(recipe, environ))
 
     def home_of(self, run: str) -> Home:
         """The home that a run's processes, working copy and logs are in; several may share a database.
@@ -284,7 +295,7 @@ class Service:
 
     def status(self, run: str) -> dict[str, Any]:
         """One run, as ``--json`` prints it."""
-        return run_summary(self.store, run)
+        return run_summary(self.store, run, self.home)
 
     def runs(self) -> dict[str, Any]:
         """All runs, newest first."""
@@ -334,16 +345,20 @@ class Service:
         row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
         return [(row["task"], row["uri"])]
 
-    # --- private ----------------------------------------------------------------------------
+    def measurements(self, recipe: Recipe) -> dict[str, History]:
+        """What was measured before of each experiment of a recipe, and of similar ones; newest first.
 
-    def _check_store(self) -> None:
-        """A model that nobody can keep is not worth training."""
-        try:
-            ObjectStore(self.home.store_url).check_writable()
-        except PublishError as error:
-            raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
+        Raises:
+            UsageError: its code cannot be read.
+        """
+        return histories(self.store, self.home, recipe)
 
-    def _secrets(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    def secrets_of(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Values of the experiments' secrets, from the caller's environment or the home's secret file.
+
+        Raises:
+            UsageError: one is nowhere.
+        """
         values: dict[str, dict[str, str]] = {}
         missing: list[str] = []
         for name, experiment in recipe.experiments.items():
@@ -355,3 +370,34 @@ class Service:
                 f"Export it, or add a line NAME=VALUE to {self.home.secrets_file} (chmod 600).",
             )
         return values
+
+    # --- private ----------------------------------------------------------------------------
+
+    def _check_store(self) -> None:
+        """A model that nobody can keep is not worth training."""
+        try:
+            ObjectStore(self.home.store_url).check_writable()
+        except PublishError as error:
+            raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
+
+    def _keeper(self, run: str, recipe: Recipe, snapshot: Path, slots: int) -> QuoteKeeper:
+        row = self.store.run_row(run)
+        return QuoteKeeper(
+            store=self.store,
+            recipe=recipe,
+            run=run,
+            histories=lambda: histories(self.store, self.home, recipe, snapshot),
+            elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
+            slots=slots,
+        )
+
+    def _record_truth(self, run: str) -> None:
+        row = self.store.run_row(run)
+        if row["state"] == State.DONE:
+            succeeded = row["reason"] == EndReason.SUCCEEDED
+            record_truth(self.store, run, succeeded, run_seconds(row), row["cost_usd"])
+
+
+def _cap_usd(recipe: Recipe) -> float:
+    total = recipe.budget.total_usd if recipe.budget else None
+    return math.inf if total is None else total

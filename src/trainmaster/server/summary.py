@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.board import RUNNING_STATES, tally
+from trainmaster.server.observed import run_usage
+from trainmaster.server.promise import quote_summary
 from trainmaster.server.search_results import best_task
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, is_alive, queries
 from trainmaster.store.leases import LEASE_S
 
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
 
 
-def run_summary(store: Store, run: str) -> dict[str, Any]:
-    """One run: state, counters, models.
+def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, Any]:
+    """One run: state, counters, models; with its ``home`` also what its tasks have used, as far as was seen.
 
     Raises:
         NotFoundError: there is no such run.
@@ -32,7 +38,11 @@ def run_summary(store: Store, run: str) -> dict[str, Any]:
     counts: dict[str, list[RowMapping]] = {}
     for found in store.tallies(run):
         counts.setdefault(found["experiment"], []).append(found)
-    for experiment in store.experiment_rows(run):
+    rows = store.experiment_rows(run)
+    if home is not None and row["home_id"]:
+        home = home.at(Path(row["home"]), row["home_id"])  # several may share a database
+    usage = {} if home is None else run_usage(store, home, run, rows)
+    for experiment in rows:
         shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
         if experiment["message"]:
             shown["message"] = experiment["message"]
@@ -40,6 +50,8 @@ def run_summary(store: Store, run: str) -> dict[str, Any]:
         search = searches.get(experiment["name"])
         if search is not None:
             shown["best"] = best_task(store, run, experiment["name"], search)
+        if experiment["name"] in usage:
+            shown["usage"] = usage[experiment["name"]]
         experiments[experiment["name"]] = shown
     models = [
         {
@@ -50,6 +62,7 @@ def run_summary(store: Store, run: str) -> dict[str, Any]:
         }
         for m in queries.models(store, run)[:MAX_SHOWN_MODELS]
     ]
+    quote = quote_summary(store, run)
     return {
         "run": run,
         "state": row["state"],
@@ -57,6 +70,7 @@ def run_summary(store: Store, run: str) -> dict[str, Any]:
         **({"message": row["message"]} if row["message"] else {}),
         "seconds": round(run_seconds(row), 3),
         "cost_usd": row["cost_usd"],
+        **({"quote": quote} if quote else {}),
         "experiments": experiments,
         "models": models,
     }

@@ -96,3 +96,17 @@ def parse_money(text: str) -> float:
     if _OTHER_CURRENCY.search(stripped):
         raise ValueError(f"'{text}' is not in US dollars; all prices are in USD: write $20 or 20 USD")
     raise ValueError(f"'{text}' is no amount of money; write $20 or 20 USD")
+
+
+def format_duration(seconds: float) -> str:
+    """A time span for people.
+
+    >>> format_duration(3.14), format_duration(75), format_duration(7300)
+    ('3.1 s', '1m15s', '2h01m')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    return f"{minutes // 60}h{minutes % 60:02d}m"

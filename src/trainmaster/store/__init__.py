@@ -13,6 +13,7 @@ from trainmaster.store.changes import (
 )
 from trainmaster.store.leases import Lease, is_alive, this_process
 from trainmaster.store.patience import Patience
+from trainmaster.store.quote_rows import NewMeasurement, NewQuote, Truth
 from trainmaster.store.run_rows import NewRun
 from trainmaster.store.store import Store
 
@@ -21,6 +22,8 @@ __all__ = [
     "ClosedAttempt",
     "ExperimentChange",
     "Lease",
+    "NewMeasurement",
+    "NewQuote",
     "NewRun",
     "Note",
     "Patience",
@@ -28,6 +31,7 @@ __all__ = [
     "RunChange",
     "Store",
     "TaskChange",
+    "Truth",
     "is_alive",
     "this_process",
 ]

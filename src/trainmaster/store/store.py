@@ -14,13 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import run_rows
+from trainmaster.store import quote_rows, run_rows
 from trainmaster.store import tables as t
 from trainmaster.store.changes import Change, ExperimentChange, Progress, RunChange
 from trainmaster.store.database import open_database
 from trainmaster.store.events import change_event, insert_events, storable
 from trainmaster.store.leases import LEASE_S, Lease, this_process
 from trainmaster.store.patience import Patience, Try
+from trainmaster.store.quote_rows import MEASUREMENTS, NewMeasurement, NewQuote, Truth
 from trainmaster.store.requeue import requeue_rows
 from trainmaster.store.run_rows import NewRun
 from trainmaster.store.task_rows import write_tasks
@@ -165,6 +166,47 @@ class Store:
         self._transactions.write(write)
         lease.turn += 1
         return count
+
+    # --- measurements and quotes ---------------------------------------------------------------
+
+    def add_measurement(self, *found: NewMeasurement, patient: bool = True) -> None:
+        """Keep measurements, in one transaction; one with a known id replaces the earlier one.
+
+        Args:
+            *found: what was measured.
+            patient: False to try only once: a run does not wait for its measurements to be kept.
+        """
+        self._transactions.write(
+            lambda connection, _: quote_rows.put_measurements(connection, found), patient=patient
+        )
+
+    def measurements(self, fingerprint: str, limit: int = MEASUREMENTS) -> Sequence[RowMapping]:
+        """What was measured of the very same thing, newest first."""
+        return self.read(quote_rows.measurements_query("fingerprint", fingerprint, limit))
+
+    def similar_measurements(
+        self, similar: str, fingerprint: str, limit: int = MEASUREMENTS
+    ) -> Sequence[RowMapping]:
+        """What was measured of similar things that have another fingerprint, newest first."""
+        return self.read(
+            quote_rows.measurements_query("similar", similar, limit, not_fingerprint=fingerprint)
+        )
+
+    def other_measurements(self, *not_fingerprints: str, limit: int = MEASUREMENTS) -> Sequence[RowMapping]:
+        """What was measured of other things than these, newest first."""
+        return self.read(quote_rows.others_query(not_fingerprints, limit))
+
+    def add_quote(self, new: NewQuote) -> int:
+        """Keep a quote; its id. The same run, experiment, kind and time is the same quote."""
+        return self._transactions.write(lambda connection, _: quote_rows.put_quote(connection, new))
+
+    def quotes_of(self, run: str) -> Sequence[RowMapping]:
+        """The quotes of a run in the order in which they were made."""
+        return self.read(quote_rows.quotes_query(run))
+
+    def record_truth(self, quote: int, truth: Truth) -> None:
+        """Keep what a quote came to beside what it promised."""
+        self._transactions.write(lambda connection, _: quote_rows.put_truth(connection, quote, truth))
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -137,3 +138,32 @@ event = Table(
     Column("message", Text, nullable=False, server_default=""),
 )
 Index(None, event.c.run_id, event.c.id)
+
+measurement = Table(
+    "measurement",
+    metadata,
+    Column("id", Text, primary_key=True, doc="what was measured: an attempt, so that it is kept once"),
+    Column("fingerprint", Text, nullable=False),
+    Column("similar", Text, nullable=False, doc="looser fingerprint: other code or parameters"),
+    Column("experiment", Text, nullable=False),
+    Column("run_id", Text, doc="null for a profiling attempt"),
+    Column("data", Text, nullable=False),
+    Column("measured_at", Float, nullable=False),
+)
+Index(None, measurement.c.fingerprint, measurement.c.measured_at)
+Index(None, measurement.c.similar, measurement.c.measured_at)
+
+quote = Table(
+    "quote",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("experiment", Text, doc="null for the whole run"),
+    Column("kind", Text, nullable=False, doc="estimate or binding"),
+    Column("made_at", Float, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("time_s", Float, doc="the truth, once it has ended"),
+    Column("cost_usd", Float, doc="likewise"),
+    Column("kept", Boolean, doc="likewise: succeeded within its p95 of time and of cost"),
+)
+Index(None, quote.c.run_id, quote.c.id)

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.layout import attempt_id
 from trainmaster.executors.base import Capacity, GangRequest, Phase
@@ -108,6 +109,11 @@ class SimulatedRecords:
         self._session.step("before reading")
         return self._simulation.store.stop_wanted(run)
 
+    def want_stop(self, run: str, reason: EndReason) -> None:
+        """See `Store.want_stop`."""
+        self._session.step("before a wish")
+        self._simulation.store.want_stop(reason)
+
 
 class Simulation:
     """One schedule.
@@ -131,6 +137,7 @@ class Simulation:
             {name: experiment.policy.retries for name, experiment in experiments.items()},
         )
         self.node = SimulatedNode(self.world, self.plan.slots, self._behave, self._starts)
+        self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5), ending_s=1.0)
         self.disk_is_full = False
         self.kills = 0
         self._sessions = 0
@@ -176,6 +183,7 @@ class Simulation:
             return dead
         self.world.note(f"control {session.number} begins ({mode})")
         if mode == "resume":
+            self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5), since=now, ending_s=1.0)
             self.store.requeue(lease, now)
             if self.plan.faults and self.world.chance(0.2):  # the user thinks better of it
                 fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
@@ -191,6 +199,7 @@ class Simulation:
             workshop=bench,
             executor=executor,
             policies={name: experiment.policy for name, experiment in self.plan.experiments.items()},
+            meter=self.meter,
             clock=lambda: self.world.now,
         )
         self._running.append(session)
@@ -253,7 +262,7 @@ class Simulation:
             case Fault.CANCEL if not over:
                 self.store.want_stop(EndReason.CANCELLED)
             case Fault.BUDGET if not over:
-                self.store.want_stop(EndReason.BUDGET)
+                self.meter.rent(3600.0, self.world.now)  # the cap is a few seconds away
             case Fault.INTERRUPT if self._running:
                 controller = self._running[-1].controller
                 if controller is not None:

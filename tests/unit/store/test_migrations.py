@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from store_nouns import NOW, ended, new_run, opened, planned
 
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import RunChange, Store, queries, tables
+from trainmaster.store import NewMeasurement, NewQuote, RunChange, Store, Truth, queries, tables
 from trainmaster.store.database import SCHEMA_REVISION
 from trainmaster.store.migrations import alembic_config, upgrade
 from trainmaster.store.urls import make_engine
@@ -58,6 +58,11 @@ def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_n
     assert {row["reason"]: row["tasks"] for row in store.tallies("r-1")} == {None: 1, "SUCCEEDED": 1}
     (model,) = queries.models(store, "r-1")
     assert (model["uri"], json.loads(model["metrics"])) == ("file:///store/m", {"loss": 0.5})
+    since_2 = [] if revision == "0001" else [("a", '{"duration_s": 5}', "r-1")]
+    assert [(m["experiment"], m["data"], m["run_id"]) for m in store.measurements("f")] == since_2
+    assert [(q["kind"], q["time_s"], q["kept"]) for q in store.quotes_of("r-1")] == (
+        [] if revision == "0001" else [("estimate", 6.0, True), ("binding", None, None)]
+    )
     lease = store.acquire("r-1", NOW + 1000)
     store.requeue(lease, NOW + 1000)
     store.commit(lease, [planned(2)], NOW + 1000)
@@ -93,4 +98,8 @@ def write_examples(store: Store) -> None:
             .where(tables.task.c.number == 0)
             .values(model_uri="file:///store/m", metrics='{"loss":0.5}')
         )
+    store.add_measurement(NewMeasurement("r-1/a/0/1", "f", "s", "a", "r-1", '{"duration_s": 5}', NOW))
+    quote = store.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p95": 7}'))
+    store.record_truth(quote, Truth(6.0, 0.0, True))
+    store.add_quote(NewQuote("r-1", "a", "binding", NOW + 1, "{}"))
     store.release(lease, NOW + 9)

@@ -1,0 +1,224 @@
+"""The decision: of all candidates the best that will most probably keep deadline and budget.
+
+Best-first: a candidate is drawn only if nothing proves that it cannot win. Its bound (no communication,
+nobody lost) is computed for all; in the order of the bounds candidates are drawn, until the next bound is
+worse than what was found. So the pick is that of brute force.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainmaster.advisor.candidates import Candidates
+from trainmaster.advisor.shapes import Floats
+from trainmaster.advisor.timing import Outcomes
+
+#: Deadline and budget must hold with this probability.
+SURE: Final = 0.9
+#: Within so much of the best, fewer machines win.
+ALIKE: Final = 1.02
+_FIRST: Final = 32
+_CHUNK: Final = 256
+_BOUND_CHUNK: Final = 2048
+
+
+class Drawing(Protocol):
+    """What can draw outcomes; see `trainmaster.advisor.timing.Timing`."""
+
+    def outcomes(self, some: Candidates) -> Outcomes:
+        """Time and cost."""
+
+    def at_best(self, some: Candidates) -> Outcomes:
+        """What no outcome is below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user set.
+
+    Attributes:
+        deadline_s, budget_usd: infinite where there is none.
+        usd_per_hour: of all machines at the same time.
+        time_weight, cost_weight: of the objective, per second and per dollar.
+    """
+
+    deadline_s: float = math.inf
+    budget_usd: float = math.inf
+    usd_per_hour: float = math.inf
+    time_weight: float = 0.0
+    cost_weight: float = 1.0
+
+    def objective(self, time_s: Floats, cost_usd: Floats) -> Floats:
+        """What is to be small; where machines cost nothing, "cheapest" means fastest."""
+        weighted: Floats = self.time_weight * time_s + self.cost_weight * cost_usd
+        return weighted
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Candidates with what their draws say.
+
+    Attributes:
+        candidates: (m).
+        time_s, cost_usd: (m, 3): p5, p50, p95.
+        sure_time, sure_cost: (m,) seconds and dollars that hold with 90 %.
+        in_time, in_budget: (m,) probability.
+    """
+
+    candidates: Candidates
+    time_s: Floats
+    cost_usd: Floats
+    sure_time: Floats
+    sure_cost: Floats
+    in_time: Floats
+    in_budget: Floats
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @classmethod
+    def of(cls, candidates: Candidates, drawing: Drawing, limits: Limits) -> Drawn:
+        """Draw some candidates."""
+        drawn = drawing.outcomes(candidates)
+        time_q = np.quantile(drawn.time_s, (0.05, 0.5, 0.95, SURE), axis=0)
+        cost_q = np.quantile(drawn.cost_usd, (0.05, 0.5, 0.95, SURE), axis=0)
+        return cls(
+            candidates,
+            time_q[:3].T,
+            cost_q[:3].T,
+            time_q[3],
+            cost_q[3],
+            (drawn.time_s <= limits.deadline_s).mean(0),
+            (drawn.cost_usd <= limits.budget_usd).mean(0),
+        )
+
+    def feasible(self) -> NDArray[np.bool_]:
+        """(m,) keeps both limits with 90 %."""
+        return (self.in_time >= SURE) & (self.in_budget >= SURE)
+
+    def at(self, rows: NDArray[np.int_]) -> Drawn:
+        """Some of them."""
+        return Drawn(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
+
+    @classmethod
+    def joined(cls, parts: list[Drawn]) -> Drawn:
+        """One after the other."""
+        names = [name for name in cls.__dataclass_fields__ if name != "candidates"]
+        columns = {
+            name: np.concatenate([getattr(part.candidates, name) for part in parts])
+            for name in Candidates.__dataclass_fields__
+        }
+        return cls(
+            Candidates(**columns), **{n: np.concatenate([getattr(part, n) for part in parts]) for n in names}
+        )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was decided.
+
+    Attributes:
+        drawn: all candidates that were drawn. best: its row, None if none is feasible.
+        nearest: where none is feasible: row of the one that exceeds the limits least.
+        considered: how many candidates there were.
+    """
+
+    drawn: Drawn
+    best: int | None
+    nearest: int
+    considered: int
+
+
+def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
+    """Minimise the objective's median; deadline and budget must hold with 90 % each.
+
+    Args:
+        candidates: at least one, all within the price per hour.
+        drawing: draws them.
+        limits: the user's.
+    """
+    bound, possible = _bounds(candidates, drawing, limits)
+    order = np.argsort(np.where(possible, bound, np.inf), kind="stable")
+    order = order[possible[order]] if possible.any() else order[:_FIRST]
+    parts: list[Drawn] = []
+    best = math.inf
+    start, size = 0, _FIRST
+    while start < len(order):
+        rows = order[start : start + size]
+        if bound[rows[0]] > best * ALIKE:
+            break
+        part = Drawn.of(candidates[rows[bound[rows] <= best * ALIKE]], drawing, limits)
+        parts.append(part)
+        good = part.feasible()
+        if good.any():
+            best = min(best, float(_objective(part, limits)[good].min()))
+        start, size = start + size, _CHUNK
+    drawn = Drawn.joined(parts)
+    return Choice(drawn, pick(drawn, limits), _nearest(drawn, limits), len(candidates))
+
+
+def pick(drawn: Drawn, limits: Limits) -> int | None:
+    """The row to take: within 2 % of the best the fewest machines, then the best, then the cheaper."""
+    good = np.flatnonzero(drawn.feasible())
+    if not len(good):
+        return None
+    value = _objective(drawn, limits)[good]
+    alike = good[value <= value.min() * ALIKE + 1e-12]
+    machines = drawn.candidates.machines[alike] + drawn.candidates.servers[alike]
+    # With few draws medians tie; the price and the position keep the order of evaluation out of it.
+    order = np.lexsort(
+        (
+            drawn.candidates.machine[alike],
+            drawn.candidates.price[alike],
+            _objective(drawn, limits)[alike],
+            machines,
+        )
+    )
+    return int(alike[order[0]])
+
+
+def pareto(drawn: Drawn) -> NDArray[np.int_]:
+    """Rows that no other beats in both median time and median cost, fastest first."""
+    time, cost = drawn.time_s[:, 1], drawn.cost_usd[:, 1]
+    machines = drawn.candidates.machines + drawn.candidates.servers
+    order = np.lexsort((machines, cost, time))
+    front, least = [], math.inf
+    for row in order.tolist():
+        if cost[row] < least * (1 - 1e-9):
+            front.append(row)
+            least = cost[row]
+    return np.array(front, dtype=int)
+
+
+def _bounds(candidates: Candidates, drawing: Drawing, limits: Limits) -> tuple[Floats, NDArray[np.bool_]]:
+    """(m,) below what the objective's median can be, and whether the limits can be kept at all."""
+    bound = np.empty(len(candidates))
+    possible = np.empty(len(candidates), dtype=bool)
+    for start in range(0, len(candidates), _BOUND_CHUNK):
+        rows = slice(start, start + _BOUND_CHUNK)
+        best = drawing.at_best(candidates[rows])
+        bound[rows] = limits.objective(
+            np.quantile(best.time_s, 0.5, axis=0), np.quantile(best.cost_usd, 0.5, axis=0)
+        )
+        possible[rows] = ((best.time_s <= limits.deadline_s).mean(0) >= SURE) & (
+            (best.cost_usd <= limits.budget_usd).mean(0) >= SURE
+        )
+    return bound, possible
+
+
+def _objective(drawn: Drawn, limits: Limits) -> Floats:
+    return limits.objective(drawn.time_s[:, 1], drawn.cost_usd[:, 1])
+
+
+def _nearest(drawn: Drawn, limits: Limits) -> int:
+    """The row whose worse excess, of time or of money, is smallest."""
+    over = np.maximum(
+        drawn.sure_time / limits.deadline_s if limits.deadline_s < math.inf else 0.0,
+        drawn.sure_cost / limits.budget_usd if limits.budget_usd < math.inf else 0.0,
+    )
+    return int(np.argmin(over + np.zeros(len(drawn))))

@@ -1,0 +1,61 @@
+"""Nothing keeps the limits: the error, and what would do."""
+
+from __future__ import annotations
+
+import math
+
+from trainmaster.advisor.choosing import Limits
+from trainmaster.spec.errors import UsageError
+
+
+class NoFeasibleQuote(UsageError):  # noqa: N818 - the name of what happened
+    """Nothing keeps the limits.
+
+    Attributes:
+        nearest_budget_usd, nearest_deadline_s: what would do, each with the other as it is; None if that
+            alone would not help.
+    """
+
+    def __init__(
+        self, message: str, hint: str, nearest_budget_usd: float | None, nearest_deadline_s: float | None
+    ) -> None:
+        self.nearest_budget_usd = nearest_budget_usd
+        self.nearest_deadline_s = nearest_deadline_s
+        super().__init__(message, hint)
+
+
+def no_feasible(
+    limits: Limits, budget: float | None, deadline: float | None, nearest: tuple[float, float]
+) -> NoFeasibleQuote:
+    """The error, in words.
+
+    Args:
+        limits: that cannot be kept.
+        budget: dollars that would do with this deadline.
+        deadline: seconds that would do with this budget.
+        nearest: seconds and dollars of the cluster that misses least.
+    """
+    asked = []
+    if limits.deadline_s < math.inf:
+        asked.append(f"a deadline of {_hours(limits.deadline_s)}")
+    if limits.budget_usd < math.inf:
+        asked.append(f"a budget of ${limits.budget_usd:g}")
+    ways = []
+    if budget is not None:
+        ways.append(f"budget.total: ${math.ceil(budget * 100) / 100:.2f}")
+    if deadline is not None:
+        ways.append(f"budget.deadline: {_hours(deadline)}")
+    hint = "Nearest feasible: " + " or ".join(ways) + "." if ways else ""
+    if not ways:
+        least = math.ceil(nearest[1] * 100) / 100
+        hint = f"The cluster that misses least needs {_hours(nearest[0])} and ${least:.2f} (with 90 % each)."
+    return NoFeasibleQuote(f"no cluster keeps {' and '.join(asked)} with 90 %", hint, budget, deadline)
+
+
+def _hours(seconds: float) -> str:
+    """Rounded up, as it would be written in a recipe."""
+    if seconds < 120:
+        return f"{math.ceil(seconds)}s"
+    if seconds < 7200:
+        return f"{math.ceil(seconds / 60)}m"
+    return f"{math.ceil(seconds / 360) / 10:g}h"

@@ -1,0 +1,184 @@
+"""What was learnt of a job by measuring it: a step-time model, and what is not steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.devices import Device
+from trainmaster.advisor.experience import Experience
+from trainmaster.advisor.measurement import Measurement
+from trainmaster.advisor.profile import Point
+from trainmaster.advisor.shapes import Floats
+from trainmaster.advisor.steptime import StepTimeModel
+
+#: What the processes of one machine have for a network, Mbit/s: the loopback, where no card was measured.
+LOOPBACK_MBPS: Final = 20_000.0
+#: Spread (log) that points of a similar job add, one with other code or parameters.
+SIMILAR_SPREAD: Final = 0.35
+#: How much tasks of an experiment, and start-ups of one task, differ (log), before any was seen.
+_TASK_SPREAD: Final = 0.15
+_STARTUP_SPREAD: Final = 0.12
+#: Members that send less per step are saying something else than gradients.
+_CHATTER_BYTES: Final = 1000.0
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Of one experiment's tasks.
+
+    Attributes:
+        model: of the step time; None where the tasks show no steps.
+        measured: the device of the model's points.
+        startup_s: start of the members to the end of the first step, without what a step takes later.
+        startup_spread: how much start-ups differ (log).
+        warmup_s: see `Measurement`. pause_s: per epoch, None if unknown. tail_s: None if unknown.
+        duration_s: median of a whole task without steps; None where steps are known.
+        task_spread: how much tasks differ from each other (log).
+        extra_spread: because the step time drifts, or the points are not of this very job (log).
+        memory: bytes of main memory of a member, by local batch. device_memory: of a device.
+        rare_share: what rare slow steps add, relative to typical ones.
+        cores_per_worker: that one worker keeps busy; None if unknown.
+        points: how many measurements it rests on. similar: how many of them are of similar jobs only.
+        unexplained: how many points physics cannot explain.
+        fingerprint: of what was measured.
+    """
+
+    model: StepTimeModel | None
+    measured: Device
+    startup_s: float
+    startup_spread: float
+    warmup_s: float
+    pause_s: float | None
+    tail_s: float | None
+    duration_s: float | None
+    task_spread: float
+    extra_spread: float
+    memory: tuple[tuple[float, float], ...]
+    device_memory: tuple[tuple[float, float], ...]
+    cores_per_worker: float | None
+    rare_share: float
+    points: int
+    similar: int = 0
+    unexplained: int = 0
+    fingerprint: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        same: Sequence[Measurement],
+        similar: Sequence[Measurement],
+        devices: dict[str, Device],
+        nic_mbps: dict[str, float],
+        seed: int = 0,
+        experience: Experience | None = None,
+    ) -> Knowledge | None:
+        """Learn from measurements; those of similar jobs only count where there are none of the same.
+
+        Args:
+            same: of the very job.
+            similar: of jobs with other code or parameters.
+            devices: by the name of the offer that something was measured on.
+            nic_mbps: of offers, where known.
+            seed: of the posterior's draws.
+            experience: what other jobs have shown of the same machines.
+
+        Returns:
+            None if there is nothing to learn from.
+        """
+        used = list(same) or list(similar)
+        if not used:
+            return None
+        stepped = [m for m in used if m.point is not None and m.point.step_time_s is not None]
+        first = stepped or used
+        offer = max({m.offer for m in first}, key=lambda name: sum(m.offer == name for m in first))
+        here = [m for m in first if m.offer == offer]
+        model = None
+        points: list[Point] = []
+        if stepped:
+            points = [prepared(m, nic_mbps.get(m.offer)) for m in here]
+            model = StepTimeModel.fit(points, seed, experience)
+        durations = [m.duration_s for m in here if m.duration_s is not None]
+        return cls(
+            model=model,
+            measured=devices.get(offer) or Device("", 1.0, offer),
+            startup_s=_median([m.startup_s for m in here]) or 0.0,
+            startup_spread=_spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
+            warmup_s=_median([m.warmup_s for m in here]) or 0.0,
+            pause_s=_median([m.pause_s for m in here]),
+            tail_s=_median([m.tail_s for m in here]),
+            duration_s=None if stepped else _median(durations),
+            task_spread=_spread(durations, _TASK_SPREAD),
+            extra_spread=math.hypot(
+                0.0 if same else SIMILAR_SPREAD, _median([m.step_spread for m in here]) or 0.0
+            ),
+            memory=_memory([(m.point, m.memory_bytes) for m in here]),
+            device_memory=_memory([(m.point, m.device_memory_bytes) for m in here]),
+            cores_per_worker=_median([m.cores for m in here]),
+            rare_share=_median([m.rare_share for m in here]) or 0.0,
+            points=len(here),
+            similar=0 if same else len(here),
+            unexplained=int(model.unexplained.sum()) if model is not None else 0,
+        )
+
+    def knows_device_memory(self) -> bool:
+        """True if a device's memory was seen."""
+        return bool(self.device_memory)
+
+    def memory_at(self, batch: Floats, *, device: bool) -> Floats:
+        """(m,) bytes that one member needs with a local batch; NaN where nothing was seen.
+
+        With two batch sizes or more a line; with one, three tenths of it do not grow with the batch,
+        which errs towards too much when the batch is larger than measured.
+        """
+        seen = self.device_memory if device else self.memory
+        if not seen:
+            return np.full(len(batch), np.nan)
+        sizes, peaks = np.array(seen).T
+        asked = np.where(np.isnan(batch), sizes.max() if np.isfinite(sizes).any() else 1.0, batch)
+        if len(set(sizes.tolist())) >= 2:
+            slope, base = np.polyfit(sizes, peaks, 1)
+            line: Floats = np.maximum(base, 0) + max(slope, 0.0) * asked
+            return line
+        return np.asarray(peaks.max() * (0.3 + 0.7 * asked / sizes.max()), dtype=float)
+
+
+def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
+    """A measured point with what follows from its other facts: the network, and the gradient's size.
+
+    In a ring each member sends ``2 (n-1)/n`` gradients per step (Patarasu and Yuan, 2009); with
+    parameter servers a worker sends one.
+    """
+    point = measurement.point
+    assert point is not None
+    if point.nic_mbps is None:
+        point = replace(point, nic_mbps=nic_mbps or LOOPBACK_MBPS)
+    if point.gradient_bytes is None and point.bytes_out and point.workers > 1:
+        share = 1.0 if point.sync.has_servers else 2 * (point.workers - 1) / point.workers
+        if (gradient := point.bytes_out / share) > _CHATTER_BYTES:
+            point = replace(point, gradient_bytes=gradient)
+    return point
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _spread(seen: Sequence[float], belief: float) -> float:
+    """Spread (log) of what was seen, with a belief that counts as much as four of them."""
+    logs = np.log([max(value, 1e-3) for value in seen])
+    squares = float(((logs - logs.mean()) ** 2).sum()) if len(logs) > 1 else 0.0
+    return math.sqrt((4 * belief**2 + squares) / (4 + max(len(logs) - 1, 0)))
+
+
+def _memory(seen: Sequence[tuple[Point | None, float | None]]) -> tuple[tuple[float, float], ...]:
+    rows = []
+    for point, peak in seen:
+        if peak is not None:
+            rows.append(((point.local_batch if point and point.local_batch else 1.0), peak))
+    return tuple(sorted(rows))

@@ -1,0 +1,145 @@
+"""What can be had for an experiment: the offers that have what it asks for, and whose memory suffices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.candidates import Candidates
+from trainmaster.advisor.choosing import Limits
+from trainmaster.advisor.infeasible import NoFeasibleQuote
+from trainmaster.advisor.knowledge import Knowledge
+from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.shapes import Floats
+from trainmaster.advisor.workload import Workload
+from trainmaster.providers import Catalogue, OfferFilter
+from trainmaster.spec.errors import UsageError
+
+#: Share of a memory that a job may need.
+FULL: Final = 0.92
+
+
+@dataclass(frozen=True)
+class Market:
+    """What can be had.
+
+    Attributes:
+        catalogue: offers. own_machine: it is the user's machine, where it was measured.
+        slots: processes that run at once on it; None where nodes are rented.
+        server: the type that parameter servers must have; None leaves it open.
+        waited_s: what earlier runs waited for machines.
+    """
+
+    catalogue: Catalogue
+    own_machine: bool = False
+    slots: int | None = None
+    server: str | None = None
+    waited_s: tuple[float, ...] = ()
+
+
+def offers_for(workload: Workload, market: Market) -> Catalogue:
+    """What the recipe's ``hardware`` leaves of the catalogue; on demand unless it says spot."""
+    if market.own_machine:
+        return market.catalogue
+    wishes = replace(OfferFilter.from_hardware(workload.hardware), gpus=workload.hardware.gpu_count or None)
+    if workload.hardware.spot is None:
+        wishes = replace(wishes, spot=False)
+    return market.catalogue.where(wishes)
+
+
+def servers_for(workload: Workload, market: Market) -> Catalogue:
+    """What may be a parameter server.
+
+    Raises:
+        UsageError: nothing may.
+    """
+    wishes = OfferFilter.from_hardware(workload.server_hardware)
+    wishes = replace(wishes, spot=bool(workload.server_hardware.spot), gpu=None, gpus=None)
+    if market.server is not None:
+        wishes = OfferFilter(instances=(market.server,), spot=False)
+    found = market.catalogue.where(wishes)
+    if not len(found):
+        raise UsageError(
+            f"experiments.{workload.name}: no offer of the catalogue '{market.catalogue.name}' "
+            f"for the parameter server{f' is a {market.server}' if market.server else ''}",
+            "Name a type with --parameter-server, or widen distributed.hardware.ps.",
+        )
+    return found
+
+
+def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats:
+    """Workers (of gangs) or tasks (of single processes) that each offer takes on one node."""
+    columns = offers.columns()
+    if market.own_machine:
+        return np.full(len(offers), float(market.slots or 1))
+    hardware = workload.hardware
+    if workload.per_node is not None:
+        return np.full(len(offers), float(workload.per_node))
+    if hardware.gpu_count:
+        if hardware.gpus is not None and max(workload.lengths) == 1:
+            return np.maximum(np.floor(columns.accelerators / hardware.gpus), 1.0)
+        share = float(hardware.gpus) if hardware.gpus is not None else columns.accelerators
+        return np.maximum(np.full(len(offers), share) if isinstance(share, float) else share, 1.0)
+    if max(workload.lengths) == 1 and hardware.cpus:
+        return np.maximum(np.floor(columns.vcpus / hardware.cpus), 1.0)
+    return np.ones(len(offers))
+
+
+def that_fit(
+    name: str, candidates: Candidates, machines: Machines, known: Knowledge, limits: Limits
+) -> tuple[Candidates, tuple[str, ...]]:
+    """Without those whose memory is too small, or that cost too much per hour.
+
+    Args:
+        name: of the experiment.
+        candidates: all.
+        machines: that they index.
+        known: how much memory the job needs.
+        limits: the user's.
+
+    Returns:
+        What is left, and notes for the user.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    fits = ~(_headrooms(candidates, machines, known) < 1 - FULL)
+    if not fits.any():
+        raise UsageError(
+            f"experiments.{name}.batch: does not fit the memory of any offer",
+            "Take a smaller batch, more workers, or devices with more memory.",
+        )
+    notes: tuple[str, ...] = ()
+    if not fits.all():
+        notes = (f"{int((~fits).sum())} clusters are left out: their memory is too small for this batch",)
+    cheap = candidates.price <= limits.usd_per_hour
+    if not (fits & cheap).any():
+        least = float(candidates.price[fits].min())
+        raise NoFeasibleQuote(
+            f"experiments.{name}: no cluster costs at most ${limits.usd_per_hour:g} per hour",
+            f"The cheapest that can do it costs ${math.ceil(least * 1e4) / 1e4:g} per hour: "
+            "raise budget.per_hour.",
+            None,
+            None,
+        )
+    return candidates[fits & cheap], notes
+
+
+def _headrooms(candidates: Candidates, machines: Machines, known: Knowledge) -> Floats:
+    """(m,) share of the memory that stays free, of the device where one is used; NaN if unknown."""
+    device = known.memory_at(candidates.batch, device=True)
+    there = machines.device_memory[candidates.machine]
+    main = known.memory_at(candidates.batch, device=False)
+    on_node = np.minimum(machines.per_node[candidates.machine], np.maximum(candidates.workers, 1.0))
+    of_device: Floats = 1 - device / there
+    of_main: Floats = 1 - main * on_node / machines.memory[candidates.machine]
+    return np.fmin(of_device, of_main)
+
+
+def headroom(one: Candidates, machines: Machines, known: Knowledge) -> float | None:
+    """Share of the memory that stays free with one candidate; None if unknown."""
+    value = float(_headrooms(one, machines, known)[0])
+    return value if math.isfinite(value) else None

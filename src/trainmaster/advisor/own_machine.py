@@ -1,0 +1,37 @@
+"""The user's own machine as a cluster that is there already: nothing to choose but how much of it to use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trainmaster.advisor.candidates import Candidates
+from trainmaster.advisor.knowledge import Knowledge
+from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.timing import Timing
+from trainmaster.advisor.workload import Workload
+from trainmaster.providers import Catalogue
+
+
+def own_timing(
+    workload: Workload, knowledge: Knowledge, catalogue: Catalogue, slots: int, seed: int = 0
+) -> Timing:
+    """What draws times on this machine.
+
+    Args:
+        workload: what is to be done.
+        knowledge: what was measured of it.
+        catalogue: with this machine only.
+        slots: processes that run at once.
+        seed: of all draws.
+    """
+    machines = Machines.of(catalogue.columns(), np.full(len(catalogue), float(slots)))
+    return Timing(workload, knowledge, machines, machines[:0], catalogue.offers, own_machine=True, seed=seed)
+
+
+def own_cluster(timing: Timing, slots: int, workers: int, at_once: int) -> Candidates:
+    """The one candidate with so many workers, and so many tasks at once."""
+    found = Candidates.of(timing.workload, timing.machines, timing.servers, slots)
+    row = int(np.flatnonzero(found.workers == workers)[0])
+    return replace(found[np.array([row])], at_once=np.array([float(at_once)]))

@@ -1,0 +1,79 @@
+"""What is shown while a job is measured: one line that changes on a terminal, else one per phase."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from trainmaster.cli.output import duration, say
+from trainmaster.control.profile_attempt import ProfilePhase, ProfileProgress
+from trainmaster.server import Service
+from trainmaster.spec import Recipe
+
+
+class Measuring:
+    """Shows `ProfileProgress` on standard error."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[str, int, ProfilePhase] | None = None
+        self._terminal = sys.stderr.isatty()
+
+    def show(self, progress: ProfileProgress) -> None:
+        """How far it is now."""
+        workers = f" with {progress.workers} workers" if progress.workers > 1 else ""
+        what = f"{progress.experiment}{workers}: {progress.phase.value}"
+        if self._terminal:
+            ended = progress.phase is ProfilePhase.STOPPING
+            sys.stderr.write(f"\r\x1b[K{what}{_numbers(progress)}" + ("\n" if ended else ""))
+            sys.stderr.flush()
+            return
+        now = (progress.experiment, progress.workers, progress.phase)
+        if now != self._shown:
+            self._shown = now
+            say(what + (_numbers(progress) if progress.phase is ProfilePhase.STOPPING else ""))
+
+
+def _numbers(progress: ProfileProgress) -> str:
+    text = ""
+    if progress.step_time_s is not None:
+        text += f", {progress.steps} steps of {_short(progress.step_time_s)}"
+    if progress.left_s is not None and progress.phase is ProfilePhase.MEASURING:
+        text += f", at most {duration(progress.left_s)} left"
+    return text
+
+
+def _short(seconds: float) -> str:
+    """A step time for people.
+
+    >>> _short(0.0123), _short(2.5)
+    ('12.3 ms', '2.5 s')
+    """
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def catch_interrupts(interrupt: Callable[[], None]) -> None:
+    """Let Ctrl-C and SIGTERM end a measurement in order."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        interrupt()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+
+def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:
+    """Measure a recipe that leaves the number of workers open, and take the number that was quoted."""
+    from trainmaster.server.quoting import Quoter
+
+    quoter = Quoter(service, say, Measuring().show)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    catch_interrupts(quoter.interrupt)
+    try:
+        return quoter.settle(recipe, path, os.environ)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,143 @@
+"""``trainmaster quote``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote import Alternative, ExperimentQuote, Interval, Quote
+
+_SHOWN_FRONT = 8
+
+
+def quote(
+    recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
+    policy: Annotated[
+        str, typer.Option(help="quote, cost-opt, time-opt, scala-opt, scala-opt-m or lookup.")
+    ] = "quote",
+    catalogue: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads the annotation
+        typer.Option(metavar="NAME|FILE", help="Take these offers, whatever the provider is."),
+    ] = None,
+    bandwidth: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="CSV instance,mbps: measured traffic of one worker, for scala-opt."),
+    ] = None,
+    parameter_server: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="TYPE", help="Instance type of the parameter servers."),
+    ] = None,
+    max_workers: Annotated[Optional[int], typer.Option(min=1, help="Workers of one task at most.")] = None,  # noqa: UP045
+    set_: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set budget.deadline=2h"),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
+    allow_stale: Annotated[bool, typer.Option(help="Do not warn of old prices.")] = False,
+    plot: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Draw time against cost (.svg, .png, .pdf)."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
+) -> None:
+    """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
+    import os
+
+    from trainmaster.cli.measuring import Measuring, catch_interrupts
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.server.quoting import QuoteOptions, Quoter
+    from trainmaster.spec import read_recipe
+
+    if plot is not None:
+        from trainmaster.cli.plotting import check_format
+
+        check_format(plot)
+    found = read_recipe(recipe, overrides=set_ or ())
+    service = Service(Home.from_environment())
+    options = QuoteOptions(policy, catalogue, bandwidth, parameter_server, max_workers, fresh, allow_stale)
+    quoter = Quoter(service, say, Measuring().show)
+    catch_interrupts(quoter.interrupt)
+    try:
+        made = quoter.quote(found, recipe, os.environ, options)
+    finally:
+        service.close()
+    show_quote(made)
+    if plot is not None:
+        from trainmaster.cli.quote_plot import draw_quote
+
+        draw_quote(made, found.name, plot)
+        say(f"drawn: {plot}")
+    if as_json:
+        print_json(made.as_dict())
+
+
+def show_quote(made: Quote) -> None:
+    """The quote for people."""
+    from trainmaster.cli.output import say
+
+    for one in made.experiments.values():
+        _show_experiment(one)
+    if len(made.experiments) > 1 and made.time_s and made.cost_usd:
+        say(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
+    if made.as_of and made.catalogue != "local":
+        say(f"prices: {made.catalogue}, as of {made.as_of}")
+    for note in made.notes:
+        say(f"note: {note}")
+
+
+def _show_experiment(one: ExperimentQuote) -> None:
+    from trainmaster.cli.output import duration, say, table
+
+    say(f"{one.name}: {one.cluster.words()}, {one.cluster.workers} workers{_at_once(one)}")
+    if one.time_s and one.cost_usd:
+        say(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
+    else:
+        say(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
+    if one.bottleneck:
+        say(f"  limited by {one.bottleneck}")
+    if one.memory_headroom is not None:
+        say(f"  memory: {one.memory_headroom:.0%} stays free")
+    if one.measurements:
+        similar = f", {one.similar} of them of similar jobs" if one.similar else ""
+        say(f"  rests on {one.measurements} measurements{similar}; {one.candidates} clusters were compared")
+    if (following := one.next_measurement) is not None:
+        what = f"{following.workers} workers on {following.instance} for {duration(following.seconds)}"
+        gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
+        say(f"  measuring {what} (${following.cost_usd:.2f}) would narrow a step's time {gain}")
+    for note in one.notes:
+        say(f"  note: {note}")
+    if len(one.pareto) > 1:
+        rows = [
+            [a.cluster.words(), duration(a.time_s), f"${a.cost_usd:.2f}"] for a in _some(list(one.pareto))
+        ]
+        lines = table(
+            ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
+        )
+        say(lines)
+
+
+def _at_once(one: ExperimentQuote) -> str:
+    return f", {one.cluster.at_once} tasks at a time" if one.cluster.at_once > 1 else ""
+
+
+def _some(front: list[Alternative]) -> list[Alternative]:
+    if len(front) <= _SHOWN_FRONT:
+        return front
+    return [front[round(i * (len(front) - 1) / (_SHOWN_FRONT - 1))] for i in range(_SHOWN_FRONT)]
+
+
+def _span(interval: Interval) -> str:
+    from trainmaster.cli.output import duration
+
+    return f"{duration(interval.p50)} ({duration(interval.p5)} to {duration(interval.p95)})"
+
+
+def _dollars(interval: Interval) -> str:
+    if not interval.p95:
+        return "$0"
+    return f"${interval.p50:.2f} (${interval.p5:.2f} to ${interval.p95:.2f})"

@@ -1,0 +1,166 @@
+"""From what was seen of an attempt to a `Measurement`: for profiling attempts and for those of real runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmaster.advisor.measurement import Measurement
+from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.step_trace import Steady, StepTrace
+from trainmaster.control.gangs import member_names
+from trainmaster.executors.usage import Usage, read_usage
+from trainmaster.spec import Experiment
+
+#: Fewer blocks of steps than that are no measurement of a step.
+MIN_BLOCKS = 3
+#: Members are sampled about that often.
+_LOOK_S = 1.0
+
+
+def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
+    """An empty trace that knows what the recipe tells about steps.
+
+    Args:
+        experiment: with a fixed number of workers.
+        resolution_s: how often somebody will look.
+    """
+    values = experiment.builtin_values()
+    batch = values.get("batch_global")
+    per_epoch: float | None = None
+    if batch and experiment.examples:
+        per_epoch = math.ceil(experiment.examples / batch)
+    elif experiment.steps and experiment.epochs:
+        per_epoch = experiment.steps / experiment.epochs
+    return StepTrace(resolution_s, per_epoch, batch)
+
+
+def measurement_of(
+    experiment: Experiment,
+    trace: StepTrace | None,
+    directory: Path,
+    *,
+    started_at: float,
+    ended_at: float | None,
+    now: float,
+    cores: int,
+    offer: str = "local",
+    min_blocks: int = MIN_BLOCKS,
+) -> Measurement | None:
+    """What an attempt showed; None if that is nothing worth keeping.
+
+    Args:
+        experiment: with a fixed number of workers.
+        trace: of its steps; None where nobody looked.
+        directory: of the attempt; its samples are read.
+        started_at: Unix seconds, of the first member.
+        ended_at: Unix seconds, if it ended by itself and succeeded, else None.
+        now: Unix seconds.
+        cores: of the machine.
+        offer: what it ran on.
+        min_blocks: fewer blocks of steps are no measurement.
+    """
+    found = trace.steady() if trace is not None else None
+    if found is not None and found.blocks < min_blocks:
+        found = None
+    duration_s = None if ended_at is None else max(0.0, ended_at - started_at)
+    if found is None and duration_s is None:
+        return None
+    usage = read_usage(directory, whole=False)
+    workers = [each for name, each in usage.items() if name.startswith("worker-")]
+    memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
+    device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
+    point = None
+    if found is not None and trace is not None:
+        steady = _steady_usage(trace, directory, started_at)
+        workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
+        point = _point(experiment, found, steady, cores, offer)
+    return Measurement(
+        point,
+        startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
+        warmup_s=found.warmup_s if found is not None else 0.0,
+        pause_s=found.pause_s if found is not None else None,
+        tail_s=trace.tail_s(ended_at) if trace is not None and point and ended_at is not None else None,
+        duration_s=duration_s,
+        steps_done=round(trace.steps_done) if trace is not None and point is not None else 0,
+        memory_bytes=memory or None,
+        device_memory_bytes=device_memory or None,
+        cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
+        step_spread=_spread(found) if found is not None else 0.0,
+        offer=offer,
+        measured_at=now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Steady:
+    """What a member used while it made steps, and how many."""
+
+    usage: Usage
+    steps: float
+
+
+def _steady_usage(trace: StepTrace, directory: Path, started_at: float) -> dict[str, _Steady]:
+    """Without what was used before the first step and after the newest one."""
+    if trace.first_at is None or trace.last_at is None:
+        return {}
+    begin_s, end_s = trace.first_at - started_at, trace.last_at - started_at
+    if end_s - begin_s < 2 * _LOOK_S:
+        return {}
+    until = read_usage(directory, 0.0, end_s, whole=False)
+    # What the samples cover begins with the one before that moment.
+    found = read_usage(directory, begin_s + _LOOK_S, end_s, whole=False)
+    steady = {}
+    for name, usage in found.items():
+        newest_s = until[name].seconds
+        steps = trace.steps_at(started_at + newest_s) - trace.steps_at(started_at + newest_s - usage.seconds)
+        if steps > 0 and usage.seconds >= _LOOK_S / 2:
+            steady[name] = _Steady(usage, steps)
+    return steady
+
+
+def _spread(found: Steady) -> float:
+    """Of the logarithm of the step time in the next minutes: its error now, and half of what it drifted."""
+    if not math.isfinite(found.half_width_s):
+        return abs(found.drift) / 2
+    return math.hypot(found.half_width_s / found.step_time_s / 1.96, found.drift / 2)
+
+
+def _point(
+    experiment: Experiment, found: Steady, usage: Mapping[str, _Steady], cores: int, offer: str
+) -> Point:
+    distributed = experiment.distributed
+    sync = Sync(distributed.strategy) if distributed else Sync.ALLREDUCE
+    roles = [role for role, _ in member_names(experiment)]
+    workers = [each for name, each in usage.items() if name.startswith("worker-")]
+    servers = [each.usage for name, each in usage.items() if name.startswith("ps-")]
+    batch: float | None = experiment.builtin_values().get("batch_per_worker")
+    if batch is None and found.examples_per_step is not None:
+        # A step of all together, but where each worker goes its own way.
+        batch = found.examples_per_step / (1 if sync is Sync.PS_ASYNC else roles.count("worker"))
+    device_memory = max((each.usage.gpu_memory_bytes or 0 for each in workers), default=0)
+    return Point(
+        sync=sync,
+        workers=roles.count("worker"),
+        nodes=1,
+        parameter_servers=roles.count("ps"),
+        local_batch=batch,
+        step_time_s=found.step_time_s,
+        step_time_p10_s=found.p10_s,
+        step_time_p90_s=found.p90_s,
+        steps=max(1, round(found.steps)),
+        bytes_in=_mean([(each.usage.bytes_received, each.steps) for each in workers]),
+        bytes_out=_mean([(each.usage.bytes_sent, each.steps) for each in workers]),
+        server_cpu=min(1.0, max(each.cpu_share for each in servers) / cores) if servers else None,
+        peak_memory_bytes=device_memory or None,
+        offer=offer,
+    )
+
+
+def _mean(counted: Sequence[tuple[int | None, float]]) -> float | None:
+    """Bytes per step, over the members whose traffic the kernel tells."""
+    rates = [count / steps for count, steps in counted if count is not None]
+    return sum(rates) / len(rates) if rates else None

@@ -1,0 +1,97 @@
+"""`Promise`: time and cost that were quoted for a run, and what became of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.advisor.quote import Interval
+from trainmaster.spec.units import format_duration
+from trainmaster.store import Store, Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What was said.
+
+    Attributes:
+        kind: ``estimate`` or ``binding``. made_at: Unix seconds. time_s, cost_usd: of the whole run.
+        measurements: how many it rests on.
+    """
+
+    kind: str
+    made_at: float
+    time_s: Interval
+    cost_usd: Interval
+    measurements: int = 0
+
+    @classmethod
+    def of_row(cls, row: RowMapping) -> Promise:
+        """As it was stored."""
+        data = json.loads(row["data"])
+        return cls(
+            row["kind"],
+            row["made_at"],
+            Interval(**data["time_s"]),
+            Interval(**data["cost_usd"]),
+            data.get("measurements", 0),
+        )
+
+    def holds(self, time_s: float, cost_usd: float) -> bool:
+        """True if neither is more than was promised: early and cheap is no miss."""
+        return self.time_s.holds(time_s) and self.cost_usd.holds(cost_usd)
+
+    def as_json(self) -> str:
+        """For the database."""
+        return json.dumps(
+            {
+                "time_s": self.time_s.as_dict(),
+                "cost_usd": self.cost_usd.as_dict(),
+                "measurements": self.measurements,
+            }
+        )
+
+
+def quote_summary(store: Store, run: str) -> dict[str, Any] | None:
+    """What was promised for a run and whether it was kept, as ``--json`` shows it; None without a quote.
+
+    The binding quote counts; without one, the estimate.
+    """
+    rows = list(store.quotes_of(run))
+    if not rows:
+        return None
+    shown = {row["kind"]: row for row in rows}
+    main = shown.get("binding") or rows[-1]
+    promise = Promise.of_row(main)
+    return {
+        "kind": promise.kind,
+        "time_s": promise.time_s.as_dict(),
+        "cost_usd": promise.cost_usd.as_dict(),
+        "measurements": promise.measurements,
+        "kept": None if main["kept"] is None else bool(main["kept"]),
+    }
+
+
+def record_truth(store: Store, run: str, succeeded: bool, time_s: float, cost_usd: float) -> None:
+    """Put what a run came to beside what was promised.
+
+    Kept means: it succeeded, and neither time nor cost is more than its p95.
+    """
+    for row in store.quotes_of(run):
+        kept = succeeded and Promise.of_row(row).holds(time_s, cost_usd)
+        store.record_truth(row["id"], Truth(time_s, cost_usd, kept))
+
+
+def told(interval: Interval) -> str:
+    """A span for people.
+
+    >>> from trainmaster.advisor.quote import Interval
+    >>> told(Interval(50, 60, 75))
+    '1m00s (50.0 s to 1m15s)'
+    """
+    return (
+        f"{format_duration(interval.p50)} ({format_duration(interval.p5)} to {format_duration(interval.p95)})"
+    )

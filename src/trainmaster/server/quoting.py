@@ -1,0 +1,353 @@
+"""`Quoter`: measures a recipe's experiments where that is needed, and quotes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.devices import Device
+    from trainmaster.advisor.knowledge import Knowledge
+    from trainmaster.advisor.market import Market
+    from trainmaster.advisor.quote import Quote
+    from trainmaster.advisor.quoting import Subject
+    from trainmaster.control.profile_attempt import ProfileProgress
+    from trainmaster.providers import Catalogue
+    from trainmaster.server.profiling import Profiler
+    from trainmaster.server.service import Service
+
+#: Providers whose machines are the user's own: nothing is rented.
+OWN: Final = frozenset({"local"})
+
+Tell = Callable[[str], None]
+Show = Callable[["ProfileProgress"], None]
+
+
+@dataclass(frozen=True)
+class QuoteOptions:
+    """The options of ``trainmaster quote``.
+
+    Attributes:
+        policy: see `trainmaster.advisor.policy_quote.POLICIES`.
+        catalogue: a name or a file; its offers are the candidates whatever the provider is.
+        bandwidth: CSV ``instance,mbps``. parameter_server: instance type.
+        max_workers: of one task. fresh: measure again what was measured before.
+        allow_stale: accept old prices without a warning.
+        only: quote these experiments; None for all.
+    """
+
+    policy: str = "quote"
+    catalogue: str | None = None
+    bandwidth: Path | None = None
+    parameter_server: str | None = None
+    max_workers: int | None = None
+    fresh: bool = False
+    allow_stale: bool = False
+    only: tuple[str, ...] | None = None
+
+
+class Quoter:
+    """Quotes recipes.
+
+    Args:
+        service: of the user's home.
+        tell: shows lines to the user.
+        show: shows how far a measurement is.
+    """
+
+    def __init__(self, service: Service, tell: Tell, show: Show | None = None) -> None:
+        self._service = service
+        self._tell = tell
+        self._show = show
+        self._profiler: Profiler | None = None
+
+    def interrupt(self) -> None:
+        """Ctrl-C: a measurement under way ends in order. Signal-safe."""
+        if self._profiler is None:
+            raise KeyboardInterrupt
+        self._profiler.interrupt()
+
+    def quote(
+        self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str], options: QuoteOptions
+    ) -> Quote:
+        """Quote a recipe; measures first what no earlier run has measured.
+
+        Raises:
+            UsageError: nothing is feasible, or a script shows no steps; names what to change.
+            InterruptedByUser: while measuring.
+        """
+        from trainmaster.advisor.policy_quote import POLICIES
+
+        if options.policy not in POLICIES:
+            raise UsageError(
+                f"--policy {options.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
+            )
+        catalogue = self._catalogue(recipe, options)
+        if options.policy != "quote":
+            return self._by_policy(recipe, catalogue, options)
+        self._check_lengths(recipe, options)
+        found, missing = self.knowledge(recipe, recipe_path, environ, catalogue, options)
+        if not found:
+            name, why = next(iter(missing.items()))
+            raise UsageError(
+                f"experiments.{name}: cannot be measured: {why}",
+                "Run the recipe once: a run is a measurement.",
+            )
+        return self.put_together(recipe, catalogue, options, found, missing)
+
+    def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> Quote | None:
+        """A quote from what earlier runs measured, at once; None where there is nothing to say.
+
+        Args:
+            recipe: on a provider of the user's own.
+            environ: of the caller.
+        """
+        options = QuoteOptions()
+        catalogue = self._catalogue(recipe, options)
+        known = {
+            name: found for name in recipe.experiments if (found := self._known(recipe, name, catalogue))
+        }
+        if not known or any(
+            not _has_length(recipe.experiments[name], found) for name, found in known.items()
+        ):
+            return None
+        missing = {name: "not measured yet" for name in recipe.experiments if name not in known}
+        return self.put_together(recipe, catalogue, options, known, missing)
+
+    def settle(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Recipe:
+        """The recipe with a number in place of each ``workers: auto`` or ``1..8``: that of the quote.
+
+        An experiment that cannot be quoted gets as many as this machine has cores: a run never fails for
+        want of a quote.
+        """
+        flexible = [
+            name for name, e in recipe.experiments.items() if e.distributed and e.distributed.is_flexible
+        ]
+        if not flexible or recipe.provider not in OWN:
+            return recipe
+        counts = {}
+        try:
+            quote = self.quote(recipe, recipe_path, environ, QuoteOptions(only=tuple(flexible)))
+            counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
+        except UsageError as reason:
+            self._tell(f"note: no quote: {reason}")
+        experiments = dict(recipe.experiments)
+        for name in flexible:
+            workers = counts.get(name) or self._as_many_as_fit(experiments[name])
+            self._tell(f"{name}: {workers} workers")
+            shaped = experiments[name].distributed
+            assert shaped is not None
+            fixed = shaped.model_copy(update={"workers": workers})
+            experiments[name] = experiments[name].model_copy(update={"distributed": fixed})
+        return recipe.model_copy(update={"experiments": experiments})
+
+    def _as_many_as_fit(self, experiment: Experiment) -> int:
+        from trainmaster.advisor.workload import Workload
+        from trainmaster.executors import detect_capacity
+
+        allowed = sorted(Workload.of(experiment, 0).lengths)
+        return max([n for n in allowed if n <= detect_capacity().cores] or allowed[:1])
+
+    def put_together(
+        self,
+        recipe: Recipe,
+        catalogue: Catalogue,
+        options: QuoteOptions,
+        known: Mapping[str, Knowledge],
+        missing: Mapping[str, str],
+    ) -> Quote:
+        """The quote of what is known."""
+        from trainmaster.advisor.choosing import Limits
+        from trainmaster.advisor.quoting import make_quote
+
+        subjects = [self._subject(recipe, name, found, options) for name, found in known.items()]
+        budget = recipe.budget
+        limits = Limits(
+            deadline_s=_or_infinite(budget.deadline_s if budget else None),
+            budget_usd=_or_infinite(budget.total_usd if budget else None),
+            usd_per_hour=_or_infinite(budget.usd_per_hour if budget else None),
+            time_weight=recipe.objective.time,
+            cost_weight=recipe.objective.cost,
+        )
+        quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
+        notes = [*quote.notes, *self._stale(catalogue, options)]
+        notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
+        if not catalogue_is_own(catalogue) and any(
+            found.measured.offer == "local" for found in known.values()
+        ):
+            notes.append("measured on this machine: other devices are predicted from published figures")
+        return replace(quote, not_quoted=dict(missing), notes=tuple(notes))
+
+    def knowledge(
+        self,
+        recipe: Recipe,
+        recipe_path: Path,
+        environ: Mapping[str, str],
+        catalogue: Catalogue,
+        options: QuoteOptions,
+    ) -> tuple[dict[str, Knowledge], dict[str, str]]:
+        """What is known of each experiment after measuring; and of which nothing, and why."""
+        from trainmaster.server.profiling import Profiler
+
+        names = [name for name in recipe.experiments if options.only is None or name in options.only]
+        found: dict[str, Knowledge] = {}
+        if not options.fresh:
+            for name in names:
+                if (known := self._known(recipe, name, catalogue)) is not None and not known.similar:
+                    found[name] = known
+                    self._tell(
+                        f"{name}: {known.points} measurements of earlier runs are used "
+                        "(--fresh measures again)"
+                    )
+        missing: dict[str, str] = {}
+        rest = [name for name in names if name not in found]
+        if rest:
+            self._profiler = Profiler(self._service)
+            self._profiler.measure(recipe, recipe_path, environ, rest, self._show)
+            missing = dict(self._profiler.not_measured)
+            self._profiler = None
+            for name in rest:
+                if (known := self._known(recipe, name, catalogue)) is not None:
+                    found[name] = known
+                    if known.similar:
+                        missing.pop(name, None)
+        ordered = {name: found[name] for name in names if name in found}
+        return ordered, {name: why for name, why in missing.items() if name not in found}
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _known(self, recipe: Recipe, name: str, catalogue: Catalogue) -> Knowledge | None:
+        from trainmaster.advisor.devices import Device
+        from trainmaster.advisor.knowledge import Knowledge
+        from trainmaster.server.history import experience_of
+
+        history = self._service.measurements(recipe).get(name)
+        if history is None:
+            return None
+        here = local_device(recipe.experiments[name])
+        devices = {"local": here}
+        nics: dict[str, float] = {}
+        for measurement in [*history.same, *history.similar]:
+            offer = catalogue.cheapest(measurement.offer)
+            if offer is not None:
+                gpus = max(offer.accelerators, 1.0)
+                devices[measurement.offer] = Device(
+                    offer.accelerator, offer.vcpus / gpus, offer.instance_type
+                )
+                if offer.nic_gbps:
+                    nics[measurement.offer] = offer.nic_gbps * 1000
+        experience = experience_of(self._service.store, history.fingerprint.exact)
+        known = Knowledge.of(history.same, history.similar, devices, nics, recipe.seed, experience)
+        return known and replace(known, fingerprint=history.fingerprint.exact)
+
+    def _subject(self, recipe: Recipe, name: str, known: Knowledge, options: QuoteOptions) -> Subject:
+        from trainmaster.advisor.quoting import Subject
+        from trainmaster.advisor.workload import Workload
+
+        experiment = recipe.experiments[name]
+        workload = Workload.of(experiment, recipe.seed, options.max_workers)
+        if known.model is not None and not workload.has_length:
+            raise no_length(name)
+        return Subject(workload, known, known.fingerprint)
+
+    def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
+        from trainmaster.advisor.market import Market
+        from trainmaster.control.gangs import slots_of
+        from trainmaster.executors import detect_capacity
+
+        own = catalogue_is_own(catalogue)
+        slots = None
+        if own:
+            slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
+        return Market(catalogue, own, slots, options.parameter_server)
+
+    def _catalogue(self, recipe: Recipe, options: QuoteOptions) -> Catalogue:
+        """The named one; else what the provider has."""
+        from trainmaster.providers import load_catalogue
+
+        today = datetime.now(UTC).date()
+        if options.catalogue is not None:
+            return load_catalogue(options.catalogue, today=today)
+        if recipe.provider in OWN:
+            return load_catalogue("local", today=today)
+        catalogue = load_catalogue(today=today)
+        found = catalogue.where(provider=recipe.provider)
+        if not len(found):
+            raise UsageError(
+                f"provider: {recipe.provider}: the catalogue '{catalogue.name}' has no offers of it",
+                "Name another provider, or a catalogue with --catalogue NAME|FILE.",
+            )
+        return found
+
+    def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
+        from trainmaster.advisor.bandwidth import read_bandwidth
+        from trainmaster.advisor.policy_quote import PolicyInput, policy_quote
+        from trainmaster.advisor.workload import Workload
+
+        given = PolicyInput(
+            catalogue=catalogue,
+            bandwidth_mbps=read_bandwidth(options.bandwidth) if options.bandwidth else {},
+            server=options.parameter_server,
+            max_workers=options.max_workers,
+            usd_per_hour=recipe.budget.usd_per_hour if recipe.budget else None,
+            time_weight=recipe.objective.time,
+            cost_weight=recipe.objective.cost,
+        )
+        workloads = [Workload.of(e, recipe.seed, options.max_workers) for e in recipe.experiments.values()]
+        history = {}
+        if options.policy == "lookup":
+            history = {n: h.same for n, h in self._service.measurements(recipe).items()}
+        return policy_quote(options.policy, workloads, given, history)
+
+    def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:
+        today = datetime.now(UTC).date()
+        old = catalogue.stale(today)
+        if not old or options.allow_stale:
+            return []
+        oldest = min(offer.as_of for offer in old)
+        return [f"{len(old)} prices are old, the oldest of {oldest.isoformat()}"]
+
+    def _check_lengths(self, recipe: Recipe, options: QuoteOptions) -> None:
+        """A quote of a training needs its length; of tasks that just run to their end it does not."""
+        for name, experiment in recipe.experiments.items():
+            quoted = options.only is None or name in options.only
+            if quoted and experiment.distributed is not None and not experiment.builtin_values().get("steps"):
+                raise no_length(name)
+
+
+def no_length(experiment: str) -> UsageError:
+    """How long a training takes cannot be said if nobody says how long it is."""
+    return UsageError(
+        f"experiments.{experiment}: how long it trains is unknown",
+        "Set `steps`, or `epochs` with `examples` and `batch`.",
+    )
+
+
+def catalogue_is_own(catalogue: Catalogue) -> bool:
+    """True if it is the user's own machine."""
+    return len(catalogue) == 1 and catalogue.offers[0].provider == "local"
+
+
+def local_device(experiment: Experiment) -> Device:
+    """What one worker computes on here."""
+    from trainmaster.advisor.devices import Device
+    from trainmaster.executors import detect_capacity
+
+    machine = detect_capacity()
+    wanted = experiment.hardware.gpu_count and machine.gpus
+    return Device(experiment.hardware.gpu or "gpu" if wanted else "", float(machine.cores), "local")
+
+
+def _has_length(experiment: Experiment, known: Knowledge) -> bool:
+    return known.model is None or bool(experiment.builtin_values().get("steps"))
+
+
+def _or_infinite(value: float | None) -> float:
+    return math.inf if value is None else value

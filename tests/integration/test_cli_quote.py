@@ -1,0 +1,216 @@
+"""Quotes from the user's seat: measured here and now, kept by the run that follows, refused with a reason."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+
+import pytest
+
+#: 50 steps a second, whatever else the machine does: time that a quote can be right about.
+STEPS = """
+    import sys, time, trainmaster
+    total, each = int(sys.argv[1]), float(sys.argv[2])
+    begin = time.monotonic()
+    for step in range(1, total + 1):
+        time.sleep(max(0.0, begin + step * each - time.monotonic()))
+        trainmaster.report(step=step, loss=1 / step)
+"""
+
+
+def training(tm, *, steps=600, each=0.02, command=None, top=None, **keys):
+    tm.write("train.py", STEPS)
+    experiment = {"command": command or f"python train.py {{{{steps}}}} {each}", "steps": steps, **keys}
+    return tm.recipe({"name": "job", **(top or {}), "experiments": {"main": experiment}})
+
+
+def quote(tm, recipe, *arguments, code=0):
+    return tm.call("quote", recipe, "--json", *arguments, code=code)
+
+
+def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
+    recipe = training(tm)
+    first = quote(tm, recipe)
+    found = first.json
+    assert "main: measuring" in first.err
+    assert 11 < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"] < 20
+    assert found["step_time_s"]["p50"] == pytest.approx(0.02, rel=0.1)
+    assert found["cost_usd"] == {"p5": 0.0, "p50": 0.0, "p95": 0.0}
+    assert found["cluster"]["worker"]["count"] == 1
+    assert found["cluster"]["parameter_server"] is None
+    assert found["experiments"]["main"]["cluster"] == found["cluster"]
+    assert found["bottleneck"]
+    assert found["fingerprint"]
+    assert tm.runs() == []  # a measurement is no run
+    again = quote(tm, recipe)
+    assert "main: measuring" not in again.err
+    assert again.json["measurements"] == 1
+    ended = tm.run(recipe, "--yes")
+    assert ended["quote"]["kind"] in ("estimate", "binding")
+    assert ended["quote"]["kept"] is (ended["seconds"] <= ended["quote"]["time_s"]["p95"])
+    assert ended["seconds"] == pytest.approx(found["time_s"]["p50"], rel=0.35)
+    assert tm.status(ended["run"])["quote"] == ended["quote"]
+    word = {"binding": "quote", "estimate": "estimate"}[ended["quote"]["kind"]]
+    assert f"  {word}: " in tm.call("status", ended["run"]).err
+
+
+def test_tasks_without_steps_are_quoted_by_how_long_they_take(tm):
+    recipe = tm.task("sleep 1", parameters={"part": {"range": "1-6", "step": 1}}, hardware={"cpus": 1})
+    found = quote(tm, recipe).json
+    assert found["cluster"]["tasks_at_once"] >= 1
+    waves = -(-6 // found["cluster"]["tasks_at_once"])
+    assert waves <= found["time_s"]["p50"] < waves * 2.5
+    assert found["step_time_s"] is None
+
+
+def test_a_script_that_shows_no_steps_is_told_how(tm):
+    recipe = tm.task("sleep 60", profile={"seconds": "1s"})
+    answer = quote(tm, recipe, code=2)
+    assert "metrics" in answer.err
+    assert "report" in answer.err
+    tm.until_quiet()
+
+
+def test_a_training_without_a_length_is_told_which_key(tm):
+    tm.write("train.py", STEPS)
+    recipe = tm.task("python train.py 600 0.02")
+    answer = quote(tm, recipe, code=2)
+    assert "steps" in answer.err
+    assert "epochs" in answer.err
+
+
+def test_a_script_that_fails_is_shown(tm):
+    answer = quote(tm, tm.task("echo boom >&2; exit 3"), code=2)
+    assert "boom" in answer.err
+
+
+def test_limits_that_cannot_be_kept_name_what_would_do(tm):
+    recipe = training(tm, top={"budget": {"deadline": "2s"}})
+    answer = quote(tm, recipe, code=2)
+    assert "budget.deadline" in answer.err
+
+
+def test_the_number_of_workers_is_chosen(tm):
+    recipe = training(
+        tm,
+        steps=200,
+        each=0.01,
+        framework="pytorch",
+        distributed={"strategy": "allreduce", "workers": "1..2"},
+        batch={"global": 64},
+    )
+    ended = tm.run(recipe, "--yes", timeout_s=120)
+    assert ended["reason"] == "SUCCEEDED"
+    assert tm.logs(ended["run"]) is not None
+
+
+def test_experiments_that_follow_others_are_named(tm):
+    tm.write("train.py", STEPS)
+    recipe = tm.recipe(
+        {
+            "name": "job",
+            "experiments": {
+                "first": {"command": "sleep 0.3"},
+                "second": {"command": "python train.py {{steps}} 0.01", "steps": 50, "after": ["first"]},
+            },
+        }
+    )
+    before = quote(tm, recipe)
+    assert "second" in before.json["not_quoted"]
+    assert "second" in before.err
+    tm.run(recipe, "--yes")
+    after = quote(tm, recipe).json
+    assert after["not_quoted"] == {}
+    assert set(after["experiments"]) == {"first", "second"}
+    assert after["total"]["time_s"]["p50"] > after["experiments"]["first"]["time_s"]["p50"]
+
+
+def test_another_catalogue_and_a_picture(tm):
+    recipe = training(tm, steps=100_000)
+    offers = tm.work / "mine.csv"
+    with offers.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(
+            ["provider", "region", "instance_type", "vcpus", "memory_gib", "price_usd_per_hour", "as_of"]
+        )
+        rows.writerow(["aws", "eu-west-1", "small", 2, 8, 0.1, "2026-11-01"])
+        rows.writerow(["aws", "eu-west-1", "large", 16, 64, 0.9, "2026-11-01"])
+    picture = tm.work / "front.svg"
+    answer = quote(tm, recipe, "--catalogue", offers, "--plot", picture)
+    found = answer.json
+    assert found["cluster"]["worker"]["instance"] in ("small", "large")
+    assert found["cost_usd"]["p50"] > 0
+    assert found["next_measurement"] is None or found["next_measurement"]["cost_usd"] >= 0
+    assert picture.read_text().startswith("<?xml")
+    assert "published figures" in answer.err
+
+
+FC2 = {
+    "name": "fc2",
+    "code": "/nowhere",
+    "provider": "aws",
+    "experiments": {
+        "train": {
+            "hardware": {"instance": ["m4.xlarge", "t2.xlarge", "c4.xlarge"]},
+            "framework": "tensorflow",
+            "distributed": {"strategy": "ps-async", "workers": "auto", "parameter_servers": 1},
+            "batch": {"per_worker": 64},
+            "steps": 1000,
+            "command": "python not-there.py",
+        }
+    },
+}
+POLICY = ["--catalogue", "fc2-2018", "--parameter-server", "m4.large", "--max-workers", 6]
+
+
+def test_policies_of_the_papers_need_no_script(tm):
+    recipe = tm.recipe(FC2)
+    bandwidth = tm.write("mbps.csv", "instance,mbps\nm4.xlarge,100\nt2.xlarge,150\nc4.xlarge,90\n")
+    picks = {}
+    for policy in ("cost-opt", "time-opt", "scala-opt"):
+        found = quote(tm, recipe, "--policy", policy, *POLICY, "--bandwidth", bandwidth).json
+        assert found["time_s"] is None
+        assert found["cost_usd"] is None
+        picks[policy] = (found["cluster"]["worker"]["instance"], found["cluster"]["worker"]["count"])
+    assert picks == {
+        "cost-opt": ("c4.xlarge", 6),
+        "time-opt": ("m4.xlarge", 6),
+        "scala-opt": ("t2.xlarge", 2),
+    }
+    assert (
+        "instance,mbps"
+        in quote(
+            tm, recipe, "--policy", "scala-opt", *POLICY, "--bandwidth", tm.write("bad.csv", "a\n"), code=2
+        ).err
+    )
+    assert "no such policy" in quote(tm, recipe, "--policy", "magic", code=2).err
+    assert "no such file" in quote(tm, recipe, "--policy", "cost-opt", "--catalogue", "none.csv", code=2).err
+
+
+def test_an_interrupted_measurement_leaves_nothing(tm):
+    recipe = training(tm, steps=100_000, profile={"seconds": "60s"}, command="python train.py {{steps}} 0.3")
+    call = tm.start("quote", recipe, "--json")
+    tm.until(lambda: "measuring" in call.err, "steps")
+    call.send(signal.SIGINT)
+    call.wait(130)
+    tm.until_quiet()
+    assert tm.runs() == []
+
+
+def test_a_forecast_beyond_the_quote_is_told(tm):
+    """The binding quote is what was promised: it is broken if the script slows down, and that is said."""
+    tm.write(
+        "slower.py",
+        """
+        import time, trainmaster
+        for step in range(1, 341):
+            time.sleep(0.05 if step <= 320 else 0.5)
+            trainmaster.report(step=step)
+    """,
+    )
+    ended = tm.run(tm.task("python slower.py", steps=340), "--yes")
+    assert ended["quote"]["kind"] == "binding"
+    assert ended["quote"]["kept"] is False
+    shown = json.dumps(tm.status(ended["run"])["quote"])
+    assert '"kept": false' in shown

@@ -1,0 +1,83 @@
+"""Forecasts of what is under way."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quote_world import knowledge, measured, own_machine, workload
+
+from trainmaster.advisor.candidates import Candidates
+from trainmaster.advisor.forecast import Doing, RunningTask, forecast, remaining_s
+from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.measurement import Measurement
+from trainmaster.advisor.timing import DRAWS, Timing
+from trainmaster.advisor.workload import Length
+from trainmaster.spec.hardware import Hardware
+
+
+def on_own_machine(found, *, tasks=1, steps=None, slots=2):
+    work = workload("train", most=1, tasks=tasks, hardware=Hardware())
+    work.lengths[1] = Length(steps, 1, 256 if steps else None)
+    place = own_machine(slots)
+    machines = Machines.of(place.catalogue.columns(), np.full(1, float(slots)))
+    timing = Timing(work, knowledge(*found), machines, machines[:0], place.catalogue.offers, own_machine=True)
+    candidates = Candidates.of(work, machines, machines[:0], slots)
+    return timing, candidates[np.array([int(candidates.at_once.argmax())])]
+
+
+def training(steps=1000):
+    return on_own_machine([measured(1, 256, offer="local", tail_s=0.5)], steps=steps)
+
+
+def tasks(total=8):
+    return on_own_machine([Measurement(None, duration_s=d) for d in (9.9, 10, 10.1)], tasks=total)
+
+
+def middle(draws):
+    return float(np.median(draws))
+
+
+def test_what_has_not_begun_takes_its_whole_time():
+    timing, one = training()
+    assert (remaining_s(timing, one, Doing()) == timing.outcomes(one).time_s[:, 0]).all()
+
+
+def test_half_of_the_steps_take_half_of_the_training():
+    timing, one = training()
+    whole = middle(timing.training_s(one))
+    half = middle(remaining_s(timing, one, Doing(running=(RunningTask(100, 0.5),))))
+    assert half == pytest.approx(whole / 2 + 0.5, rel=0.03)
+
+
+@settings(deadline=None)
+@given(st.floats(0.01, 0.98), st.floats(0.001, 0.5))
+def test_more_done_leaves_less(share, more):
+    timing, one = training()
+    first = remaining_s(timing, one, Doing(running=(RunningTask(10, share),)))
+    then = remaining_s(timing, one, Doing(running=(RunningTask(10, min(share + more, 1.0)),)))
+    assert (then <= first + 1e-9).all()
+
+
+def test_tasks_without_steps_are_over_when_they_should_be():
+    timing, one = tasks(total=1)
+    left = remaining_s(timing, one, Doing(running=(RunningTask(4.0),)))
+    assert middle(left) == pytest.approx(6.0, abs=0.7)
+    late = remaining_s(timing, one, Doing(running=(RunningTask(40.0),)))
+    assert 0 < middle(late) < 1
+
+
+def test_waiting_tasks_share_the_slots():
+    timing, one = tasks(total=8)
+    running = (RunningTask(5.0), RunningTask(5.0))
+    left = remaining_s(timing, one, Doing(ended=2, running=running))
+    assert middle(left) == pytest.approx((5 + 5 + 4 * 10) / 2 + 2.5, rel=0.1)
+    assert middle(remaining_s(timing, one, Doing(ended=6, running=running))) == pytest.approx(5, abs=0.7)
+
+
+def test_a_run_is_what_has_passed_and_the_critical_path_of_the_rest():
+    left = {"a": np.full(DRAWS, 10.0), "b": np.full(DRAWS, 20.0), "c": np.full(DRAWS, 4.0)}
+    time_s, cost = forecast(100.0, left, {"c": ["a"], "b": []}, 2.5)
+    assert time_s.p50 == pytest.approx(120.5, abs=0.5)
+    assert cost.p95 == 2.5
+    over, _ = forecast(7.0, {}, {}, 0.0)
+    assert 7.0 < over.p95 < 9.0

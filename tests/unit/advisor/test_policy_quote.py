@@ -1,0 +1,122 @@
+"""The papers' policies through the same door as our own quote."""
+
+import json
+from pathlib import Path
+
+import pytest
+from quote_world import measured, offer, workload
+
+from trainmaster.advisor.bandwidth import read_bandwidth
+from trainmaster.advisor.policy_quote import PolicyInput, policy_quote
+from trainmaster.advisor.profile import Sync
+from trainmaster.providers import Catalogue, load_catalogue
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.hardware import Hardware
+
+FC2 = json.loads((Path(__file__).parents[2] / "data" / "seed_vectors.json").read_text())["fc2"]
+
+
+def servers(types, **more):
+    return workload(sync=Sync.PS_ASYNC, servers=1, chief=1, hardware=Hardware(instance=tuple(types)), **more)
+
+
+def given(case, **more):
+    """The paper prints no traffic: any value in the interval that its pick implies."""
+    low, high = case.get("b_t_floor_mbps", (0, FC2["ps"][case["ps"]]["mbps"] * FC2["p"] / FC2["n_max"]))
+    name = case["scala_opt"][0]
+    mbps = {t: (low + high) / 2 if t == name else low / 2 + 1e-9 for t in case["types"]}
+    facts = {"server": case["ps"], "max_workers": FC2["n_max"], "bandwidth_mbps": mbps}
+    return PolicyInput(load_catalogue("fc2-2018"), **{**facts, **more})
+
+
+@pytest.mark.parametrize("policy", ["time-opt", "cost-opt", "scala-opt"])
+@pytest.mark.parametrize("case", FC2["cases"], ids=lambda case: f"{case['sec']}-{case['batch']}")
+def test_picks_are_those_of_the_paper(case, policy):
+    quote = policy_quote(policy, [servers(case["types"])], given(case)).as_dict()
+    worker = quote["cluster"]["worker"]
+    assert [worker["instance"], worker["count"]] == case[policy.replace("-", "_")]
+    assert quote["cluster"]["parameter_server"]["instance"] == case["ps"]
+    assert quote["cluster"]["parameter_server"]["count"] == 1
+    assert quote["time_s"] is None
+    assert quote["cost_usd"] is None
+
+
+def test_scala_opt_m_counts_the_named_type():
+    case = FC2["cases"][0]
+    quote = policy_quote("scala-opt-m", [servers(["t2.xlarge"])], given(case))
+    assert quote.main.cluster.worker.count == case["scala_opt"][1]
+    with pytest.raises(UsageError, match="one type"):
+        policy_quote("scala-opt-m", [servers(case["types"])], given(case))
+
+
+def test_experiments_without_servers_are_skipped_or_refused():
+    case = FC2["cases"][0]
+    both = policy_quote("cost-opt", [workload("plain"), servers(case["types"])], given(case))
+    assert set(both.experiments) == {"train"}
+    assert "plain" in both.not_quoted
+    with pytest.raises(UsageError, match="parameter server"):
+        policy_quote("cost-opt", [workload("plain")], given(case))
+
+
+def test_bounds_of_the_recipe_limit_the_workers():
+    case = FC2["cases"][0]
+    few = servers(case["types"], most=4)
+    assert policy_quote("cost-opt", [few], given(case)).main.cluster.worker.count == 4
+    assert policy_quote("cost-opt", [few], given(case, max_workers=None)).main.cluster.worker.count == 4
+
+
+def test_a_budget_per_hour_counts_workers():
+    case = FC2["cases"][0]
+    open_ended = servers(case["types"], is_bounded=False)
+    found = policy_quote("cost-opt", [open_ended], given(case, max_workers=None, usd_per_hour=2.0))
+    assert found.main.cluster.worker.count == int((2.0 - 0.125) / 0.231)
+    with pytest.raises(UsageError, match="budget per hour"):
+        policy_quote("cost-opt", [open_ended], given(case, max_workers=None))
+
+
+def test_unknown_types_and_traffic_are_named():
+    case = FC2["cases"][0]
+    with pytest.raises(UsageError, match="no offer"):
+        policy_quote("cost-opt", [servers(["nothing.like.it"])], given(case))
+    with pytest.raises(UsageError, match=r"x9\.large"):
+        policy_quote("cost-opt", [servers(case["types"])], given(case, server="x9.large"))
+    with pytest.raises(UsageError, match="traffic"):
+        policy_quote("scala-opt", [servers(case["types"])], given(case, bandwidth_mbps={}))
+
+
+def test_lookup_takes_the_fastest_measured_cluster():
+    place = Catalogue("test", (offer("p3.2xlarge", 3.0),))
+    history = {"train": [measured(n, 256 // n) for n in (1, 2, 4)]}
+    found = policy_quote("lookup", [workload()], PolicyInput(place), history).main
+    assert found.cluster.workers == 4
+    assert found.time_s.p5 == found.time_s.p95
+    with pytest.raises(NotFoundError, match="measured"):
+        policy_quote("lookup", [workload()], PolicyInput(place), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", ":1:"),
+        ("type,mbps\nt2,1\n", ":1:"),
+        ("instance,mbps\nt2.xlarge,fast\n", ":2:"),
+        ("instance,mbps\nt2.xlarge,-1\n", ":2:"),
+        ("instance,mbps\nt2.xlarge,nan\n", ":2:"),
+        ("instance,mbps\nt2.xlarge\n", ":2:"),
+        ("instance,mbps\na,1\nA,2\n", ":3:"),
+        ("instance,mbps\na,1,2\n", ":2:"),
+    ],
+)
+def test_a_wrong_bandwidth_file_is_refused_with_its_line(tmp_path, text, found):
+    path = tmp_path / "b.csv"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=found):
+        read_bandwidth(path)
+
+
+def test_a_bandwidth_file_is_read(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("instance,mbps\n\n T2.xlarge , 142.5\nm4.xlarge,9e1\n")
+    assert read_bandwidth(path) == {"t2.xlarge": 142.5, "m4.xlarge": 90.0}
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_bandwidth(tmp_path / "none.csv")

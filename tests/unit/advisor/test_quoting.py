@@ -1,0 +1,296 @@
+"""Quotes: the pick is that of brute force, limits hold, and what is said is what is drawn."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quote_world import (
+    GB,
+    knowledge,
+    market,
+    measured,
+    offer,
+    own_machine,
+    step_s,
+    training,
+    workload,
+)
+
+from trainmaster.advisor.candidates import Candidates
+from trainmaster.advisor.choosing import Drawn, Limits, choose, pareto, pick
+from trainmaster.advisor.infeasible import NoFeasibleQuote
+from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.measurement import Measurement
+from trainmaster.advisor.profile import Sync
+from trainmaster.advisor.quoting import Subject, make_quote
+from trainmaster.advisor.timing import DRAWS, Timing
+from trainmaster.advisor.workload import Length
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.hardware import Hardware
+
+V100 = offer("p3.2xlarge", 3.06)
+
+
+def timing_of(subject, place, machines=None):
+    columns = place.catalogue.columns()
+    found = machines or Machines.of(columns, np.ones(len(place.catalogue)))
+    return Timing(
+        subject.workload, subject.knowledge, found, found[:0], place.catalogue.offers, place.own_machine
+    )
+
+
+def test_a_quote_on_the_measured_machine_is_narrow_and_right():
+    quote = make_quote([training(most=1)], market(V100), Limits())
+    one = quote.main
+    truth = 10 * 196 * step_s(1, 256)
+    assert one.cluster.words() == "1 x p3.2xlarge"
+    assert one.step_s.p50 == pytest.approx(step_s(1, 256), rel=0.1)
+    assert one.time_s.p5 < truth + 120 < one.time_s.p95 * 1.1
+    assert one.time_s.width < 1.35
+    assert one.cost_usd.p50 == pytest.approx(one.time_s.p50 / 3600 * 3.06, rel=0.01)
+
+
+def test_cheapest_takes_few_machines_and_fastest_many():
+    subject = training()
+    cheap = make_quote([subject], market(V100), Limits()).main
+    fast = make_quote([subject], market(V100), Limits(time_weight=1, cost_weight=0)).main
+    assert cheap.cluster.worker.count == 1
+    assert fast.cluster.worker.count > 2
+    assert fast.time_s.p50 < cheap.time_s.p50
+    assert fast.cost_usd.p50 > cheap.cost_usd.p50
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    prices=st.lists(st.floats(0.2, 9), min_size=2, max_size=5),
+    deadline=st.sampled_from([math.inf, 3000, 1500, 900]),
+    budget=st.sampled_from([math.inf, 3.0, 1.0]),
+    spot=st.booleans(),
+    time_weight=st.sampled_from([0.0, 0.001, 1.0]),
+)
+def test_the_pick_is_that_of_brute_force(prices, deadline, budget, spot, time_weight):
+    gpus = ["V100", "T4", "A100", "K80", "L4"]
+    offers = [
+        offer(f"t{i}", p, gpu=gpus[i], spot=spot, nic=[1, 5, 10, 25, 100][i]) for i, p in enumerate(prices)
+    ]
+    subject, place = training(), market(*offers)
+    timing = timing_of(subject, place)
+    candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+    limits = Limits(deadline, budget, time_weight=time_weight)
+    everything = Drawn.of(candidates, timing, limits)
+    brute = pick(everything, limits)
+    choice = choose(candidates, timing, limits)
+    if brute is None:
+        assert choice.best is None
+        return
+    found = choice.drawn.candidates
+    assert choice.best is not None
+    assert found.machine[choice.best] == candidates.machine[brute]
+    assert found.workers[choice.best] == candidates.workers[brute]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.2, 9), st.sampled_from([4, 8, 96]), st.sampled_from([1.0, 10.0])),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_dropping_dominated_machines_changes_no_pick(rows):
+    offers = [offer(f"t{i}", price, vcpus=float(v), nic=nic) for i, (price, v, nic) in enumerate(rows)]
+    subject, place = training(most=4), market(*offers)
+    everything = timing_of(subject, place)
+    few = timing_of(subject, place, everything.machines.undominated())
+    best = []
+    for timing in (everything, few):
+        candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+        choice = choose(candidates, timing, Limits())
+        best.append(choice.drawn.cost_usd[choice.best, 1])
+    assert best[0] == pytest.approx(best[1], rel=0.021)
+    assert best[1] <= best[0] * 1.021
+
+
+def test_bounds_are_below_every_outcome():
+    subject, place = training(), market(V100, offer("t4", 0.5, gpu="T4", spot=True))
+    timing = timing_of(subject, place)
+    some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+    best, real = timing.at_best(some), timing.outcomes(some)
+    copies = DRAWS // len(best.time_s)
+    assert (np.tile(best.time_s, (copies, 1)) <= real.time_s).all()
+    assert (np.tile(best.cost_usd, (copies, 1)) <= real.cost_usd + 1e-12).all()
+
+
+def test_outcomes_do_not_depend_on_who_else_is_drawn():
+    subject, place = training(), market(V100, offer("spot", 0.9, spot=True))
+    timing = timing_of(subject, place)
+    some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+    whole = timing.outcomes(some).cost_usd
+    for row in (0, len(some) - 1):
+        assert timing.outcomes(some[np.array([row])]).cost_usd[:, 0] == pytest.approx(whole[:, row])
+
+
+def test_a_deadline_holds_with_ninety_percent():
+    quote = make_quote([training()], market(V100), Limits(deadline_s=700)).main
+    assert quote.cluster.worker.count > 1
+    assert quote.time_s.p50 < 700
+
+
+def test_an_impossible_budget_names_the_nearest():
+    with pytest.raises(NoFeasibleQuote) as caught:
+        make_quote([training()], market(V100), Limits(deadline_s=600, budget_usd=0.05))
+    error = caught.value
+    assert error.exit_code == 2
+    assert error.nearest_budget_usd is not None
+    assert "budget.total" in error.hint
+    make_quote([training()], market(V100), Limits(deadline_s=600, budget_usd=error.nearest_budget_usd * 1.05))
+
+
+def test_an_impossible_deadline_names_the_nearest():
+    with pytest.raises(NoFeasibleQuote) as caught:
+        make_quote([training()], market(V100), Limits(deadline_s=5))
+    deadline = caught.value.nearest_deadline_s
+    assert deadline is not None
+    make_quote([training()], market(V100), Limits(deadline_s=deadline * 1.05))
+
+
+def test_too_little_per_hour_is_refused_with_the_least_that_would_do():
+    with pytest.raises(NoFeasibleQuote, match="per hour") as caught:
+        make_quote([training()], market(V100), Limits(usd_per_hour=1))
+    assert "3.06" in caught.value.hint
+
+
+def test_hardware_that_nobody_offers_is_an_error():
+    subject = training(hardware=Hardware(gpu="h100"))
+    with pytest.raises(UsageError, match="no offer"):
+        make_quote([subject], market(V100), Limits())
+
+
+def test_a_batch_that_does_not_fit_the_memory_is_left_out():
+    points = [measured(n, 128, device_memory_bytes=12 * GB) for n in (1, 2)]
+    subject = Subject(workload(total_batch=1024), knowledge(*points))
+    quote = make_quote([subject], market(V100), Limits()).main
+    assert quote.cluster.workers >= 8  # 128 each: 12 of 16 GB; 256 each would need more than there is
+    assert quote.memory_headroom == pytest.approx(0.25, abs=0.01)
+    assert any("memory" in note for note in quote.notes)
+
+
+def test_an_unmeasured_device_is_wide_and_a_faster_one_faster():
+    known = make_quote([training(most=1)], market(V100), Limits()).main
+    faster = make_quote([training(most=1)], market(offer("a", 4.0, gpu="A100")), Limits()).main
+    slower = make_quote([training(most=1)], market(offer("k", 0.9, gpu="K80")), Limits()).main
+    assert faster.time_s.width > known.time_s.width * 1.2
+    assert faster.time_s.p50 < known.time_s.p50 < slower.time_s.p50
+
+
+def test_spot_costs_time_and_is_counted_in_the_interval():
+    calm = make_quote([training(most=1, epochs=400)], market(V100), Limits()).main
+    spot = make_quote(
+        [training(most=1, epochs=400, hardware=Hardware(gpus=1, spot=True))],
+        market(offer("p3.2xlarge", 3.06, spot=True)),
+        Limits(),
+    ).main
+    assert spot.cluster.worker.spot
+    assert spot.time_s.p95 > calm.time_s.p95
+
+
+def test_the_billing_minimum_counts():
+    short = training(most=1, epochs=1, examples=256)
+    own = make_quote([short], market(offer("m", 3.6, billing_minimum_s=3600.0)), Limits()).main
+    assert own.cost_usd.p50 == pytest.approx(3.6)
+
+
+def test_tasks_without_steps_are_quoted_by_their_duration():
+    found = [Measurement(None, duration_s=d) for d in (9.5, 10.0, 10.5)]
+    work = workload("shard", most=1, tasks=6, hardware=Hardware())
+    work.lengths[1] = Length(None, 1, None)
+    quote = make_quote([Subject(work, knowledge(*found))], own_machine(slots=2), Limits()).main
+    assert quote.cluster.at_once == 2
+    assert 27 < quote.time_s.p50 < 40
+    assert quote.cost_usd.p95 == 0
+    assert "tasks" in quote.bottleneck
+
+
+def test_tasks_that_share_cores_are_not_twice_as_fast():
+    found = [Measurement(None, duration_s=10.0, cores=2.0) for _ in range(3)]
+    work = workload("shard", most=1, tasks=8, hardware=Hardware())
+    work.lengths[1] = Length(None, 1, None)
+    quote = make_quote([Subject(work, knowledge(*found))], own_machine(slots=2), Limits()).main
+    assert quote.time_s.p50 > 70
+
+
+def test_cpu_credits_that_run_out_are_named():
+    points = [measured(1, 256, offer="local")]
+    subject = Subject(workload(most=1, epochs=100, hardware=Hardware()), knowledge(*points))
+    burst = offer("t2.large", 0.1, gpus=0.0, vcpus=2.0, cpu_credits="standard", cpu_baseline_share=0.3)
+    steady = offer("m4.large", 0.1, gpus=0.0, vcpus=2.0)
+    slow = make_quote([subject], market(burst), Limits()).main
+    assert "credits" in slow.bottleneck
+    assert slow.time_s.p50 > 1.5 * make_quote([subject], market(steady), Limits()).main.time_s.p50
+
+
+def test_parameter_servers_get_machines_of_their_own():
+    points = [measured(n, 64, sync=Sync.PS_ASYNC) for n in (1, 2)]
+    work = workload(sync=Sync.PS_ASYNC, servers=1, chief=1)
+    place = market(V100, offer("m4.large", 0.1, gpus=0.0, nic=0.45), offer("m4.10x", 2.0, gpus=0.0, nic=10))
+    quote = make_quote([Subject(work, knowledge(*points))], place, Limits()).main
+    assert quote.cluster.server is not None
+    assert quote.cluster.server.count == 1
+    assert quote.cluster.worker.instance == "p3.2xlarge"
+
+
+def test_experiments_share_deadline_and_budget():
+    first, second = training(name="first"), training(name="second", after=("first",))
+    alone = make_quote([first], market(V100), Limits()).time_s.p50
+    both = make_quote([first, second], market(V100), Limits())
+    assert both.time_s.p50 == pytest.approx(2 * alone, rel=0.1)
+    hurried = make_quote([first, second], market(V100), Limits(deadline_s=both.time_s.p50 * 0.7))
+    assert hurried.time_s.p50 < both.time_s.p50 * 0.7
+    assert hurried.cost_usd.p50 >= both.cost_usd.p50
+    assert set(hurried.as_dict()["experiments"]) == {"first", "second"}
+    with pytest.raises(NoFeasibleQuote):
+        make_quote([first, second], market(V100), Limits(deadline_s=30))
+
+
+def test_the_front_is_a_front():
+    quote = make_quote([training()], market(V100, offer("t4", 0.5, gpu="T4")), Limits()).main
+    times = [a.time_s for a in quote.pareto]
+    costs = [a.cost_usd for a in quote.pareto]
+    assert times == sorted(times)
+    assert costs == sorted(costs, reverse=True)
+    assert len(times) > 2
+
+
+def test_what_to_measure_next_narrows():
+    points = [measured(1, 256), measured(1, 64)]
+    quote = make_quote(
+        [Subject(workload(), knowledge(*points))], market(V100), Limits(time_weight=1, cost_weight=0)
+    ).main
+    following = quote.next_measurement
+    assert following is not None
+    assert following.width_then < following.width_now
+    assert 1 < following.workers <= quote.cluster.workers
+    assert following.cost_usd > 0
+
+
+def test_similar_jobs_count_with_more_doubt():
+    same = make_quote([training(most=1)], market(V100), Limits()).main
+    points = [measured(n, b) for n in (1, 2, 4) for b in (32, 128)]
+    other = make_quote([Subject(workload(most=1), knowledge(similar=points))], market(V100), Limits()).main
+    assert other.similar == 6
+    assert other.time_s.width > same.time_s.width * 1.2
+
+
+def test_the_same_inputs_give_the_same_quote():
+    one, two = (make_quote([training()], market(V100), Limits()).as_dict() for _ in range(2))
+    assert one == two
+
+
+def test_pareto_keeps_one_of_equals():
+    subject, place = training(most=1), market(V100)
+    timing = timing_of(subject, place)
+    some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+    twice = some[np.array([0, 0])]
+    assert len(pareto(Drawn.of(twice, timing, Limits()))) == 1
