@@ -1,4 +1,4 @@
-"""Handwritten digits with TensorFlow's parameter server, asynchronously.
+"""Handwritten digits with TensorFlow's parameter server, asynchronously or (`--sync`) in step.
 
 Every process of the cluster runs this same script: `TF_CONFIG`, which Trainmaster sets, tells it
 whether it is the chief, the parameter server or a worker. Without `TF_CONFIG` it starts a small
@@ -33,7 +33,7 @@ except ImportError:  # the same in four lines, for a Python that does not have i
 
 
 TRAIN = 1437  # images to learn from; the other 360 are for the test
-STEPS_PER_ROUND = 50  # between two looks at the loss, over all workers
+STEPS_PER_ROUND = 50  # between two looks at the loss
 
 stop_asked = False
 
@@ -115,6 +115,47 @@ def train(resolver, args):
         data = tf.data.Dataset.from_tensor_slices((images, labels))
         return data.shuffle(TRAIN).repeat().batch(args.batch).prefetch(2)
 
+    def asynchronous(count):
+        """So many steps of single workers; their mean loss."""
+        losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(count)]
+        coordinator.join()
+        return float(np.mean([one.fetch() for one in losses]))
+
+    def synchronous(count):
+        """So many steps of all workers: they compute from the same weights, then these change once."""
+        losses = []
+        for _ in range(count):
+            parts = [coordinator.schedule(gradients_of, args=(iterator,)) for _ in range(workers)]
+            coordinator.join()
+            fetched = [part.fetch() for part in parts]
+            together = zip(*(gradients for _, gradients in fetched), strict=True)
+            coordinator.schedule(apply, args=([np.mean(same, axis=0) for same in together],))
+            coordinator.join()
+            losses += [loss for loss, _ in fetched]
+        return float(np.mean(losses))
+
+    @tf.function
+    def gradients_of(iterator):
+        """One worker's part of a synchronous step."""
+
+        def replica(batch, target):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(loss_of(target, model(batch, training=True)))
+            return loss, tape.gradient(loss, model.trainable_variables)
+
+        return strategy.run(replica, args=next(iterator))
+
+    @tf.function
+    def apply(gradients):
+        """The other part, which one worker does for all."""
+
+        def replica(gradients):
+            here = [tf.identity(gradient) for gradient in gradients]  # on this worker's device
+            optimizer.apply_gradients(zip(here, model.trainable_variables, strict=True))
+
+        strategy.run(replica, args=(gradients,))
+        done.assign_add(1)
+
     @tf.function
     def step(iterator):
         """One worker's: read the weights, compute, send the gradients. Nobody waits for anybody."""
@@ -142,14 +183,16 @@ def train(resolver, args):
     def accuracy():
         return float(np.mean(np.argmax(model(test_images), axis=1) == test_labels))
 
-    at, saved_at = int(done), time.monotonic()
+    workers = len(resolver.cluster_spec().as_dict()["worker"])
+    examples_per_step = args.batch * workers if args.sync else args.batch
+    at, began = int(done), time.monotonic()
+    saved_at = began
     while at < args.steps and not stop_asked:
         count = min(STEPS_PER_ROUND, args.steps - at)
-        losses = [coordinator.schedule(step, args=(iterator,)) for _ in range(count)]
-        coordinator.join()
+        loss = synchronous(count) if args.sync else asynchronous(count)
         at = int(done)
-        loss = float(np.mean([one.fetch() for one in losses]))
-        report(step=at, loss=loss, examples=at * args.batch, seconds=time.monotonic())
+        seconds = round(time.monotonic() - began, 3)
+        report(step=at, loss=loss, examples=at * examples_per_step, seconds=seconds)
         print(f"step {at:4d}  loss {loss:.4f}", flush=True)
         if saver and time.monotonic() - saved_at > args.checkpoint_seconds:
             saver.save(at)
@@ -163,7 +206,7 @@ def train(resolver, args):
     alone = network()  # the same weights in variables of this process: loads anywhere
     alone.set_weights([variable.numpy() for variable in model.weights])
     alone.save(output / "model.keras")
-    results = {"accuracy": accuracy(), "steps": at, "examples": at * args.batch}
+    results = {"accuracy": accuracy(), "steps": at, "examples": at * examples_per_step}
     report(step=at, examples=results["examples"], accuracy=results["accuracy"])
     (output / "metrics.json").write_text(json.dumps(results) + "\n")
     print(f"accuracy {results['accuracy']:.4f} on {len(test_labels)} images not trained on", flush=True)
@@ -172,9 +215,12 @@ def train(resolver, args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1200, help="over all workers")
+    parser.add_argument(
+        "--steps", type=int, default=1200, help="of one worker each; of all together if --sync"
+    )
     parser.add_argument("--batch", type=int, default=32, help="images per worker and step")
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--sync", action="store_true", help="all workers change the weights together")
     parser.add_argument("--checkpoint-seconds", type=float, default=5.0)
     args = parser.parse_args()
 

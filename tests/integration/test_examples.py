@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from learning import check_it_learned, needs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPE = "recipe.yaml"
@@ -30,3 +31,41 @@ def test_digits_are_learnt_by_two_processes(tm):
     pytest.importorskip("torch")
     summary = tm.run(EXAMPLES / "digits" / RECIPE, "--yes", code=0)
     assert summary["models"][0]["metrics"]["accuracy"] >= 0.95
+
+
+def test_boosting_is_tuned_three_ways(tm):
+    needs("sklearn", "optuna")
+    fewer = ("--set", "experiments.random.samples=6", "--set", "experiments.tpe.samples=10")
+    summary = tm.run(EXAMPLES / "gbm-sweep" / RECIPE, "--yes", *fewer, timeout_s=150)
+    counted = {name: each["tasks"] for name, each in summary["experiments"].items()}
+    assert {name: each["total"] for name, each in counted.items()} == {"grid": 16, "random": 6, "tpe": 10}
+    assert all(each["succeeded"] + each["pruned"] == each["total"] for each in counted.values())
+    assert len(summary["models"]) == sum(each["succeeded"] for each in counted.values())
+    best = summary["experiments"]["tpe"]["best"]
+    assert best["value"] < 0.2  # 0.66 would be what a coin knows
+    assert best["parameters"].keys() == {"lr", "leaves", "depth", "l2"}
+
+
+@pytest.mark.tensorflow
+def test_digits_are_learnt_through_a_parameter_server(tm):
+    needs("tensorflow", "sklearn")
+    fewer = ("--set", "experiments.train.steps=400")
+    summary = tm.run(EXAMPLES / "tf-ps" / RECIPE, "--yes", *fewer, timeout_s=120)
+    (model,) = summary["models"]
+    assert model["metrics"]["examples"] == 400 * 32
+    assert model["metrics"]["accuracy"] > 0.85
+    check_it_learned(tm.logs(summary["run"], "--member", "chief-0"), first=1.0, last=0.5)
+
+
+@pytest.mark.tensorflow
+def test_digits_are_learnt_by_workers_in_step(tm):
+    """Synchronously: one step is a change of the weights by the mean gradient of both workers' batches."""
+    needs("tensorflow", "sklearn")
+    fewer = ("--set", "experiments.train.steps=200")
+    summary = tm.run(EXAMPLES / "tf-ps" / "sync.yaml", "--yes", *fewer, timeout_s=120)
+    (model,) = summary["models"]
+    assert model["metrics"]["step"] == 200
+    assert model["metrics"]["examples"] == 200 * 32 * 2
+    assert model["metrics"]["accuracy"] > 0.9
+    check_it_learned(tm.logs(summary["run"], "--member", "chief-0"), first=0.8, last=0.2)
+    tm.until_quiet()
