@@ -1,0 +1,147 @@
+"""The attempts of a run as measurements: which are kept, how many, and what they say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from trainmaster.control.board import Task
+from trainmaster.control.decide_task import Effect, EffectKind, Policy
+from trainmaster.control.layout import AttemptPlace
+from trainmaster.control.measuring import trace_of
+from trainmaster.control.progress import TaskProgress
+from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder
+from trainmaster.executors.base import GangStatus, MemberStatus, Phase
+from trainmaster.executors.metrics import LogMetrics, MetricsReader
+from trainmaster.spec import read_recipe
+from trainmaster.spec.states import State
+
+BEGAN = 1000.0
+
+
+class Bench:
+    """A recorder, and attempts that it sees."""
+
+    def __init__(self, directory):
+        path = directory / "recipe.yaml"
+        path.write_text(json.dumps({"name": "job", "experiments": {"main": {"command": "true"}}}))
+        self.directory = directory
+        self.recipe = read_recipe(path)
+        self.kept = []
+        self.calls = 0
+        self.recorder = Recorder(
+            run="r",
+            recipe=self.recipe,
+            policies={"main": Policy()},
+            cores=2,
+            attempt_directory=lambda experiment, task, attempt: self.place(task).directory,
+            keep=self.keep,
+        )
+
+    def keep(self, found):
+        self.calls += 1
+        self.kept += found
+
+    def place(self, number):
+        return AttemptPlace(self.directory / str(number))
+
+    def gang(self, number, seconds=None, code=0, stopped=False):
+        ended = None if seconds is None else BEGAN + seconds
+        member = MemberStatus("worker-0", 1, BEGAN, ended, None if ended is None else code, stopped=stopped)
+        phase = Phase.RUNNING if ended is None else Phase.EXITED
+        return GangStatus(f"r/main/{number}/1", phase, (member,), {}, BEGAN, ended)
+
+    def end(self, number, seconds, **how):
+        effect = Effect(EffectKind.FORGET, "main", number, 1)
+        self.recorder.ended(effect, self.gang(number, seconds, **how), BEGAN + seconds)
+
+    def run(self, number, seconds, step_s=0.1, first_look_s=0.5, **how):
+        """An attempt that is looked at, and reports its steps."""
+        place = self.place(number)
+        place.directory.mkdir()
+        progress = TaskProgress(
+            directory=place.directory,
+            first_member="worker-0",
+            total_steps=None,
+            reader=MetricsReader(place.metrics("worker-0")),
+            scanner=LogMetrics(None),
+            trace=trace_of(self.recipe.experiments["main"], 0.5),
+        )
+        task = Task("main", number, State.RUNNING, attempt=1)
+        written, look_s = 0, first_look_s
+        with place.metrics("worker-0").open("a") as file:
+            while look_s < seconds:
+                while (written + 1) * step_s <= look_s:
+                    written += 1
+                    file.write(json.dumps({"step": written}) + "\n")
+                file.flush()
+                progress.update(BEGAN + look_s)
+                self.recorder.look(task, progress, self.gang(number), BEGAN + look_s)
+                look_s += 0.5
+        self.end(number, seconds, **how)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+def test_the_first_tasks_that_show_no_steps_are_kept_by_their_duration(bench):
+    for number in range(3 * MOST_DURATIONS):
+        bench.end(number, 1.5)
+    bench.recorder.flush(BEGAN)
+    assert [each.attempt for each in bench.kept] == [f"r/main/{n}/1" for n in range(MOST_DURATIONS)]
+    assert {each.measurement.duration_s for each in bench.kept} == {1.5}
+    assert bench.calls == 1  # one transaction
+
+
+def test_what_failed_or_was_stopped_has_no_duration(bench):
+    bench.end(0, 1.0, code=3)
+    bench.end(1, 1.0, code=0, stopped=True)
+    bench.recorder.ended(Effect(EffectKind.FORGET, "main", 2, 1), None, BEGAN)
+    bench.recorder.flush(BEGAN)
+    assert bench.kept == []
+
+
+def test_an_attempt_with_steps(bench):
+    bench.run(0, 30.2)
+    (kept,) = bench.kept
+    found = kept.measurement
+    assert kept.attempt == "r/main/0/1"
+    assert found.point.step_time_s == pytest.approx(0.1, rel=0.02)
+    assert found.steps_done == 300
+    assert found.duration_s == pytest.approx(30.2)
+    assert found.startup_s == pytest.approx(0.1, abs=0.05)
+
+
+def test_steps_of_a_failed_attempt_are_steps_too(bench):
+    bench.run(0, 20.0, code=1)
+    (kept,) = bench.kept
+    assert kept.measurement.point.step_time_s == pytest.approx(0.1, rel=0.05)
+    assert kept.measurement.duration_s is None
+    assert kept.measurement.tail_s is None
+
+
+def test_a_long_attempt_is_kept_while_it_runs(bench):
+    bench.run(0, 200.0)
+    assert Counter(each.attempt for each in bench.kept) == {"r/main/0/1": 4}
+    assert [each.measurement.duration_s for each in bench.kept] == [None, None, None, 200.0]
+
+
+def test_an_attempt_that_was_found_running_tells_no_startup(bench):
+    """Its controller was killed: what it had reported by then comes all at once."""
+    bench.run(0, 60.0, first_look_s=30.0)
+    bench.recorder.flush(BEGAN)
+    (kept,) = bench.kept
+    assert kept.measurement.point is None
+    assert kept.measurement.duration_s == 60.0
+
+
+def test_attempts_with_steps_are_not_kept_without_end(bench):
+    for number in range(MOST_TRACES + MOST_DURATIONS + 5):
+        bench.run(number, 8.0)
+    bench.recorder.flush(BEGAN)
+    assert sum(each.measurement.point is not None for each in bench.kept) == MOST_TRACES
+    assert len(bench.kept) == MOST_TRACES + MOST_DURATIONS
