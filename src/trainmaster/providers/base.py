@@ -1,0 +1,147 @@
+"""`Provider`: who rents machines, or lends the user's own. It decides nothing; every call may be repeated.
+
+A cluster is the nodes of one experiment of a run. Its id names what is rented for it: machines are created by
+client token and tagged, so a call that is repeated after a crash finds what the first one made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainmaster.spec.errors import TrainmasterError
+
+
+class NodeState(StrEnum):
+    """How far a machine is, as its provider says.
+
+    STARTING: rented, it boots.
+    READY: it runs (whether anything answers is for others to find out).
+    LEAVING: the provider has announced that it takes it back.
+    GONE: it is not there any more, and costs nothing.
+    """
+
+    STARTING = "STARTING"
+    READY = "READY"
+    LEAVING = "LEAVING"
+    GONE = "GONE"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRequest:
+    """Machines of one kind for a cluster.
+
+    Attributes:
+        role: what they are for: ``worker`` or ``ps``.
+        count: how many.
+        instance_type: as the provider names it; empty for hosts of one's own.
+        region, zone: where; an empty zone leaves it to the provider.
+        spot: they may be taken back.
+        token: the same token gives the same machines: never more, however often it is asked for.
+        labels: for whoever places members on them.
+        lease_s: a machine ends itself when its lease was not renewed for so long.
+    """
+
+    role: str
+    count: int
+    instance_type: str = ""
+    region: str = ""
+    zone: str = ""
+    spot: bool = False
+    token: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    lease_s: float = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of a cluster.
+
+    Attributes:
+        id: as the provider names it. cluster: that it was rented for. role: as requested.
+        state: see `NodeState`.
+        address: where it is reached from here.
+        private_address: where the nodes of a cluster reach each other.
+        port: of its SSH server.
+        user: to log in as.
+        key: private key file; None for the user's own agent or keys.
+        instance_type, zone, spot: what it is.
+        started_at: Unix seconds from which on it is billed; 0 if it costs nothing.
+        leaves_at: Unix seconds at which the provider takes it back; None if it has not said so.
+        slots, gpus: processes and GPUs that it takes; 0 if unknown.
+        labels: as requested, or from the inventory.
+        reason: why it is gone or could not be had, in words.
+    """
+
+    id: str
+    cluster: str
+    role: str
+    state: NodeState
+    address: str = ""
+    private_address: str = ""
+    port: int = 22
+    user: str = ""
+    key: Path | None = None
+    instance_type: str = ""
+    zone: str = ""
+    spot: bool = False
+    started_at: float = 0.0
+    leaves_at: float | None = None
+    slots: int = 0
+    gpus: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+
+
+class ProviderError(TrainmasterError):
+    """A provider cannot be reached, or refuses; trying again later may help."""
+
+
+class NoCapacityError(ProviderError):
+    """The provider has no such machine there now; another zone, type or time may help.
+
+    Attributes:
+        zones: where it was asked for in vain.
+    """
+
+    def __init__(self, message: str, hint: str = "", zones: Sequence[str] = ()) -> None:
+        self.zones = tuple(zones)
+        super().__init__(message, hint)
+
+
+class Provider(Protocol):
+    """Rents and gives back. Contract: `trainmaster.testing.provider_contract`.
+
+    Raises (every method): UsageError if credentials or permissions are wrong, ProviderError if it cannot
+    be reached.
+    """
+
+    name: str
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """Refuse what cannot be rented (permissions, quotas, unknown types), before anything costs; notes."""
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """The very requests that `acquire` would send, in order; nothing is sent."""
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """Rent machines, all of them or none; they may still be STARTING.
+
+        Raises:
+            NoCapacityError: there are none now.
+        """
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """Every machine of a cluster that was ever there and is still known, with its present state."""
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """Let its machines live so long from now on."""
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """Give machines back: these, or all of the cluster. Those that are gone already are fine."""
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """Give back every machine of ours whose cluster is not among ``known``; their ids."""
