@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from itertools import pairwise
 from statistics import median
 
 from common import ROOT, TRAINMASTER, options, report, workshop
@@ -46,7 +47,7 @@ def main() -> None:
     ]
     naive = [
         interval_score(before["seconds"] / 1.25, before["seconds"] * 1.25, run["seconds"])
-        for before, run in zip(runs, runs[1:], strict=False)
+        for before, run in pairwise(runs)
     ]
     seconds = [run["seconds"] for run in runs]
     report(

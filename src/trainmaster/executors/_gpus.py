@@ -167,6 +167,6 @@ def share_of(
 
 
 def _load() -> Any:  # noqa: ANN401 - the module
-    import pynvml  # type: ignore[import-not-found, unused-ignore]
+    import pynvml
 
     return pynvml
