@@ -42,3 +42,11 @@ def test_cancel_while_setup_runs(tm):
     assert tm.call("cancel", run, "--json").json["reason"] == "CANCELLED"
     call.wait(1)
     tm.until_quiet()
+
+
+def test_a_setup_that_writes_a_file_it_names_is_found_again(tm):
+    script = "$VIRTUAL_ENV/bin/made"
+    setup = f"printf '#!/bin/sh\\necho made\\n' > made.sh; cp made.sh {script}; chmod +x {script}"
+    ended = tm.run(tm.task("made > $NOTES/said", setup=setup, parameters={"part": [1, 2]}))
+    assert ended["reason"] == "SUCCEEDED"
+    assert tm.marks("said") == ["made"]

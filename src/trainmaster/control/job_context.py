@@ -29,6 +29,7 @@ class TaskContext:
         variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
         parent: number of the task whose last checkpoint the first attempt starts from.
         images: of the run, if the experiment names one as ``container``.
+        environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
     """
 
@@ -46,6 +47,7 @@ class TaskContext:
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     images: Images | None = None
+    environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
 
     @property

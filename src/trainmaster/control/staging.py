@@ -126,6 +126,13 @@ def environment_path(context: TaskContext) -> Path | None:
     setup = context.experiment.setup
     if setup is None:
         return None
+    name = context.experiment.name
+    if name not in context.environments:  # the setup itself may change the files that it mentions
+        context.environments[name] = _environment_path(context, setup)
+    return context.environments[name]
+
+
+def _environment_path(context: TaskContext, setup: str) -> Path:
     code = context.home.code_directory(context.run)
     python = sys.version if context.images is None else context.images.prepare(context).id
     digest = hashlib.sha256(f"{python}\0{setup}".encode())

@@ -69,6 +69,7 @@ class Workshop:
         self._launchers: dict[str, Launcher] = {}
         self._searchers: dict[str, Searcher] = {}
         self._listings: dict[Path, Listing] = {}
+        self._environments_of_setups: dict[str, Path] = {}
         self._images: Images | None = None
 
     def columns(self, experiment: BoardExperiment, number: int) -> Mapping[str, object] | None:
@@ -252,6 +253,7 @@ class Workshop:
             parent=task.parent if task else None,
             variables={**found.env, **self._secrets.get(experiment, {})},
             images=self._images_of(found),
+            environments=self._environments_of_setups,
             listings=self._listings,
         )
 
