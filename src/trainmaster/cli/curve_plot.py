@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
     from trainmaster.server.curves import ExperimentCurves, TaskCurves
     from trainmaster.sweeps import Curve
@@ -24,18 +24,24 @@ _NOISY_POINTS = 100
 _PANEL_INCHES = (5.2, 3.4)
 
 
-def draw_curves(experiments: Sequence[ExperimentCurves], figure: Figure) -> None:
+def curves_inches(experiments: Sequence[ExperimentCurves]) -> tuple[float, float]:
+    """Width and height that the curves need."""
+    shapes = [_shape(len(experiment.metrics)) for experiment in experiments]
+    width, height = _PANEL_INCHES
+    columns = max(columns for _, columns in shapes)
+    return width * max(columns, 1.5), (height + 0.3) * sum(rows for rows, _ in shapes) + 0.4
+
+
+def draw_curves(experiments: Sequence[ExperimentCurves], figure: Figure | SubFigure) -> None:
     """Draw the curves of a run's tasks.
 
     Args:
         experiments: see `run_curves`; at least one.
-        figure: an empty one; its size is set here.
+        figure: an empty one.
     """
     shapes = [_shape(len(experiment.metrics)) for experiment in experiments]
     heights = [rows for rows, _ in shapes]
-    width, height = _PANEL_INCHES
     columns = max(columns for _, columns in shapes)
-    figure.set_size_inches(width * max(columns, 1.5), (height + 0.3) * sum(heights) + 0.4)
     places = figure.subfigures(len(experiments), 1, squeeze=False, height_ratios=heights)
     for experiment, (rows, _), place in zip(experiments, shapes, places[:, 0], strict=True):
         _draw(experiment, place, rows, columns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 _BEST, _OTHER, _PRUNED = "#c8442b", "#3b6ea5", "#b8b8b8"
 _FORMATS = (".svg", ".png", ".pdf")
@@ -21,12 +22,12 @@ _MAX_TICKS = 12
 
 
 def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCurves], file: Path) -> None:
-    """Draw the searches of a run, or the curves of its tasks if it has no search.
+    """Draw the searches of a run, and the curves of the tasks of its other experiments.
 
     Args:
         run: its id, for the title.
         searches: see `Service.search_results`.
-        curves: see `run_curves`; not looked at if there are searches.
+        curves: see `run_curves`; of the experiments without a search.
         file: its suffix tells the format.
 
     Raises:
@@ -45,13 +46,19 @@ def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCur
             f"--plot needs matplotlib, which cannot be imported: {error}",
             "pip install 'trainmaster[plot]'",
         ) from error
-    figure = Figure(layout="constrained")
-    if searches:
-        _draw_searches(searches, figure)
-    else:
-        from trainmaster.cli.curve_plot import draw_curves
+    from trainmaster.cli.curve_plot import curves_inches, draw_curves
 
-        draw_curves(curves, figure)
+    parts: list[tuple[tuple[float, float], Callable[[Figure | SubFigure], None]]] = []
+    if searches:
+        size = (15.0, 4.6 * len(searches))
+        parts.append((size, lambda place: _draw_searches(searches, place)))
+    if curves:
+        parts.append((curves_inches(curves), lambda place: draw_curves(curves, place)))
+    heights = [height for (_, height), _ in parts]
+    figure = Figure(layout="constrained", figsize=(max(width for (width, _), _ in parts), sum(heights)))
+    places = figure.subfigures(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for (_, draw), place in zip(parts, places, strict=True):
+        draw(place)
     figure.suptitle(run)
     try:
         figure.savefig(file)
@@ -69,9 +76,8 @@ def check_format(file: Path) -> None:
         raise UsageError(f"--plot {file}: unknown kind of picture", f"Write one of {', '.join(_FORMATS)}.")
 
 
-def _draw_searches(searches: list[SearchResults], figure: Figure) -> None:
+def _draw_searches(searches: list[SearchResults], figure: Figure | SubFigure) -> None:
     """A row each: curves, parallel coordinates, importance of the parameters."""
-    figure.set_size_inches(15, 4.6 * len(searches))
     rows = figure.subfigures(len(searches), 1, squeeze=False)
     for search, row in zip(searches, rows[:, 0], strict=True):
         _draw(search, row)

@@ -46,7 +46,8 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
     check_format(file)
     found = service.resolve(run)
     searches = service.search_results(found)
-    curves = [] if searches else run_curves(service.store, service.home, found)
+    searched = {search.experiment for search in searches}
+    curves = [c for c in run_curves(service.store, service.home, found) if c.name not in searched]
     draw_run(found, searches, curves, file)
     say(f"drawn: {file}")
 
