@@ -214,3 +214,38 @@ def test_a_forecast_beyond_the_quote_is_told(tm):
     assert ended["quote"]["kept"] is False
     shown = json.dumps(tm.status(ended["run"])["quote"])
     assert '"kept": false' in shown
+
+
+def test_what_is_wrong_anyway_is_said_before_anything_is_measured(tm):
+    shaped = {"framework": "pytorch", "batch": {"global": 12}}
+    few = training(tm, **shaped, distributed={"strategy": "allreduce", "workers": "2..4"})
+    answer = quote(tm, few, "--max-workers", 1, code=2)
+    assert "--max-workers" in answer.err
+    assert "measuring" not in answer.err
+    nowhere = training(tm, top={"provider": "aws"}, hardware={"region": "mars"})
+    answer = quote(tm, nowhere, code=2)
+    assert "hardware.region" in answer.err
+    assert "measuring" not in answer.err
+
+
+def test_the_fewest_workers_need_not_share_the_batch_evenly(tm):
+    recipe = training(
+        tm,
+        steps=200,
+        each=0.01,
+        framework="pytorch",
+        distributed={"strategy": "allreduce", "workers": "3..6"},
+        batch={"global": 10},
+        profile={"seconds": "3s"},
+    )
+    assert quote(tm, recipe).json["cluster"]["worker"]["processes"] == 5
+
+
+def test_a_run_that_was_interrupted_did_not_keep_its_quote(tm):
+    recipe = training(tm)
+    quote(tm, recipe)
+    call = tm.start("run", recipe, "--yes", "--json")
+    tm.until(lambda: "estimate" in call.err, "an estimate")
+    call.send(signal.SIGINT)
+    call.wait(130)
+    assert tm.status(tm.runs()[0]["run"])["quote"]["kept"] is False

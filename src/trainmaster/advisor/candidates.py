@@ -73,7 +73,7 @@ class Candidates:
         k, n, s = k.astype(int), n.astype(int), s.astype(int)
         per_node = machines.per_node[k]
         if slots is not None:  # one machine that is there already
-            members = (workers[n] + workload.servers + workload.chief) * g
+            members = (workers[n] + workload.servers + workload.chief) * g * workload.slots_per_member
             nodes, total, helpers = np.ones(len(k)), np.ones(len(k)), np.zeros(len(k))
             most_at_once = np.minimum(slots, workload.spread or slots)
             must = (g == 1) & (workers[n] == workers.min())
@@ -93,6 +93,7 @@ class Candidates:
         price = machines.price[k] * total
         if workload.servers and len(servers) and slots is None:
             price = price + servers.price[s] * helpers
+            good &= machines.place[k] == servers.place[s]
         found = cls(
             machine=k,
             server=s,

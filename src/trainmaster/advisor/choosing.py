@@ -36,6 +36,9 @@ class Drawing(Protocol):
     def at_best(self, some: Candidates) -> Outcomes:
         """What no outcome is below."""
 
+    def typical(self, some: Candidates) -> tuple[Floats, Floats]:
+        """(m,) seconds and dollars to be expected."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -57,6 +60,17 @@ class Limits:
         """What is to be small; where machines cost nothing, "cheapest" means fastest."""
         weighted: Floats = self.time_weight * time_s + self.cost_weight * cost_usd
         return weighted
+
+
+def sure(draws: Floats) -> Floats:
+    """What holds with 90 %: one of the draws, so that as a limit it is kept by as many as are needed.
+
+    >>> sure(np.arange(12.0)).item()  # ten of twelve are at most 9, eleven at most 10
+    10.0
+    """
+    last = math.ceil(SURE * len(draws) - 1e-9) - 1
+    held: Floats = np.partition(draws, last, axis=0)[last]
+    return held
 
 
 @dataclass(frozen=True)
@@ -85,14 +99,12 @@ class Drawn:
     def of(cls, candidates: Candidates, drawing: Drawing, limits: Limits) -> Drawn:
         """Draw some candidates."""
         drawn = drawing.outcomes(candidates)
-        time_q = np.quantile(drawn.time_s, (0.05, 0.5, 0.95, SURE), axis=0)
-        cost_q = np.quantile(drawn.cost_usd, (0.05, 0.5, 0.95, SURE), axis=0)
         return cls(
             candidates,
-            time_q[:3].T,
-            cost_q[:3].T,
-            time_q[3],
-            cost_q[3],
+            np.quantile(drawn.time_s, (0.05, 0.5, 0.95), axis=0).T,
+            np.quantile(drawn.cost_usd, (0.05, 0.5, 0.95), axis=0).T,
+            sure(drawn.time_s),
+            sure(drawn.cost_usd),
             (drawn.time_s <= limits.deadline_s).mean(0),
             (drawn.cost_usd <= limits.budget_usd).mean(0),
         )
@@ -142,9 +154,13 @@ def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
         drawing: draws them.
         limits: the user's.
     """
-    bound, possible = _bounds(candidates, drawing, limits)
-    order = np.argsort(np.where(possible, bound, np.inf), kind="stable")
-    order = order[possible[order]] if possible.any() else order[:_FIRST]
+    bound, over = _bounds(candidates, drawing, limits)
+    possible = over <= 1
+    if possible.any():
+        order = np.argsort(bound, kind="stable")
+        order = order[possible[order]]
+    else:  # nothing will do: those that miss least, to say by how much
+        order = np.argsort(_over(*drawing.typical(candidates), limits), kind="stable")[:_FIRST]
     parts: list[Drawn] = []
     best = math.inf
     start, size = 0, _FIRST
@@ -195,20 +211,17 @@ def pareto(drawn: Drawn) -> NDArray[np.int_]:
     return np.array(front, dtype=int)
 
 
-def _bounds(candidates: Candidates, drawing: Drawing, limits: Limits) -> tuple[Floats, NDArray[np.bool_]]:
-    """(m,) below what the objective's median can be, and whether the limits can be kept at all."""
-    bound = np.empty(len(candidates))
-    possible = np.empty(len(candidates), dtype=bool)
+def _bounds(candidates: Candidates, drawing: Drawing, limits: Limits) -> tuple[Floats, Floats]:
+    """(m,) below what the objective's median can be, and what share of the limits is needed at least."""
+    bound, over = np.empty(len(candidates)), np.empty(len(candidates))
     for start in range(0, len(candidates), _BOUND_CHUNK):
         rows = slice(start, start + _BOUND_CHUNK)
         best = drawing.at_best(candidates[rows])
         bound[rows] = limits.objective(
             np.quantile(best.time_s, 0.5, axis=0), np.quantile(best.cost_usd, 0.5, axis=0)
         )
-        possible[rows] = ((best.time_s <= limits.deadline_s).mean(0) >= SURE) & (
-            (best.cost_usd <= limits.budget_usd).mean(0) >= SURE
-        )
-    return bound, possible
+        over[rows] = _over(sure(best.time_s), sure(best.cost_usd), limits)
+    return bound, over
 
 
 def _objective(drawn: Drawn, limits: Limits) -> Floats:
@@ -217,8 +230,17 @@ def _objective(drawn: Drawn, limits: Limits) -> Floats:
 
 def _nearest(drawn: Drawn, limits: Limits) -> int:
     """The row whose worse excess, of time or of money, is smallest."""
-    over = np.maximum(
-        drawn.sure_time / limits.deadline_s if limits.deadline_s < math.inf else 0.0,
-        drawn.sure_cost / limits.budget_usd if limits.budget_usd < math.inf else 0.0,
-    )
-    return int(np.argmin(over + np.zeros(len(drawn))))
+    return int(np.argmin(_over(drawn.sure_time, drawn.sure_cost, limits)))
+
+
+def _over(time_s: Floats, cost_usd: Floats, limits: Limits) -> Floats:
+    """(m,) share of the deadline or of the budget that is needed, the larger; above 1 a limit is not kept."""
+    worst: Floats = np.maximum(_share(time_s, limits.deadline_s), _share(cost_usd, limits.budget_usd))
+    return worst
+
+
+def _share(needed: Floats, limit: float) -> Floats:
+    if limit > 0:
+        share: Floats = needed / limit  # of an infinite one nothing
+        return share
+    return np.where(needed > 0, np.inf, 0.0)

@@ -10,7 +10,9 @@ from trainmaster.advisor.shapes import Floats
 LAUNCH_CREDIT_S = 1800.0
 
 
-def with_credits(busy_s: Floats, baseline: Floats | float, launch_s: float = LAUNCH_CREDIT_S) -> Floats:
+def with_credits(
+    busy_s: Floats, baseline: Floats | float, launch_s: Floats | float = LAUNCH_CREDIT_S
+) -> Floats:
     """Seconds that work takes on cores which slow down when their credits are used up.
 
     At full speed a core spends ``1 - baseline`` credits per second more than it earns; after that it
@@ -19,7 +21,7 @@ def with_credits(busy_s: Floats, baseline: Floats | float, launch_s: float = LAU
     Args:
         busy_s: (..., m) seconds of work at full speed, all cores busy.
         baseline: (m,) share of the cores that is theirs for good; NaN or 1 is all of it.
-        launch_s: credits at the start, in seconds of one core for each core.
+        launch_s: credits at the start, in seconds of one core for each core; (m,) or one for all.
 
     >>> with_credits(np.array([600.0, 7200.0]), 0.25).tolist()
     [600.0, 21600.0]

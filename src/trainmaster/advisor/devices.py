@@ -81,7 +81,7 @@ def speed_ratio(device: Device, measured: Device) -> Ratio:
     if not device.accelerator and not measured.accelerator:
         log = _CORES_GAIN * math.log(max(device.cores, 0.1) / max(measured.cores, 0.1))
         return Ratio(log, _BETWEEN_CPUS + _PER_FOLD * abs(log))
-    if device.accelerator == measured.accelerator:  # the same GPU in another machine
+    if _is_same(device.accelerator, measured.accelerator):  # the same GPU in another machine
         return Ratio(0.0, 0.1)
     log = _GAIN * (math.log(_tflops(device)) - math.log(_tflops(measured)))
     known = all(not d.accelerator or _model(d.accelerator) in PEAK_TFLOPS for d in (device, measured))
@@ -96,6 +96,15 @@ def _tflops(device: Device) -> float:
         return max(device.cores, 0.1) * _CORE_TFLOPS
     plain, matrix = PEAK_TFLOPS.get(_model(device.accelerator), PEAK_TFLOPS["v100"])
     return math.sqrt(plain * matrix)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two names are of one model, whatever its memory and socket.
+
+    >>> _is_same("V100", "v100-32gb"), _is_same("RTX-A5000", "RTX-A6000"), _is_same("", "V100")
+    (True, False, False)
+    """
+    return one.lower() == other.lower() or (_model(one) == _model(other) and _model(one) in PEAK_TFLOPS)
 
 
 def _model(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.joint import critical_path
+from trainmaster.advisor.joint import together
 from trainmaster.advisor.quote import Interval
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.surroundings import OVERHEAD_S
@@ -76,7 +76,11 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
 
 
 def forecast(
-    elapsed_s: float, left: Mapping[str, Floats], after: Mapping[str, Sequence[str]], cost_usd: Floats | float
+    elapsed_s: float,
+    left: Mapping[str, Floats],
+    after: Mapping[str, Sequence[str]],
+    cost_usd: Floats | float,
+    load: Mapping[str, float] | None = None,
 ) -> tuple[Interval, Interval]:
     """Seconds and dollars of a whole run.
 
@@ -85,8 +89,9 @@ def forecast(
         left: (DRAWS,) of each experiment that has not ended.
         after: which experiments each waits for.
         cost_usd: (DRAWS,) of the whole run.
+        load: share of one machine that each experiment keeps busy; None if each has its own.
     """
-    rest = critical_path(left, after) if left else np.zeros(DRAWS)
+    rest = together(left, after, load) if left else np.zeros(DRAWS)
     rng = np.random.default_rng(5)
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
     ending = OVERHEAD_S.median * np.exp(OVERHEAD_S.spread * rng.standard_normal(DRAWS))

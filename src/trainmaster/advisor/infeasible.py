@@ -6,6 +6,7 @@ import math
 
 from trainmaster.advisor.choosing import Limits
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import format_duration
 
 
 class NoFeasibleQuote(UsageError):  # noqa: N818 - the name of what happened
@@ -37,7 +38,7 @@ def no_feasible(
     """
     asked = []
     if limits.deadline_s < math.inf:
-        asked.append(f"a deadline of {_hours(limits.deadline_s)}")
+        asked.append(f"a deadline of {format_duration(limits.deadline_s)}")
     if limits.budget_usd < math.inf:
         asked.append(f"a budget of ${limits.budget_usd:g}")
     ways = []
@@ -53,9 +54,14 @@ def no_feasible(
 
 
 def _hours(seconds: float) -> str:
-    """Rounded up, as it would be written in a recipe."""
+    """Rounded up, as it would be written in a recipe.
+
+    >>> _hours(59.2), _hours(200.5), _hours(240), _hours(7300)
+    ('60s', '3m21s', '4m', '2.1h')
+    """
     if seconds < 120:
         return f"{math.ceil(seconds)}s"
     if seconds < 7200:
-        return f"{math.ceil(seconds / 60)}m"
+        minutes, rest = divmod(math.ceil(seconds), 60)
+        return f"{minutes}m{rest}s" if rest else f"{minutes}m"
     return f"{math.ceil(seconds / 360) / 10:g}h"

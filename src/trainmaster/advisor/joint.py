@@ -14,10 +14,15 @@ from trainmaster.advisor.shapes import Floats
 
 @dataclass(frozen=True)
 class Option:
-    """One cluster of one experiment, drawn: (DRAWS,) seconds and dollars."""
+    """One cluster of one experiment, drawn: (DRAWS,) seconds and dollars.
+
+    Attributes:
+        load: share of the user's own machine that it keeps busy.
+    """
 
     time_s: Floats
     cost_usd: Floats
+    load: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,33 @@ def critical_path(times: Mapping[str, Floats], after: Mapping[str, Sequence[str]
     return result
 
 
+def together(
+    times: Mapping[str, Floats], after: Mapping[str, Sequence[str]], load: Mapping[str, float] | None = None
+) -> Floats:
+    """(DRAWS,) seconds until all have ended, where they share one machine: no less than all work on it.
+
+    Args:
+        times: seconds of each experiment by itself.
+        after: which experiments each waits for.
+        load: share of the machine that each keeps busy; None if each has machines of its own.
+
+    >>> alone = {"a": np.array([4.0]), "b": np.array([3.0])}
+    >>> together(alone, {}, {"a": 1.0, "b": 0.5}), together(alone, {})
+    (array([5.5]), array([4.]))
+    """
+    path = critical_path(times, after)
+    if load is None:
+        return path
+    work: Floats = np.sum([load[name] * time_s for name, time_s in times.items()], axis=0)
+    return np.maximum(path, work)
+
+
 def plan(
     options: Mapping[str, Sequence[Option]],
     start: Mapping[str, int],
     after: Mapping[str, Sequence[str]],
     limits: Limits,
+    shares_machine: bool = False,
 ) -> Plan:
     """Take one option of each experiment.
 
@@ -63,27 +90,30 @@ def plan(
     whole front; with several it is greedy.
 
     Args:
-        options: of each experiment, those of its Pareto front, fastest and dearest first.
+        options: of each experiment, those of its Pareto front.
         start: the pick of the objective, a position in them.
         after: which experiments each waits for.
         limits: of the whole run.
+        shares_machine: all run on one machine; see ``Option.load``.
     """
 
     def whole(taken: Mapping[str, int]) -> Plan:
         chosen = {name: options[name][row] for name, row in taken.items()}
-        time_s = critical_path({name: option.time_s for name, option in chosen.items()}, after)
+        load = {name: option.load for name, option in chosen.items()} if shares_machine else None
+        time_s = together({name: option.time_s for name, option in chosen.items()}, after, load)
         cost: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
         in_time = float((time_s <= limits.deadline_s).mean())
         in_budget = float((cost <= limits.budget_usd).mean())
         return Plan(taken, time_s, cost, in_time >= SURE and in_budget >= SURE)
 
     best = whole(dict(start))
-    for step, is_late in ((-1, True), (+1, False)):
+    for is_late in (True, False):
         while not best.feasible and _breaks(best, limits, late=is_late):
             moves = [
-                whole({**best.taken, name: row + step})
+                whole({**best.taken, name: other})
                 for name, row in best.taken.items()
-                if 0 <= row + step < len(options[name])
+                for other in range(len(options[name]))
+                if other != row
             ]
             gain = _gain(best, late=is_late)
             moves = [move for move in moves if gain(move)[0] > 0]

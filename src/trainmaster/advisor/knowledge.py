@@ -37,10 +37,11 @@ class Knowledge:
         startup_s: start of the members to the end of the first step, without what a step takes later.
         startup_spread: how much start-ups differ (log).
         warmup_s: see `Measurement`. pause_s: per epoch, None if unknown. tail_s: None if unknown.
-        duration_s: median of a whole task without steps; None where steps are known.
+        duration_s: median of a whole task, None if none was seen to its end; it counts where there are no
+            steps.
         task_spread: how much tasks differ from each other (log).
         extra_spread: because the step time drifts, or the points are not of this very job (log).
-        memory: bytes of main memory of a member, by local batch. device_memory: of a device.
+        memory: bytes of main memory of a member, by local batch (NaN if unknown). device_memory: of a device.
         rare_share: what rare slow steps add, relative to typical ones.
         cores_per_worker: that one worker keeps busy; None if unknown.
         points: how many measurements it rests on. similar: how many of them are of similar jobs only.
@@ -95,7 +96,10 @@ class Knowledge:
             return None
         stepped = [m for m in used if m.point is not None and m.point.step_time_s is not None]
         first = stepped or used
-        offer = max({m.offer for m in first}, key=lambda name: sum(m.offer == name for m in first))
+        # of equals the first: the newest, and the same in every process
+        offer = max(
+            dict.fromkeys(m.offer for m in first), key=lambda name: sum(m.offer == name for m in first)
+        )
         here = [m for m in first if m.offer == offer]
         model = None
         points: list[Point] = []
@@ -111,7 +115,7 @@ class Knowledge:
             warmup_s=_median([m.warmup_s for m in here]) or 0.0,
             pause_s=_median([m.pause_s for m in here]),
             tail_s=_median([m.tail_s for m in here]),
-            duration_s=None if stepped else _median(durations),
+            duration_s=_median(durations),
             task_spread=_spread(durations, _TASK_SPREAD),
             extra_spread=math.hypot(
                 0.0 if same else SIMILAR_SPREAD, _median([m.step_spread for m in here]) or 0.0
@@ -125,9 +129,24 @@ class Knowledge:
             unexplained=int(model.unexplained.sum()) if model is not None else 0,
         )
 
-    def knows_device_memory(self) -> bool:
-        """True if a device's memory was seen."""
-        return bool(self.device_memory)
+    def as_whole_tasks(self) -> Knowledge | None:
+        """By how long tasks took from start to end, where nobody knows how many steps they will make.
+
+        Returns:
+            None if no task was seen to its end.
+        """
+        if self.duration_s is None:
+            return None
+        return replace(
+            self,
+            model=None,
+            startup_s=0.0,
+            warmup_s=0.0,
+            pause_s=None,
+            tail_s=None,
+            rare_share=0.0,
+            unexplained=0,
+        )
 
     def memory_at(self, batch: Floats, *, device: bool) -> Floats:
         """(m,) bytes that one member needs with a local batch; NaN where nothing was seen.
@@ -139,7 +158,10 @@ class Knowledge:
         if not seen:
             return np.full(len(batch), np.nan)
         sizes, peaks = np.array(seen).T
-        asked = np.where(np.isnan(batch), sizes.max() if np.isfinite(sizes).any() else 1.0, batch)
+        if not np.isfinite(sizes).any():  # with the batch that it will have, whatever that is
+            return np.full(len(batch), float(peaks.max()))
+        sizes, peaks = sizes[np.isfinite(sizes)], peaks[np.isfinite(sizes)]
+        asked = np.where(np.isnan(batch), sizes.max(), batch)
         if len(set(sizes.tolist())) >= 2:
             slope, base = np.polyfit(sizes, peaks, 1)
             line: Floats = np.maximum(base, 0) + max(slope, 0.0) * asked
@@ -180,5 +202,5 @@ def _memory(seen: Sequence[tuple[Point | None, float | None]]) -> tuple[tuple[fl
     rows = []
     for point, peak in seen:
         if peak is not None:
-            rows.append(((point.local_batch if point and point.local_batch else 1.0), peak))
+            rows.append(((point.local_batch if point and point.local_batch else math.nan), peak))
     return tuple(sorted(rows))

@@ -32,6 +32,7 @@ class Machines:
         memory: bytes of main memory. device_memory: bytes of one accelerator, NaN without.
         baseline: share of the cores that CPU credits sustain, NaN if not rationed.
         quantum, minimum: of the bill, seconds. spot: True if it can be taken back.
+        place: (k,) number of the region, where that matters: a cluster is in one; else 0.
     """
 
     index: NDArray[np.int_]
@@ -46,6 +47,7 @@ class Machines:
     quantum: Floats
     minimum: Floats
     spot: NDArray[np.bool_]
+    place: NDArray[np.int_]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -54,16 +56,18 @@ class Machines:
         return Machines(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     @classmethod
-    def of(cls, columns: OfferColumns, per_node: Floats) -> Machines:
+    def of(cls, columns: OfferColumns, per_node: Floats, place: NDArray[np.int_] | None = None) -> Machines:
         """All offers of a catalogue.
 
         Args:
             columns: of the catalogue.
             per_node: workers (or tasks) that each offer takes on one node, at least 1.
+            place: (k,) numbers of their regions; None if it does not matter where they are.
         """
+        place = np.zeros(len(per_node), dtype=int) if place is None else place
         terms = [_codes(columns.accelerator), _codes(columns.provider), columns.spot.astype(int)]
         terms += [_codes(per_node), _codes(columns.billing_quantum_s), _codes(columns.billing_minimum_s)]
-        terms += [_codes(columns.accelerators), _codes(columns.cpu_baseline_share)]
+        terms += [_codes(columns.accelerators), _codes(columns.cpu_baseline_share), place]
         group = np.zeros(len(per_node), dtype=int)
         for code in terms:
             group = np.unique(group * (int(code.max(initial=0)) + 1) + code, return_inverse=True)[1]
@@ -81,15 +85,22 @@ class Machines:
             quantum=columns.billing_quantum_s,
             minimum=columns.billing_minimum_s,
             spot=columns.spot,
+            place=place,
         )
 
-    def undominated(self) -> Machines:
-        """Without those that another of their group beats: cheaper or as cheap, and nowhere worse."""
+    def undominated(self, apart: NDArray[np.bool_] | None = None) -> Machines:
+        """Without those that another of their group beats: cheaper or as cheap, and nowhere worse.
+
+        Args:
+            apart: (k,) of the type that was measured: it is better known than any other that looks alike.
+        """
         features = np.column_stack(
             [self.vcpus, self.memory, np.nan_to_num(self.nic, nan=-1.0), np.nan_to_num(self.device_memory)]
         )
         # an unknown network card is neither better nor worse than a known one: a group of its own
         group = self.group * 2 + np.isnan(self.nic)
+        if apart is not None:
+            group = group * 2 + apart
         keep = [
             _front(rows, self.price, features)
             for rows in np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])

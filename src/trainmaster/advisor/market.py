@@ -18,6 +18,8 @@ from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Catalogue, OfferFilter
 from trainmaster.spec.errors import UsageError
 
+#: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
+_KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 #: Share of a memory that a job may need.
 FULL: Final = 0.92
 
@@ -31,6 +33,7 @@ class Market:
         slots: processes that run at once on it; None where nodes are rented.
         server: the type that parameter servers must have; None leaves it open.
         waited_s: what earlier runs waited for machines.
+        arch: processors that the code is known to run on, as in `Offer`; empty is any.
     """
 
     catalogue: Catalogue
@@ -38,16 +41,67 @@ class Market:
     slots: int | None = None
     server: str | None = None
     waited_s: tuple[float, ...] = ()
+    arch: str = ""
 
 
 def offers_for(workload: Workload, market: Market) -> Catalogue:
-    """What the recipe's ``hardware`` leaves of the catalogue; on demand unless it says spot."""
+    """What the recipe's ``hardware`` leaves of the catalogue; on demand unless it says spot.
+
+    Machines with other processors than the job was measured on are only taken if they are asked for by
+    their names, or if there are no others.
+
+    Raises:
+        UsageError: it leaves nothing; names the wish that nothing meets.
+    """
     if market.own_machine:
         return market.catalogue
-    wishes = replace(OfferFilter.from_hardware(workload.hardware), gpus=workload.hardware.gpu_count or None)
-    if workload.hardware.spot is None:
-        wishes = replace(wishes, spot=False)
-    return market.catalogue.where(wishes)
+    found = market.catalogue.where(_wishes(workload))
+    if not len(found):
+        raise UsageError(
+            f"experiments.{workload.name}.hardware: no offer of the catalogue '{market.catalogue.name}' "
+            "has all of that",
+            _nothing_because(workload, market),
+        )
+    alike = _alike(workload, found, market.arch)
+    return alike if len(alike) else found
+
+
+def left_aside(workload: Workload, market: Market) -> tuple[str, ...]:
+    """What of the recipe's ``hardware`` is not looked at, and which offers were not, as notes."""
+    if market.own_machine:
+        return ()
+    notes: tuple[str, ...] = ()
+    found = market.catalogue.where(_wishes(workload))
+    alike = _alike(workload, found, market.arch)
+    if 0 < len(alike) < len(found):
+        others = len(found) - len(alike)
+        notes += (
+            f"{others} offers with other processors than {market.arch} are left out; hardware.instance "
+            "takes them by name",
+        )
+    if workload.hardware.disk_bytes is not None:
+        notes += ("hardware.disk is not looked at: catalogues know no disks",)
+    return notes
+
+
+def _wishes(workload: Workload) -> OfferFilter:
+    return replace(OfferFilter.from_hardware(workload.hardware), gpus=workload.hardware.gpu_count or None)
+
+
+def _alike(workload: Workload, found: Catalogue, arch: str) -> Catalogue:
+    if not arch or workload.hardware.instance:
+        return found
+    return found.with_offers(offer for offer in found if offer.arch in ("", arch))
+
+
+def _nothing_because(workload: Workload, market: Market) -> str:
+    blamed = _wishes(workload).blamed(market.catalogue)
+    if blamed == ("spot",):
+        kind = "on demand" if workload.hardware.spot else "spot machines"
+        change = "false" if workload.hardware.spot else "true"
+        return f"What it has are {kind}: set hardware.spot: {change}."
+    keys = ", ".join(f"hardware.{_KEYS.get(name, name)}" for name in blamed)
+    return f"Change {keys}; `trainmaster offers` shows what there is." if keys else "Its file has no offers."
 
 
 def servers_for(workload: Workload, market: Market) -> Catalogue:
@@ -61,11 +115,13 @@ def servers_for(workload: Workload, market: Market) -> Catalogue:
     if market.server is not None:
         wishes = OfferFilter(instances=(market.server,), spot=False)
     found = market.catalogue.where(wishes)
+    if market.server is None and not workload.server_hardware.instance and market.arch:
+        found = found.with_offers(o for o in found if o.arch in ("", market.arch)) or found
     if not len(found):
         raise UsageError(
             f"experiments.{workload.name}: no offer of the catalogue '{market.catalogue.name}' "
             f"for the parameter server{f' is a {market.server}' if market.server else ''}",
-            "Name a type with --parameter-server, or widen distributed.hardware.ps.",
+            "Name a type of the catalogue with --parameter-server, or widen distributed.hardware.ps.",
         )
     return found
 
@@ -133,7 +189,9 @@ def _headrooms(candidates: Candidates, machines: Machines, known: Knowledge) -> 
     device = known.memory_at(candidates.batch, device=True)
     there = machines.device_memory[candidates.machine]
     main = known.memory_at(candidates.batch, device=False)
-    on_node = np.minimum(machines.per_node[candidates.machine], np.maximum(candidates.workers, 1.0))
+    # of a gang, or of single processes that share a node
+    members = candidates.workers * np.where(candidates.workers > 1, 1.0, candidates.at_once)
+    on_node = np.minimum(machines.per_node[candidates.machine], members)
     of_device: Floats = 1 - device / there
     of_main: Floats = 1 - main * on_node / machines.memory[candidates.machine]
     return np.fmin(of_device, of_main)

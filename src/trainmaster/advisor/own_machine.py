@@ -9,6 +9,7 @@ import numpy as np
 from trainmaster.advisor.candidates import Candidates
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.timing import Timing
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Catalogue
@@ -28,6 +29,13 @@ def own_timing(
     """
     machines = Machines.of(catalogue.columns(), np.full(len(catalogue), float(slots)))
     return Timing(workload, knowledge, machines, machines[:0], catalogue.offers, own_machine=True, seed=seed)
+
+
+def own_load(workload: Workload, some: Candidates, slots: int) -> Floats:
+    """(m,) share of the machine that an experiment keeps busy."""
+    members = (some.workers + workload.servers + workload.chief) * workload.slots_per_member
+    load: Floats = np.minimum(members * some.at_once / max(slots, 1), 1.0)
+    return load
 
 
 def own_cluster(timing: Timing, slots: int, workers: int, at_once: int) -> Candidates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Final
 
 from trainmaster.advisor.lookup import Measured, lookup
@@ -102,13 +103,14 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
     workers = [
         PricedType(offer.instance_type, offer.price_usd_per_hour, _traffic(offer, given)) for offer in offers
     ]
-    wanted = OfferFilter(
-        spot=bool(workload.server_hardware.spot), instances=(given.server,) if given.server else ()
-    )
+    wanted = replace(OfferFilter.from_hardware(workload.server_hardware), gpu=None, gpus=None)
+    if given.server:
+        wanted = OfferFilter(spot=wanted.spot, instances=(given.server,))
     hosts = _cheapest_of_each_type(given.catalogue, wanted)
     if not hosts:
         raise UsageError(
-            f"--parameter-server: the catalogue '{given.catalogue.name}' has no {given.server or 'offer'}",
+            f"--parameter-server: the catalogue '{given.catalogue.name}' has no "
+            f"{given.server or 'offer for distributed.hardware.ps'}",
             "`trainmaster offers --catalogue ...` lists its types.",
         )
     servers = [
@@ -132,13 +134,14 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
     notes += tuple(f"{name}: left out, its bandwidth is unknown" for name in pick.skipped)
     if pick.unrounded != pick.count:
         notes += (f"{pick.unrounded:.2f} workers before rounding down, limited by {pick.limit}",)
-    by_type = {offer.instance_type: offer for offer in [*hosts, *offers]}
+    by_type = {offer.instance_type: offer for offer in offers}
+    host_by_type = {offer.instance_type: offer for offer in hosts}
     server = pick.server
     return ExperimentQuote(
         name=workload.name,
         cluster=ClusterShape(
             worker=_rented(by_type[pick.worker.name], pick.count),
-            server=_rented(by_type[server.name], workload.servers) if server else None,
+            server=_rented(host_by_type[server.name], workload.servers) if server else None,
             workers=pick.count,
         ),
         bottleneck=pick.limit,
@@ -149,35 +152,55 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
 
 def _looked_up(workload: Workload, history: Sequence[Measurement], given: PolicyInput) -> ExperimentQuote:
     """Anwar's rule on what was measured of this very job."""
-    points = [m.point for m in history if m.point is not None and m.point.step_time_s is not None]
-    usable = [p for p in points if p.workers in workload.lengths]
-    if not usable:
+    name = workload.name
+    points = [
+        (m.point, offer)
+        for m in history
+        if m.point is not None
+        and m.point.step_time_s is not None
+        and m.point.workers in workload.lengths
+        and (offer := _measured_on(m.offer, given.catalogue)) is not None
+    ]
+    if not points:
         raise NotFoundError(
-            f"experiments.{workload.name}: lookup needs measured clusters, and none was measured yet",
-            "`trainmaster quote` without --policy measures some; a finished run is one as well.",
+            f"experiments.{name}: lookup needs measured clusters, and none of the offers of "
+            f"'{given.catalogue.name}' was measured yet",
+            "`trainmaster quote` with provider local measures some here; a finished run is one as well.",
         )
-    seconds = {}
-    for point in usable:
+    offer = points[0][1]  # the newest measurement's
+    seconds: dict[int, list[float]] = {}
+    nodes: dict[int, int] = {}
+    for point, of in points:
+        if of != offer:
+            continue
         steps = workload.lengths[point.workers].steps
         if steps is None:
             raise UsageError(
-                f"experiments.{workload.name}: its length is unknown",
-                "Set `steps`, or `epochs` and `examples`.",
+                f"experiments.{name}: its length is unknown", "Set `steps`, or `epochs` and `examples`."
             )
-        seconds[point.workers] = steps * (point.step_time_s or 0.0)
-    table = [Measured(workers, 1.0, 0.0, time_s) for workers, time_s in seconds.items()]
-    found = lookup(table, 1.0, 0.0, time_weight=given.time_weight or 1.0, cost_weight=given.cost_weight)
-    offer = next(
-        (o for o in given.catalogue if o.instance_type == usable[0].offer), given.catalogue.offers[0]
+        seconds.setdefault(point.workers, []).append(steps * (point.step_time_s or 0.0))
+        nodes.setdefault(point.workers, point.nodes or 1)
+    table = [Measured(workers, 1.0, 0.0, median(each)) for workers, each in seconds.items()]
+    found = lookup(
+        table,
+        1.0,
+        0.0,
+        time_weight=given.time_weight or 1.0,
+        cost_weight=given.cost_weight,
+        usd_per_hour=offer.price_usd_per_hour,
     )
-    nodes = next((p.nodes for p in usable if p.workers == found.workers and p.nodes), 1)
-    shape = ClusterShape(worker=_rented(offer, nodes), workers=found.workers)
+    shape = ClusterShape(worker=_rented(offer, nodes[found.workers]), workers=found.workers)
     hours = found.time_s / 3600
     time_s = Interval(found.time_s, found.time_s, found.time_s)
     cost = Interval(*[hours * shape.usd_per_hour] * 3)
-    return ExperimentQuote(
-        workload.name, shape, time_s, cost, measurements=len(usable), candidates=len(table)
-    )
+    measurements = sum(map(len, seconds.values()))
+    return ExperimentQuote(name, shape, time_s, cost, measurements=measurements, candidates=len(table))
+
+
+def _measured_on(name: str, catalogue: Catalogue) -> Offer | None:
+    """The catalogue's offer that something was measured on; this machine is called ``local`` everywhere."""
+    own = next((offer for offer in catalogue if offer.provider == "local"), None)
+    return own if name == "local" else catalogue.cheapest(name)
 
 
 def _most(workload: Workload, asked: int | None) -> int | None:

@@ -34,7 +34,7 @@ class Interval:
 
     def as_dict(self) -> dict[str, float]:
         """For ``--json``."""
-        return {"p5": round(self.p5, 4), "p50": round(self.p50, 4), "p95": round(self.p95, 4)}
+        return {"p5": round(self.p5, 6), "p50": round(self.p50, 6), "p95": round(self.p95, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class NextMeasurement:
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         names = self.__slots__
-        return {name: round(v, 3) if isinstance(v := getattr(self, name), float) else v for name in names}
+        return {name: round(v, 6) if isinstance(v := getattr(self, name), float) else v for name in names}
 
 
 @dataclass(frozen=True)

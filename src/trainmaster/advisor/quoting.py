@@ -8,27 +8,43 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Choice, Drawn, Limits, choose, pareto
-from trainmaster.advisor.devices import Device
+from trainmaster.advisor.choosing import Choice, Drawn, Limits, choose, pareto, sure
 from trainmaster.advisor.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.joint import Option, Plan, plan
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.market import Market, headroom, offers_for, per_node_of, servers_for, that_fit
+from trainmaster.advisor.market import (
+    Market,
+    headroom,
+    left_aside,
+    offers_for,
+    per_node_of,
+    servers_for,
+    that_fit,
+)
 from trainmaster.advisor.next_point import next_measurement
+from trainmaster.advisor.own_machine import own_load
 from trainmaster.advisor.quote import Alternative, ClusterShape, ExperimentQuote, Interval, Quote, Rented
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.timing import Timing
 from trainmaster.advisor.workload import Workload
+from trainmaster.providers import Catalogue
 from trainmaster.spec.errors import UsageError
 
-#: Parameter servers are chosen among so many machines that no other beats.
+#: Parameter servers are chosen among so many machines that no other beats; of many regions, few in each.
 _SERVERS: Final = 12
+_FEWEST_SERVERS: Final = 3
+#: Most regions that are looked at where all must be in one; what one has not counts as so many times dearer.
+_PLACES: Final = 3
+_DEAR: Final = 3.0
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
 _FRONT: Final = 128
+#: A dearer cluster is shown if it is faster by so much.
+_FASTER: Final = 0.01
 #: Most of the time is something else than training from here on.
 _MOSTLY: Final = 0.5
 
@@ -80,25 +96,22 @@ class _Asked:
     @classmethod
     def of(cls, subject: Subject, market: Market, limits: Limits, seed: int) -> _Asked:
         workload = subject.workload
-        where = f"experiments.{workload.name}"
         wished = offers_for(workload, market)
-        if not len(wished):
-            raise UsageError(
-                f"{where}.hardware: no offer of the catalogue '{market.catalogue.name}' has all of that",
-                "`trainmaster offers` with the same wishes as options shows which one excludes all.",
-            )
         per_node = per_node_of(workload, wished, market)
-        machines = Machines.of(wished.columns(), per_node)
-        machines = machines if market.own_machine else machines.undominated()
-        offers, servers = wished.offers, machines[:0]
-        if workload.servers and not market.own_machine:
+        offers = wished.offers
+        if market.own_machine:
+            machines = Machines.of(wished.columns(), per_node)
+            servers = machines[:0]
+        elif workload.servers:
             hosts = servers_for(workload, market)
-            found = Machines.of(hosts.columns(), np.ones(len(hosts))).undominated()
-            found = found[np.argsort(found.price / np.fmax(found.nic, 1e-3), kind="stable")[:_SERVERS]]
-            servers = replace(found, index=found.index + len(offers))
+            machines, servers = _together(subject, wished, hosts, per_node)
             offers = offers + hosts.offers
+        else:
+            machines = Machines.of(wished.columns(), per_node).undominated(_measured(subject, wished))
+            servers = machines[:0]
         candidates = Candidates.of(workload, machines, servers, market.slots)
         candidates, notes = that_fit(workload.name, candidates, machines, subject.knowledge, limits)
+        notes = (*left_aside(workload, market), *notes)
         timing = Timing(
             workload,
             subject.knowledge,
@@ -159,6 +172,66 @@ class _Asked:
         )
 
 
+def _measured(subject: Subject, offers: Catalogue) -> NDArray[np.bool_]:
+    """(k,) offers of the type that the job was measured on."""
+    name = subject.knowledge.measured.offer
+    return np.array([offer.instance_type == name for offer in offers], dtype=bool)
+
+
+def _together(
+    subject: Subject, wished: Catalogue, hosts: Catalogue, per_node: Floats
+) -> tuple[Machines, Machines]:
+    """Machines of workers and of parameter servers, which have to be in one region.
+
+    The servers' positions count on after the workers' offers.
+    """
+    known: dict[tuple[str, str], int] = {}
+    places = np.array([known.setdefault((o.provider, o.region), len(known)) for o in [*wished, *hosts]])
+    mine, theirs = places[: len(wished)], places[len(wished) :]
+    both = np.intersect1d(mine, theirs)
+    if not len(both):
+        raise UsageError(
+            f"experiments.{subject.workload.name}: no region has both the workers' and the servers' machines",
+            "Widen hardware.region, or distributed.hardware.ps.",
+        )
+    both = _best_places(Machines.of(wished.columns(), per_node), mine, both)
+    machines = Machines.of(wished.columns(), per_node, mine)
+    servers = Machines.of(hosts.columns(), np.ones(len(hosts)), theirs).undominated()
+    servers = servers[np.argsort(servers.price / np.fmax(servers.nic, 1e-3), kind="stable")]
+    each = max(_SERVERS // len(both), _FEWEST_SERVERS)
+    kept = np.concatenate([np.flatnonzero(servers.place == place)[:each] for place in both.tolist()])
+    servers = servers[kept]
+    there = np.isin(mine, both)
+    return (
+        machines[there].undominated(_measured(subject, wished)[there]),
+        replace(servers, index=servers.index + len(wished)),
+    )
+
+
+def _best_places(machines: Machines, mine: NDArray[np.int_], both: NDArray[np.int_]) -> NDArray[np.int_]:
+    """The cheapest few of many regions, and those that alone have some kind of machine.
+
+    How cheap a region is: its price of each kind over the least one anywhere, on average.
+    """
+    if len(both) <= _PLACES:
+        return both
+    kinds = int(machines.group.max(initial=0)) + 1
+    least = np.full((len(both), kinds), np.inf)
+    for row, place in enumerate(both.tolist()):
+        there = mine == place
+        np.minimum.at(least[row], machines.group[there], machines.price[there])
+    cheapest = np.where(np.isfinite(least.min(0)), least.min(0), 1.0)
+    order = np.argsort(np.minimum(least / np.maximum(cheapest, 1e-9), _DEAR).mean(1), kind="stable")
+    kept: list[int] = []
+    seen = np.zeros(kinds, dtype=bool)
+    for row in order.tolist():
+        has = np.isfinite(least[row])
+        if len(kept) < _PLACES or (has & ~seen).any():
+            kept.append(row)
+            seen |= has
+    return both[kept]
+
+
 def _single(asked: _Asked, limits: Limits, market: Market) -> Quote:
     choice = choose(asked.candidates, asked.timing, limits)
     if choice.best is None:
@@ -182,11 +255,14 @@ def _several(asked: Sequence[_Asked], limits: Limits, market: Market) -> Quote:
         drawn[name], considered[name] = rows.at(order), choice.considered
         start[name] = int(np.flatnonzero(order == 0)[0])
         outcomes = each.timing.outcomes(drawn[name].candidates)
-        options[name] = [Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i]) for i in range(len(order))]
+        load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
+        options[name] = [
+            Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i], float(load[i])) for i in range(len(order))
+        ]
     after = {each.subject.workload.name: each.subject.workload.after for each in asked}
-    best = plan(options, start, after, limits)
+    best = plan(options, start, after, limits, market.own_machine)
     if not best.feasible:
-        raise _infeasible_plan(options, start, after, limits, best)
+        raise _infeasible_plan(options, after, limits, best, market.own_machine)
     quotes = {}
     for each in asked:
         name = each.subject.workload.name
@@ -213,6 +289,15 @@ def _front_rows(asked: _Asked) -> Drawn:
     return drawn.at(pareto(drawn))
 
 
+def _worth_showing(front: Sequence[Alternative]) -> tuple[Alternative, ...]:
+    """Without those that are faster than a cheaper one by next to nothing; fastest first."""
+    kept: list[Alternative] = []
+    for one in reversed(front):
+        if not kept or one.time_s < kept[-1].time_s * (1 - _FASTER):
+            kept.append(one)
+    return tuple(reversed(kept))
+
+
 def _front(asked: _Asked, drawn: Drawn) -> tuple[Alternative, ...]:
     rows = Drawn.joined([drawn, _front_rows(asked)]) if len(asked.candidates) > 1 else drawn
     shapes, seen = [], set()
@@ -221,7 +306,7 @@ def _front(asked: _Asked, drawn: Drawn) -> tuple[Alternative, ...]:
         if shape not in seen:
             seen.add(shape)
             shapes.append(Alternative(shape, float(rows.time_s[row, 1]), float(rows.cost_usd[row, 1])))
-    return tuple(shapes)
+    return _worth_showing(shapes)
 
 
 # --- words -------------------------------------------------------------------------------------------
@@ -265,26 +350,23 @@ def _infeasible(asked: _Asked, choice: Choice, limits: Limits) -> NoFeasibleQuot
 
 def _infeasible_plan(
     options: Mapping[str, Sequence[Option]],
-    start: Mapping[str, int],
     after: Mapping[str, Sequence[str]],
     limits: Limits,
     best: Plan,
+    shares_machine: bool,
 ) -> NoFeasibleQuote:
     budget = deadline = None
     if limits.budget_usd < math.inf:
-        rich = plan(options, start, after, replace(limits, budget_usd=math.inf))
-        budget = float(np.quantile(rich.cost_usd, 0.9)) if rich.feasible else None
+        cheapest = {name: len(each) - 1 for name, each in options.items()}
+        rich = plan(options, cheapest, after, replace(limits, budget_usd=math.inf), shares_machine)
+        budget = float(sure(rich.cost_usd)) if rich.feasible else None
     if limits.deadline_s < math.inf:
-        patient = plan(options, start, after, replace(limits, deadline_s=math.inf))
-        deadline = float(np.quantile(patient.time_s, 0.9)) if patient.feasible else None
-    nearest = (float(np.quantile(best.time_s, 0.9)), float(np.quantile(best.cost_usd, 0.9)))
+        fastest = dict.fromkeys(options, 0)
+        patient = plan(options, fastest, after, replace(limits, deadline_s=math.inf), shares_machine)
+        deadline = float(sure(patient.time_s)) if patient.feasible else None
+    nearest = (float(sure(best.time_s)), float(sure(best.cost_usd)))
     return no_feasible(limits, budget, deadline, nearest)
 
 
 def _interval(draws: Floats) -> Interval:
     return Interval(*np.quantile(draws, (0.05, 0.5, 0.95)).tolist())
-
-
-def device_of(accelerator: str, vcpus: float, per_node: float, instance: str) -> Device:
-    """The device that something was measured on."""
-    return Device(accelerator, vcpus / max(per_node, 1.0), instance)

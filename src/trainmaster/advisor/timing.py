@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor import posterior, surroundings
 from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.credits import with_credits
+from trainmaster.advisor.credits import LAUNCH_CREDIT_S, with_credits
 from trainmaster.advisor.devices import Device, speed_ratio
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
@@ -84,9 +84,21 @@ class Timing:
         Each draw bounds the three of `outcomes` that share its posterior draw, so quantiles and
         probabilities of these bound those of them.
         """
-        task_s = self._task_s(self._busy_s(some, alone=True), some)
-        work = task_s * np.ceil(self.workload.tasks / some.at_once)
+        first, back = self._alike(some)
+        few = some[first]
+        task_s = self._task_s(self._busy_s(few, alone=True), few)
+        work = (task_s * self._waves(few))[:, back]
         return Outcomes(work, self._cost_usd(work, some))
+
+    def _alike(self, some: Candidates) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+        """One row of each kind that takes the same time without communication, and the kind of every row."""
+        if not len(self.servers):
+            rows = np.arange(len(some))
+            return rows, rows
+        unknown = np.isnan(self.servers.nic[some.server])  # guessing has its price
+        keys = np.column_stack([some.machine, some.workers, some.at_once, unknown])
+        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return first, back.ravel()
 
     def step_s(self, some: Candidates) -> Floats:
         """(S, m) seconds of one step; there must be steps."""
@@ -117,7 +129,8 @@ class Timing:
     def slowed_by_credits(self, some: Candidates) -> bool:
         """True if CPU credits run out and cost the first of them more than a tenth of its time."""
         busy = self._busy_s(some)
-        slow = with_credits(busy, self.machines.baseline[some.machine])
+        launch_s = LAUNCH_CREDIT_S / self._waves(some)
+        slow = with_credits(busy, self.machines.baseline[some.machine], launch_s)
         return bool(np.median(slow[:, 0] / np.maximum(busy[:, 0], 1e-9)) > 1.1)
 
     # --- one task --------------------------------------------------------------------------------
@@ -143,7 +156,7 @@ class Timing:
         seen = self.knowledge.pause_s
         if seen is not None:
             return some.epochs * seen * np.exp(0.1 * self._normal(1))
-        if self.workload.lengths and float(some.epochs.max()) <= 1 and self.knowledge.tail_s is not None:
+        if (some.epochs <= 1).all() and self.knowledge.tail_s is not None:
             return np.zeros_like(step)  # it was seen to its end
         return some.steps * step * _draw(surroundings.UNSEEN_PAUSES, self._normal(1))
 
@@ -154,17 +167,20 @@ class Timing:
         belief = again if self.own_machine else surroundings.STARTUP_ELSEWHERE
         start = (known.startup_s + known.warmup_s) * _draw(belief, self._normal(2))
         tail = self.tail_s()
-        busy = with_credits(busy_s + start, self.machines.baseline[some.machine])
+        # the credits of a machine are for all the tasks that it is given, one after the other
+        launch_s = LAUNCH_CREDIT_S / self._waves(some)
+        busy = with_credits(busy_s + start, self.machines.baseline[some.machine], launch_s)
         total: Floats = busy + tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4))
         return total
 
     # --- all tasks, on rented machines ----------------------------------------------------------
 
     def _whole(self, task_s: Floats, some: Candidates) -> Outcomes:
-        waves = np.ceil(self.workload.tasks / some.at_once)
+        waves = self._waves(some)
         together = np.minimum(some.at_once, self.workload.tasks)
         late = self.knowledge.task_spread * np.sqrt(2 * np.log(np.maximum(together, 1)) / waves)
-        wait = _draw(surroundings.provisioning(self._provider, self.waited_s), self._world(0))
+        medians, spreads = self._waits
+        wait = medians[some.machine] * np.exp(spreads[some.machine] * self._world(0))
         work = np.tile(task_s * waves * (1.0 + late), (1 if self.central else _COPIES, 1))
         work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
         work = work + self._lost_s(work, some, wait)
@@ -177,11 +193,12 @@ class Timing:
         The interval is the recipe's, or Young's and Daly's ``sqrt(2 delta / rate)`` (Young, CACM 1974; Daly,
         FGCS 2006).
         """
-        spot = self.machines.spot[some.machine]
-        if not spot.any():
+        at_risk = np.where(self.machines.spot[some.machine], some.machines, 0.0)
+        if len(self.servers):
+            at_risk = at_risk + np.where(self.servers.spot[some.server], some.servers, 0.0)
+        if not at_risk.any():
             return 0.0
-        rate = _draw(surroundings.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600
-        rate = rate * np.where(spot, some.machines, 0.0)
+        rate = _draw(surroundings.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
         delta = _draw(surroundings.CHECKPOINT_S, self._world(3))
         every = self.workload.checkpoint_every_s or np.sqrt(2 * delta / np.maximum(rate, 1e-9))
         every = np.minimum(every, work)
@@ -214,9 +231,18 @@ class Timing:
 
     # --- what draws and columns are made of ------------------------------------------------------
 
-    @property
-    def _provider(self) -> str:
-        return self.offers[int(self.machines.index[0])].provider if len(self.machines) else "local"
+    def _waves(self, some: Candidates) -> Floats:
+        """(m,) how many tasks each place is given, one after the other."""
+        waves: Floats = np.ceil(self.workload.tasks / some.at_once)
+        return waves
+
+    @cached_property
+    def _waits(self) -> tuple[Floats, Floats]:
+        """(k,) each: median and spread (log) of the seconds until the workers' machines are there."""
+        providers = [self.offers[index].provider for index in self.machines.index.tolist()]
+        known = {name: surroundings.provisioning(name, self.waited_s) for name in set(providers)}
+        found = [known[name] for name in providers]
+        return np.array([b.median for b in found]), np.array([b.spread for b in found])
 
     def shapes(self, some: Candidates) -> Shapes:
         """The candidates as the step-time model sees them."""

@@ -103,6 +103,11 @@ class Workload:
         )
 
     @property
+    def slots_per_member(self) -> int:
+        """Slots of the user's own machine that one process takes."""
+        return max(1, self.hardware.cpus or 1)
+
+    @property
     def has_length(self) -> bool:
         """True if the recipe says how many steps there are."""
         return all(length.steps is not None for length in self.lengths.values())

@@ -93,7 +93,7 @@ def show_quote(made: Quote) -> None:
 def _show_experiment(one: ExperimentQuote) -> None:
     from trainmaster.cli.output import duration, say, table
 
-    say(f"{one.name}: {one.cluster.words()}, {one.cluster.workers} workers{_at_once(one)}")
+    say(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
         say(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
     else:
@@ -104,17 +104,17 @@ def _show_experiment(one: ExperimentQuote) -> None:
         say(f"  memory: {one.memory_headroom:.0%} stays free")
     if one.measurements:
         similar = f", {one.similar} of them of similar jobs" if one.similar else ""
-        say(f"  rests on {one.measurements} measurements{similar}; {one.candidates} clusters were compared")
+        rests = _count(one.measurements, "measurement")
+        say(f"  rests on {rests}{similar}; {_count(one.candidates, 'cluster')} compared")
     if (following := one.next_measurement) is not None:
-        what = f"{following.workers} workers on {following.instance} for {duration(following.seconds)}"
+        many = _count(following.workers, "worker")
+        what = f"{many} on {following.instance} for {duration(following.seconds)}"
         gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
-        say(f"  measuring {what} (${following.cost_usd:.2f}) would narrow a step's time {gain}")
+        say(f"  measuring {what} ({_price(following.cost_usd)}) would narrow a step's time {gain}")
     for note in one.notes:
         say(f"  note: {note}")
     if len(one.pareto) > 1:
-        rows = [
-            [a.cluster.words(), duration(a.time_s), f"${a.cost_usd:.2f}"] for a in _some(list(one.pareto))
-        ]
+        rows = [[a.cluster.words(), duration(a.time_s), _price(a.cost_usd)] for a in _some(list(one.pareto))]
         lines = table(
             ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
         )
@@ -140,4 +140,26 @@ def _span(interval: Interval) -> str:
 def _dollars(interval: Interval) -> str:
     if not interval.p95:
         return "$0"
-    return f"${interval.p50:.2f} (${interval.p5:.2f} to ${interval.p95:.2f})"
+    return f"{_price(interval.p50)} ({_price(interval.p5)} to {_price(interval.p95)})"
+
+
+def _price(usd: float) -> str:
+    """Dollars for people: cents, and two digits of what is less than ten cents.
+
+    >>> _price(12.345), _price(0.0018), _price(0.0), _price(3e-7)
+    ('$12.35', '$0.0018', '$0', '<$0.0001')
+    """
+    if not usd:
+        return "$0"
+    if usd < 0.0001:
+        return "<$0.0001"
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
+
+
+def _count(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> _count(1, "worker"), _count(2, "worker")
+    ('1 worker', '2 workers')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,6 +9,8 @@ from trainmaster.spec.errors import MissingPartError, UsageError
 
 _CHOSEN, _OTHER = "#c8442b", "#3b6ea5"
 _LABELS = 6
+#: Costs that differ by more than this are drawn on a logarithmic axis.
+_WIDE = 30
 
 
 def draw_quote(quote: Quote, name: str, file: Path) -> None:
@@ -62,7 +64,11 @@ def draw_quote(quote: Quote, name: str, file: Path) -> None:
         axes.set_xlabel(f"time [{unit}]")
         axes.set_ylabel("cost [USD]")
         axes.set_title(one.name)
-        axes.set_ylim(bottom=0)
+        costs = [a.cost_usd for a in one.pareto if a.cost_usd > 0]
+        if costs and max(costs) > _WIDE * min(costs):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.legend(loc="best", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from trainmaster.spec import Budget
+
 #: Seconds that stopping, saving and giving machines back take beside the members' grace.
 ENDING_S = 60.0
 
@@ -26,6 +28,12 @@ class Meter:
     settled_usd: float = 0.0
     since: float = 0.0
     ending_s: float = ENDING_S
+
+    @classmethod
+    def of(cls, budget: Budget | None) -> Meter:
+        """With a recipe's cap."""
+        total = budget.total_usd if budget else None
+        return cls(cap_usd=math.inf if total is None else total)
 
     def spent_usd(self, now: float) -> float:
         """Dollars so far.

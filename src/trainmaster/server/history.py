@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from trainmaster.advisor.measurement import Measurement
 
 
+_codes: dict[tuple[str, Path], str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """Measurements of one experiment, newest first.
@@ -55,7 +58,7 @@ def histories(store: Store, home: Home, recipe: Recipe, snapshot: Path | None = 
     if snapshot is None:
         excluded = (home.root, home.cache)
         snapshot = take_snapshot(recipe.code, recipe.directory, home.snapshots, exclude=excluded).path
-    device, code = local_device(detect_capacity()), code_of(recipe, snapshot)
+    device, code = local_device(detect_capacity()), _code_of(recipe, snapshot)
     found = {}
     for name, experiment in recipe.experiments.items():
         key = fingerprint_of(recipe, experiment, code, device)
@@ -151,6 +154,15 @@ def make_recorder(
         ),
         keep=keep,
     )
+
+
+def _code_of(recipe: Recipe, snapshot: Path) -> str:
+    """`code_of`, read once: a snapshot never changes, and a run asks for its history again and again."""
+    key = (recipe.source_text, snapshot)
+    if key not in _codes:
+        _codes.clear()
+        _codes[key] = code_of(recipe, snapshot)
+    return _codes[key]
 
 
 def _read(rows: Sequence[RowMapping]) -> list[Measurement]:

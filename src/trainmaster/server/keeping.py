@@ -6,6 +6,7 @@ of this one. The binding quote is never changed; a forecast that leaves it is to
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,10 @@ ENOUGH_S: Final = 30.0
 TIGHT: Final = 0.05
 FORECAST_EVERY_S: Final = 60.0
 _LOOK_EVERY_S: Final = 5.0
+#: A task that has run for so long without anything to quote it by is worth a warning.
+_WARN_AFTER_S: Final = 60.0
+#: Of more tasks the newest say all that there is to say.
+_MOST_LIVE: Final = 100
 #: A forecast that has grown by so much since it was told is told again.
 _WORSE: Final = 1.2
 
@@ -51,7 +56,7 @@ class _Known:
 
     def of(self, name: str) -> tuple[list[Measurement], list[Measurement]]:
         """Those of this run if there are any; what they do not tell is taken from earlier ones."""
-        live = list(self.live.get(name, {}).values())
+        live = list(self.live.get(name, {}).values())[-_MOST_LIVE:]
         earlier = self.same.get(name, [])
         if not live:
             return earlier, self.similar.get(name, [])
@@ -97,7 +102,13 @@ class QuoteKeeper:
         self._known = _Known()
         self._binding: Promise | None = None
         self._begun = False
+        self._estimated = False
         self._told_s: float | None = None
+        #: They do not say how long they train: how long their tasks take is all that can be known of them.
+        self._lengthless = {
+            name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
+        }
+        self._warned: set[str] = set()
         self._next_at = 0.0
         self._done: queue.SimpleQueue[Promise | Exception] = queue.SimpleQueue()
         self._busy = False
@@ -117,9 +128,11 @@ class QuoteKeeper:
         if not self._begun:
             self._begin()
             self._next_at = now + _LOOK_EVERY_S
-            self._think("estimate", board, progress, now)
+            if not self._estimated:
+                self._think("estimate", board, progress, now)
             return lines
         self._measure(board, progress, now)
+        lines += self._warn(board, progress, now)
         self._next_at = now + (_LOOK_EVERY_S if self._binding is None else FORECAST_EVERY_S)
         if self._binding is not None:
             self._think("forecast", board, progress, now)
@@ -133,6 +146,7 @@ class QuoteKeeper:
         for name, history in self._histories().items():
             self._known.same[name], self._known.similar[name] = history.same, history.similar
         for row in self._store.quotes_of(self._run):
+            self._estimated = True
             if row["kind"] == "binding":
                 self._binding = Promise.of_row(row)
 
@@ -140,7 +154,7 @@ class QuoteKeeper:
         """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
         for (name, number), found in progress.items():
             task = board.experiments[name].live.get(number)
-            if found.trace is None or task is None or task.started_at is None:
+            if name in self._lengthless or found.trace is None or task is None or task.started_at is None:
                 continue
             measured = measurement_of(
                 self._recipe.experiments[name],
@@ -166,7 +180,7 @@ class QuoteKeeper:
         for name, experiment in board.experiments.items():
             if experiment.state is State.DONE:
                 continue
-            if not any(self._known.of(name)):
+            if not self._is_known(name):
                 return False
             if not self._is_measured(name, progress):
                 return False
@@ -174,6 +188,8 @@ class QuoteKeeper:
 
     def _is_measured(self, name: str, progress: Mapping[tuple[str, int], TaskProgress]) -> bool:
         """True if the steps of what runs of an experiment are known well, or it shows none."""
+        if name in self._lengthless:
+            return True
         running = [found for (of, _), found in progress.items() if of == name]
         stepped = any(m.point is not None for m in self._known.of(name)[0])
         if not running or not stepped:
@@ -184,6 +200,37 @@ class QuoteKeeper:
             for trace in traces
             if trace.steady() is not None
         )
+
+    def _warn(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> list[str]:
+        """Which key to set where no quote can be made, once for each experiment."""
+        lines = []
+        for (name, number), found in progress.items():
+            task = board.experiments[name].live.get(number)
+            if self._binding is not None or name in self._warned or task is None or task.started_at is None:
+                continue
+            if now - task.started_at < _WARN_AFTER_S or self._is_known(name):
+                continue
+            self._warned.add(name)
+            if found.trace is None or found.trace.first_at is None:
+                lines.append(
+                    f"warning: no quote for {name}: no steps are seen; show them with "
+                    "trainmaster.report(step=...), or set metrics.pattern to what it prints"
+                )
+            elif name in self._lengthless:
+                lines.append(
+                    f"warning: no quote for {name}: how long it trains is unknown; set steps, or epochs with "
+                    "examples and batch"
+                )
+            else:
+                self._warned.discard(name)  # its steps are few, but they come
+        return lines
+
+    def _is_known(self, name: str) -> bool:
+        """True if there is something to quote an experiment by."""
+        same, similar = self._known.of(name)
+        if name in self._lengthless:
+            return any(each.duration_s is not None for each in same or similar)
+        return bool(same or similar)
 
     # --- thinking --------------------------------------------------------------------------------
 
@@ -219,13 +266,13 @@ class QuoteKeeper:
 
         from trainmaster.advisor.forecast import forecast, remaining_s
         from trainmaster.advisor.knowledge import Knowledge
-        from trainmaster.advisor.own_machine import own_cluster, own_timing
+        from trainmaster.advisor.own_machine import own_cluster, own_load, own_timing
         from trainmaster.advisor.workload import Workload
         from trainmaster.providers import load_catalogue
         from trainmaster.server.quoting import local_device
 
         catalogue = load_catalogue("local", today=datetime.fromtimestamp(now, UTC).date())
-        left = {}
+        left, load = {}, {}
         points = 0
         for number, (name, (is_over, how_far)) in enumerate(doing.items()):
             if is_over:
@@ -234,15 +281,18 @@ class QuoteKeeper:
             same, similar = known[name]
             learnt = Knowledge.of(same, similar, {"local": local_device(experiment)}, {}, self._recipe.seed)
             workload = Workload.of(experiment, self._recipe.seed)
-            if learnt is None or (learnt.model is not None and not workload.has_length):
+            if learnt is not None and learnt.model is not None and not workload.has_length:
+                learnt = learnt.as_whole_tasks()
+            if learnt is None:
                 raise _Unknown(name)
             points += learnt.points
             timing = own_timing(workload, learnt, catalogue, self._slots, 100 * number)
             at_once = min(self._slots // slots_of(experiment), workload.spread or self._slots, workload.tasks)
             one = own_cluster(timing, self._slots, min(workload.lengths), max(at_once, 1))
             left[name] = remaining_s(timing, one, how_far)
+            load[name] = float(own_load(workload, one, self._slots)[0])
         after = {name: self._recipe.experiments[name].depends_on for name in left}
-        time_s, cost = forecast(elapsed_s, left, after, 0.0)
+        time_s, cost = forecast(elapsed_s, left, after, 0.0, load)
         return Promise(kind, now, time_s, cost, points)
 
     def _collect(self, now: float) -> list[str]:
@@ -259,8 +309,8 @@ class QuoteKeeper:
             return self._compare(found)
         self._store.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
         if found.kind == "estimate":
-            rests = f"from {found.measurements} measurements of earlier runs"
-            return [f"estimate: {told(found.time_s)}, {rests}"]
+            many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
+            return [f"estimate: {told(found.time_s)}, from {many} of earlier runs"]
         self._binding = found
         self._next_at = now + FORECAST_EVERY_S
         within = format_duration(found.time_s.p95)
@@ -298,8 +348,19 @@ def _doing(experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgre
         if task.started_at is None or task.state is State.WAITING:
             continue
         found = progress.get(task.key)
-        step = found.metrics.get("step") if found is not None else None
-        total = found.total_steps if found is not None else None
-        share = float(step) / total if isinstance(step, int | float) and total else None
+        share = None if found is None else _share(found)
         running.append(RunningTask(max(now - task.started_at, 0.0), share))
     return Doing(sum(experiment.ended.values()), tuple(running))
+
+
+def _share(found: TaskProgress) -> float | None:
+    """Of its steps that a task has made; None where it shows none, or nobody knows how many there are.
+
+    A script that goes on from a checkpoint counts on: its own number tells more than what was seen of it.
+    One that numbers the steps of each epoch from the start tells less.
+    """
+    step, trace = found.metrics.get("step"), found.trace
+    seen = trace.steps_done if trace is not None and trace.first_at is not None else None
+    if isinstance(step, int | float) and math.isfinite(step):
+        seen = max(float(step), seen or 0.0)
+    return None if seen is None or not found.total_steps else max(seen, 0.0) / found.total_steps

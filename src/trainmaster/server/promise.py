@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.advisor.quote import Interval
+from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 from trainmaster.store import Store, Truth
 
@@ -66,12 +67,13 @@ def quote_summary(store: Store, run: str) -> dict[str, Any] | None:
     shown = {row["kind"]: row for row in rows}
     main = shown.get("binding") or rows[-1]
     promise = Promise.of_row(main)
+    is_over = store.run_row(run)["state"] == State.DONE  # one that was resumed has yet to show it
     return {
         "kind": promise.kind,
         "time_s": promise.time_s.as_dict(),
         "cost_usd": promise.cost_usd.as_dict(),
         "measurements": promise.measurements,
-        "kept": None if main["kept"] is None else bool(main["kept"]),
+        "kept": bool(main["kept"]) if is_over and main["kept"] is not None else None,
     }
 
 

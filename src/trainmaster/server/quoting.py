@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Providers whose machines are the user's own: nothing is rented.
 OWN: Final = frozenset({"local"})
+#: This machine's processors as catalogues call them: what was measured here is known to run on such.
+_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
 Tell = Callable[[str], None]
 Show = Callable[["ProfileProgress"], None]
@@ -92,7 +95,7 @@ class Quoter:
         catalogue = self._catalogue(recipe, options)
         if options.policy != "quote":
             return self._by_policy(recipe, catalogue, options)
-        self._check_lengths(recipe, options)
+        self._check(recipe, catalogue, options)
         found, missing = self.knowledge(recipe, recipe_path, environ, catalogue, options)
         if not found:
             name, why = next(iter(missing.items()))
@@ -202,10 +205,8 @@ class Quoter:
             for name in names:
                 if (known := self._known(recipe, name, catalogue)) is not None and not known.similar:
                     found[name] = known
-                    self._tell(
-                        f"{name}: {known.points} measurements of earlier runs are used "
-                        "(--fresh measures again)"
-                    )
+                    many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
+                    self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
         missing: dict[str, str] = {}
         rest = [name for name in names if name not in found]
         if rest:
@@ -254,7 +255,10 @@ class Quoter:
         experiment = recipe.experiments[name]
         workload = Workload.of(experiment, recipe.seed, options.max_workers)
         if known.model is not None and not workload.has_length:
-            raise no_length(name)
+            whole = known.as_whole_tasks()
+            if whole is None or experiment.distributed is not None:
+                raise no_length(name)
+            known = whole
         return Subject(workload, known, known.fingerprint)
 
     def _market(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Market:
@@ -266,7 +270,8 @@ class Quoter:
         slots = None
         if own:
             slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
-        return Market(catalogue, own, slots, options.parameter_server)
+        arch = _ARCHES.get(platform.machine().lower(), "")
+        return Market(catalogue, own, slots, options.parameter_server, arch=arch)
 
     def _catalogue(self, recipe: Recipe, options: QuoteOptions) -> Catalogue:
         """The named one; else what the provider has."""
@@ -304,22 +309,38 @@ class Quoter:
         history = {}
         if options.policy == "lookup":
             history = {n: h.same for n, h in self._service.measurements(recipe).items()}
-        return policy_quote(options.policy, workloads, given, history)
+        made = policy_quote(options.policy, workloads, given, history)
+        return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 
     def _stale(self, catalogue: Catalogue, options: QuoteOptions) -> list[str]:
+        from trainmaster.providers import STALE_DAYS
+
         today = datetime.now(UTC).date()
         old = catalogue.stale(today)
         if not old or options.allow_stale:
             return []
         oldest = min(offer.as_of for offer in old)
-        return [f"{len(old)} prices are old, the oldest of {oldest.isoformat()}"]
+        many = "1 price is" if len(old) == 1 else f"{len(old)} prices are"
+        return [f"{many} older than {STALE_DAYS} days, the oldest of {oldest.isoformat()}"]
 
-    def _check_lengths(self, recipe: Recipe, options: QuoteOptions) -> None:
-        """A quote of a training needs its length; of tasks that just run to their end it does not."""
+    def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
+        """What is wrong whatever will be measured is said before that.
+
+        A quote of a training needs its length; of tasks that just run to their end it does not.
+        """
+        from trainmaster.advisor.market import offers_for, servers_for
+        from trainmaster.advisor.workload import Workload
+
+        market = self._market(recipe, catalogue, options)
         for name, experiment in recipe.experiments.items():
-            quoted = options.only is None or name in options.only
-            if quoted and experiment.distributed is not None and not experiment.builtin_values().get("steps"):
+            if options.only is not None and name not in options.only:
+                continue
+            workload = Workload.of(experiment, recipe.seed, options.max_workers)
+            if experiment.distributed is not None and not workload.has_length:
                 raise no_length(name)
+            offers_for(workload, market)
+            if workload.servers and not market.own_machine:
+                servers_for(workload, market)
 
 
 def no_length(experiment: str) -> UsageError:
@@ -346,7 +367,11 @@ def local_device(experiment: Experiment) -> Device:
 
 
 def _has_length(experiment: Experiment, known: Knowledge) -> bool:
-    return known.model is None or bool(experiment.builtin_values().get("steps"))
+    from trainmaster.advisor.workload import Workload
+
+    if known.model is None or Workload.of(experiment, 0).has_length:
+        return True
+    return experiment.distributed is None and known.duration_s is not None
 
 
 def _or_infinite(value: float | None) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import secrets
 import time
@@ -206,7 +205,7 @@ class Service:
             policies=policies,
             recorder=make_recorder(self.store, home, run, recipe, snapshot, machine, policies),
             watcher=watcher,
-            meter=Meter(cap_usd=_cap_usd(recipe)),  # this machine costs nothing
+            meter=Meter.of(recipe.budget),  # this machine costs nothing
             forecaster=self._keeper(run, recipe, snapshot, slots),
         )
         if on_start is not None:
@@ -214,9 +213,10 @@ class Service:
         self.store.patience.hurried = lambda: controller.interrupts > 1
         try:
             controller.run()
-            self._record_truth(run)
         finally:
             self.store.patience.hurried = None
+            with suppress(StoreError):  # the run matters more
+                self._record_truth(run)  # also of one that was interrupted: that is not what was promised
             with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
                 self.store.release(session.lease, time.time())
 
@@ -396,8 +396,3 @@ class Service:
         if row["state"] == State.DONE:
             succeeded = row["reason"] == EndReason.SUCCEEDED
             record_truth(self.store, run, succeeded, run_seconds(row), row["cost_usd"])
-
-
-def _cap_usd(recipe: Recipe) -> float:
-    total = recipe.budget.total_usd if recipe.budget else None
-    return math.inf if total is None else total

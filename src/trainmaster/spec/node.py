@@ -49,6 +49,22 @@ _CONSTANTS: Final[dict[str, bool | None]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What messages call the file that is read.
+
+    Attributes:
+        one: with its article. many: more of them. holds: what one begins with.
+    """
+
+    one: str
+    many: str
+    holds: str
+
+
+RECIPE: Final = Wording("a recipe", "recipes", "a mapping with the key `experiments`")
+
+
 class Kind(Enum):
     """What a node is."""
 
@@ -143,25 +159,27 @@ def resolve(text: str) -> Scalar:
     return text
 
 
-def compose(text: str, file: str) -> Node:
+def compose(text: str, file: str, wording: Wording = RECIPE) -> Node:
     """Read YAML text into nodes.
 
     Args:
         text: the whole file.
         file: its name in messages.
+        wording: what kind of file it is.
 
     Raises:
         RecipeError: it is not YAML, or YAML of a kind that recipes do without.
     """
-    return _Composer(text, file).document()
+    return _Composer(text, file, wording).document()
 
 
 class _Composer:
     """Builds nodes from parser events. One use."""
 
-    def __init__(self, text: str, file: str) -> None:
+    def __init__(self, text: str, file: str, wording: Wording) -> None:
         self._text = text
         self._file = file
+        self._wording = wording
         self._mistakes: list[Mistake] = []
         self._anchors: dict[str, Node] = {}
         self._alias_nodes = 0
@@ -190,14 +208,14 @@ class _Composer:
             name = type(event).__name__
             if name == "DocumentStartEvent":
                 if node is not None:
-                    raise self._at(event, "a second document; a recipe is one YAML document")
+                    raise self._at(event, f"a second document; {self._wording.one} is one YAML document")
                 node = None
             elif name in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
                 continue
             else:
                 node = self._node(event, events, 0)
         if node is None or node.is_null:
-            raise self._error(1, 1, "an empty file; a recipe is a mapping with the key `experiments`")
+            raise self._error(1, 1, f"an empty file; {self._wording.one} is {self._wording.holds}")
         return node
 
     def _node(self, event: Event, events: Iterator[Event], depth: int) -> Node:
@@ -206,11 +224,11 @@ class _Composer:
         if name == "AliasEvent":
             return self._alias(event, str(anchor))
         if depth > MAX_DEPTH:
-            raise self._at(event, f"nested more than {MAX_DEPTH} levels deep; recipes are flat")
+            raise self._at(event, f"nested more than {MAX_DEPTH} levels deep; {self._wording.many} are flat")
         tag = getattr(event, "tag", None)
         if tag is not None:
             written = str(tag).replace("tag:yaml.org,2002:", "!!")
-            raise self._at(event, f"a YAML tag '{written}'; recipes have no tags: leave it out")
+            raise self._at(event, f"a YAML tag '{written}'; {self._wording.many} have no tags: leave it out")
         mark = event.start_mark
         node = Node(Kind.SCALAR, mark.line + 1, mark.column + 1)
         if name == "SequenceStartEvent":
@@ -273,7 +291,7 @@ class _Composer:
         ):
             line, column = place(self._text, match.start())
             what = "a NUL byte" if match[0] == "\0" else f"the control character {match[0]!r}"
-            raise self._error(line, column, f"{what}; a recipe is a text file")
+            raise self._error(line, column, f"{what}; {self._wording.one} is a text file")
 
     def _not_yaml(self, error: Any) -> RecipeError:  # noqa: ANN401 - ruamel's marks are not typed
         mark = error.problem_mark or error.context_mark

@@ -103,8 +103,10 @@ class Axis:
         number = min(max(float(value), low), high)
         if self.is_log:
             return math.log(number / low) / math.log(high / low)
-        # Halved first: the width of -1e300 to 1e300 would still fit, but not that of the widest ranges.
-        return (number / 2 - low / 2) / (high / 2 - low / 2)
+        width = high - low
+        if math.isinf(width):  # the widest ranges there are
+            return (number / 2 - low / 2) / (high / 2 - low / 2)
+        return (number - low) / width
 
 
 class SearchSpace:

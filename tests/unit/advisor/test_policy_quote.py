@@ -1,6 +1,7 @@
 """The papers' policies through the same door as our own quote."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,34 @@ def test_lookup_takes_the_fastest_measured_cluster():
     assert found.time_s.p5 == found.time_s.p95
     with pytest.raises(NotFoundError, match="measured"):
         policy_quote("lookup", [workload()], PolicyInput(place), {})
+
+
+def test_lookup_takes_only_what_was_measured_on_offers_of_the_catalogue():
+    place = Catalogue("test", (offer("other", 1.0), offer("p3.2xlarge", 3.0)))
+    here = [measured(n, 256 // n, offer="local") for n in (1, 2)]
+    with pytest.raises(NotFoundError, match="none of the offers"):
+        policy_quote("lookup", [workload()], PolicyInput(place), {"train": here})
+    slow = measured(1, 256)
+    slow = replace(slow, point=replace(slow.point, step_time_s=9.0))
+    both = {"train": [*[measured(1, 256)] * 2, slow, *here]}
+    found = policy_quote("lookup", [workload()], PolicyInput(place), both).main
+    assert found.cluster.worker.instance == "p3.2xlarge"
+    assert found.measurements == 3
+    assert found.time_s.p50 < 9.0 * 1960  # the median, not the one that came last
+
+
+def test_the_recipe_can_name_the_server_and_a_type_can_be_both():
+    case = FC2["cases"][0]
+    named = replace(servers(case["types"]), server_hardware=Hardware(instance=("m4.xlarge",)))
+    found = policy_quote("cost-opt", [named], given(case, server=None)).main.cluster
+    assert found.server.instance == "m4.xlarge"
+    spot = offer("both", 0.1, gpus=0.0, spot=True)
+    place = Catalogue("test", (spot, offer("both", 1.0, gpus=0.0)))
+    work = workload(sync=Sync.PS_ASYNC, servers=1, hardware=Hardware(spot=True))
+    cluster = policy_quote("cost-opt", [work], PolicyInput(place, max_workers=2)).main.cluster
+    assert cluster.worker.spot
+    assert not cluster.server.spot
+    assert cluster.usd_per_hour == pytest.approx(cluster.worker.count * 0.1 + 1.0)
 
 
 @pytest.mark.parametrize(

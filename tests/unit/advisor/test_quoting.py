@@ -221,6 +221,25 @@ def test_tasks_that_share_cores_are_not_twice_as_fast():
     assert quote.time_s.p50 > 70
 
 
+def test_experiments_share_the_users_machine():
+    def subject(name):
+        work = workload(name, most=1, tasks=8, hardware=Hardware())
+        work.lengths[1] = Length(None, 1, None)
+        return Subject(work, knowledge(*[Measurement(None, duration_s=10.0) for _ in range(3)]))
+
+    one = make_quote([subject("a")], own_machine(slots=2), Limits())
+    both = make_quote([subject("a"), subject("b")], own_machine(slots=2), Limits())
+    assert both.time_s.p50 == pytest.approx(2 * one.time_s.p50, rel=0.1)
+
+
+def test_tasks_that_need_more_cores_take_more_slots():
+    work = workload("shard", most=1, tasks=4, hardware=Hardware(cpus=2))
+    work.lengths[1] = Length(None, 1, None)
+    found = knowledge(*[Measurement(None, duration_s=10.0) for _ in range(3)])
+    assert make_quote([Subject(work, found)], own_machine(slots=2), Limits()).main.cluster.at_once == 1
+    assert make_quote([Subject(work, found)], own_machine(slots=4), Limits()).main.cluster.at_once == 2
+
+
 def test_cpu_credits_that_run_out_are_named():
     points = [measured(1, 256, offer="local")]
     subject = Subject(workload(most=1, epochs=100, hardware=Hardware()), knowledge(*points))

@@ -118,7 +118,7 @@ def test_what_a_line_says(stage):
     assert (row["bytes_sent"], row["bytes_received"]) == (1234, 99)
     assert row["processes"] >= 1
     assert 1 << 20 < row["rss_bytes"] <= row["peak_rss_bytes"]
-    assert 0 < row["cpu_seconds"] <= sum(os.times()[:4]) + 0.1
+    assert 0 < row["cpu_seconds"] <= sum(os.times()[:4]) + 5  # children that live are not in `times`
     assert "gpu_utilisation" not in row
 
 

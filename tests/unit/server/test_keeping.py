@@ -1,0 +1,188 @@
+"""The keeper of a run's quote: what it says, once, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.advisor.measurement import Measurement
+from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.quote import Interval
+from trainmaster.control.board import Board, Experiment, Task
+from trainmaster.control.measuring import trace_of
+from trainmaster.server.keeping import QuoteKeeper, _Known, _share
+from trainmaster.server.promise import Promise, quote_summary, record_truth
+from trainmaster.spec import read_recipe
+from trainmaster.spec.states import State
+
+BEGAN = 1000.0
+
+
+class Store:
+    """Remembers what was promised."""
+
+    def __init__(self, *rows, state=State.RUNNING):
+        self.rows = list(rows)
+        self.state = state
+
+    def quotes_of(self, _run):
+        return self.rows
+
+    def add_quote(self, new):
+        row = {"id": len(self.rows), "kind": new.kind, "made_at": new.made_at, "data": new.data, "kept": None}
+        self.rows.append(row)
+
+    def run_row(self, _run):
+        return {"state": self.state}
+
+    def record_truth(self, number, truth):
+        self.rows[number]["kept"] = truth.kept
+
+
+class World:
+    """One experiment with one running task, and a keeper that looks at it."""
+
+    def __init__(self, tmp_path, store=None, histories=None, **keys):
+        path = tmp_path / "recipe.yaml"
+        keys = {"command": "true", **keys}
+        path.write_text(json.dumps({"name": "job", "experiments": {"main": keys}}))
+        recipe = read_recipe(path)
+        self.store = store or Store()
+        self.trace = trace_of(recipe.experiments["main"], 0.5)
+        task = Task("main", 0, State.RUNNING, attempt=1, started_at=BEGAN)
+        experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: task}, created=1)
+        self.board = Board("r", {"main": experiment}, State.RUNNING)
+        self.progress = {
+            ("main", 0): SimpleNamespace(
+                trace=self.trace,
+                directory=tmp_path,
+                total_steps=recipe.experiments["main"].builtin_values().get("steps"),
+                metrics={},
+            )
+        }
+        self.keeper = QuoteKeeper(
+            self.store, recipe, "r", histories or dict, elapsed=lambda now: now - BEGAN, slots=2
+        )
+
+    def look(self, until_s, every_s=1.0, step_s=None):
+        """All that is told from the start until then; steps come meanwhile."""
+        lines = []
+        for i in range(int(until_s / every_s)):
+            now = BEGAN + i * every_s
+            if step_s is not None:
+                step = int(i * every_s / step_s) + 1
+                self.trace.add(now, step)
+                self.progress["main", 0].metrics["step"] = step
+            lines += self.keeper.look(self.board, self.progress, now)
+            until = time.monotonic() + 5
+            while self.keeper._busy and self.keeper._done.empty() and time.monotonic() < until:
+                time.sleep(0.001)
+        return lines
+
+
+def history(*same):
+    return lambda: {"main": SimpleNamespace(same=list(same), similar=[])}
+
+
+def promise(kind="binding", p95=100.0):
+    made = Promise(kind, BEGAN, Interval(50.0, 60.0, p95), Interval(0, 0, 0))
+    return {"id": 0, "kind": kind, "made_at": BEGAN, "data": made.as_json(), "kept": None}
+
+
+def test_a_task_that_shows_no_steps_is_warned_of_once(tmp_path):
+    lines = World(tmp_path).look(300)
+    assert len(lines) == 1
+    assert "no quote for main" in lines[0]
+    assert "metrics.pattern" in lines[0]
+
+
+def test_a_training_without_length_is_told_the_keys_once(tmp_path):
+    lines = World(tmp_path).look(300, step_s=0.5)
+    assert len(lines) == 1
+    assert "epochs" in lines[0]
+    assert "steps" in lines[0]
+
+
+def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
+    point = Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0)
+    world = World(tmp_path, histories=history(seen, seen))
+    lines = world.look(90, step_s=0.5)
+    assert [line.split(":")[0] for line in lines] == ["estimate", "quote"]
+    assert {row["kind"] for row in world.store.rows} == {"estimate", "binding"}
+
+
+def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
+    world = World(tmp_path, steps=400)
+    lines = world.look(150, step_s=0.5)
+    assert len(lines) == 1
+    assert lines[0].startswith("quote: 3m2")
+    assert len(world.store.rows) == 1
+
+
+def test_a_run_that_is_resumed_keeps_its_quote(tmp_path):
+    store = Store(promise(p95=1000.0))
+    assert World(tmp_path, store, steps=400).look(150, step_s=0.5) == []
+    assert len(store.rows) == 1
+
+
+def test_a_forecast_beyond_the_quote_is_told_once(tmp_path):
+    lines = World(tmp_path, Store(promise(p95=100.0)), steps=400).look(180, step_s=0.5)
+    assert len(lines) == 1
+    assert "longer than quoted" in lines[0]
+
+
+def test_a_failure_ends_the_forecasts_and_not_the_run(tmp_path):
+    def broken():
+        raise RuntimeError("gone")
+
+    lines = World(tmp_path, histories=broken).look(120)
+    assert lines == ["no quote: internal error: RuntimeError: gone"]
+
+
+@pytest.mark.parametrize(
+    ("step", "seen", "share"),
+    [
+        (None, (), None),
+        (50, (), 0.5),
+        (math.nan, (), None),
+        (-5, (), 0.0),
+        ("7", (), None),
+        (80, (60, 80), 0.8),  # it goes on from a checkpoint
+        (5, (1, 25, 50), 0.5),  # it numbers the steps of each epoch: 50 were seen
+        (None, (1, 20), 0.2),
+    ],
+)
+def test_the_share_that_is_done(tmp_path, step, seen, share):
+    world = World(tmp_path, steps=100)
+    for i, number in enumerate(seen):
+        world.trace.add(BEGAN + i, number)
+    found = world.progress["main", 0]
+    found.metrics = {} if step is None else {"step": step}
+    assert _share(found) == (None if share is None else pytest.approx(share, abs=0.02))
+    found.total_steps = None
+    assert _share(found) is None
+
+
+def test_of_many_tasks_the_newest_count():
+    point = Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    live = {number: Measurement(point, measured_at=number) for number in range(500)}
+    same, similar = _Known(live={"main": live}).of("main")
+    assert len(same) == 100
+    assert same[-1].measured_at == 499
+    assert similar == []
+
+
+@pytest.mark.parametrize(
+    ("succeeded", "time_s", "kept"), [(True, 99.0, True), (True, 101.0, False), (False, 5.0, False)]
+)
+def test_kept_is_success_within_time(succeeded, time_s, kept):
+    store = Store(promise(p95=100.0), state=State.DONE)
+    record_truth(store, "r", succeeded, time_s, 0.0)
+    assert quote_summary(store, "r")["kept"] is kept
+    store.state = State.RUNNING  # resumed: it has yet to show it
+    assert quote_summary(store, "r")["kept"] is None
