@@ -68,9 +68,20 @@ def sure(draws: Floats) -> Floats:
     >>> sure(np.arange(12.0)).item()  # ten of twelve are at most 9, eleven at most 10
     10.0
     """
-    last = math.ceil(SURE * len(draws) - 1e-9) - 1
-    held: Floats = np.partition(draws, last, axis=0)[last]
+    return _sure(np.sort(draws, axis=0))
+
+
+def _sure(ranked: Floats) -> Floats:
+    held: Floats = ranked[math.ceil(SURE * len(ranked) - 1e-9) - 1]
     return held
+
+
+def _quantile(ranked: Floats, share: float) -> Floats:
+    """Of sorted draws, as `numpy.quantile` has it: sorting once is several times faster than that."""
+    at = share * (len(ranked) - 1)
+    low = min(int(at), len(ranked) - 2)
+    between: Floats = ranked[low] + (at - low) * (ranked[low + 1] - ranked[low])
+    return between
 
 
 @dataclass(frozen=True)
@@ -99,12 +110,14 @@ class Drawn:
     def of(cls, candidates: Candidates, drawing: Drawing, limits: Limits) -> Drawn:
         """Draw some candidates."""
         drawn = drawing.outcomes(candidates)
+        time_s, cost_usd = np.sort(drawn.time_s, axis=0), np.sort(drawn.cost_usd, axis=0)
+        marks = (0.05, 0.5, 0.95)
         return cls(
             candidates,
-            np.quantile(drawn.time_s, (0.05, 0.5, 0.95), axis=0).T,
-            np.quantile(drawn.cost_usd, (0.05, 0.5, 0.95), axis=0).T,
-            sure(drawn.time_s),
-            sure(drawn.cost_usd),
+            np.column_stack([_quantile(time_s, mark) for mark in marks]),
+            np.column_stack([_quantile(cost_usd, mark) for mark in marks]),
+            _sure(time_s),
+            _sure(cost_usd),
             (drawn.time_s <= limits.deadline_s).mean(0),
             (drawn.cost_usd <= limits.budget_usd).mean(0),
         )
@@ -217,10 +230,9 @@ def _bounds(candidates: Candidates, drawing: Drawing, limits: Limits) -> tuple[F
     for start in range(0, len(candidates), _BOUND_CHUNK):
         rows = slice(start, start + _BOUND_CHUNK)
         best = drawing.at_best(candidates[rows])
-        bound[rows] = limits.objective(
-            np.quantile(best.time_s, 0.5, axis=0), np.quantile(best.cost_usd, 0.5, axis=0)
-        )
-        over[rows] = _over(sure(best.time_s), sure(best.cost_usd), limits)
+        time_s, cost_usd = np.sort(best.time_s, axis=0), np.sort(best.cost_usd, axis=0)
+        bound[rows] = limits.objective(_quantile(time_s, 0.5), _quantile(cost_usd, 0.5))
+        over[rows] = _over(_sure(time_s), _sure(cost_usd), limits)
     return bound, over
 
 
