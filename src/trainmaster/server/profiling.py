@@ -20,7 +20,7 @@ from trainmaster.control.profile_place import ProfilePlace, clear_leftovers
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
 from trainmaster.server.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
-from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
+from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan
 from trainmaster.store import NewMeasurement, queries
@@ -210,6 +210,7 @@ class _Session:
         """Numbers of workers."""
         if experiment.distributed is None:
             return [1]
+        experiment = self._at_home(experiment)
         plan = _plan(experiment)
         if plan.shapes:
             return plan.shapes
@@ -234,6 +235,7 @@ class _Session:
             _NotHere: this machine cannot run it, and the recipe does not say that it must.
             UsageError: it cannot, though the recipe says so.
         """
+        experiment = self._at_home(experiment)
         if experiment.distributed is not None:
             shaped = experiment.distributed.model_copy(update={"workers": workers})
             experiment = experiment.model_copy(update={"distributed": shaped})
@@ -250,6 +252,13 @@ class _Session:
                 raise
             raise _NotHere(str(error)) from None
         return variant
+
+    def _at_home(self, experiment: Experiment) -> Experiment:
+        """What rented nodes must have is no need of the measurement here, but for the GPUs."""
+        if self._recipe.provider == "local":
+            return experiment
+        needs = Hardware(gpus=experiment.hardware.gpu_count or None)
+        return experiment.model_copy(update={"hardware": needs})
 
     def _parameters(self, experiment: Experiment) -> Mapping[str, ParameterValue]:
         """Of task 0; where a sampler chooses, its first suggestion."""
