@@ -11,6 +11,7 @@ from trainmaster.cli import (
     check,
     doctor,
     drive,
+    lab,
     logs,
     models,
     offers,
@@ -57,5 +58,6 @@ app.command(no_args_is_help=True)(resume.resume)
 app.add_typer(models.app, name="models")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
+app.add_typer(lab.app, name="lab")
 app.command()(doctor.doctor)
 app.command("_drive", hidden=True)(drive.drive)

@@ -43,6 +43,9 @@ class NodeRequest:
         token: the same token gives the same machines: never more, however often it is asked for.
         labels: for whoever places members on them.
         lease_s: a machine ends itself when its lease was not renewed for so long.
+        require: labels that a host of one's own must have in the inventory; others are not asked.
+        slots, gpus: how much of a host of one's own is wanted, others may use the rest; 0 slots: all of it.
+        disk_bytes: of the root disk of a rented machine; 0 for what the provider takes.
     """
 
     role: str
@@ -54,6 +57,10 @@ class NodeRequest:
     token: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     lease_s: float = 900.0
+    require: Mapping[str, str] = field(default_factory=dict)
+    slots: int = 0
+    gpus: int = 0
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,12 @@ class Node:
         slots, gpus: processes and GPUs that it takes; 0 if unknown.
         labels: as requested, or from the inventory.
         reason: why it is gone or could not be had, in words.
+        ended_at: Unix seconds from which on it is not billed any more; None if it is, or if nobody knows.
+        host_key: its SSH key (``ssh-ed25519 AAAA...``) where the provider vouches for it; empty to pin
+            it at first use.
+        jump: ``user@host:port`` that it is reached through; empty for none.
+        python: on the machine, for our runtime; empty to look for one.
+        directory: on the machine, where the runtime is put; empty for ``~/.trainmaster-runtime``.
     """
 
     id: str
@@ -94,6 +107,11 @@ class Node:
     gpus: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    ended_at: float | None = None
+    host_key: str = ""
+    jump: str = ""
+    python: str = ""
+    directory: str = ""
 
 
 class ProviderError(TrainmasterError):

@@ -1,0 +1,350 @@
+"""`AwsProvider`: rents on EC2, and on whatever speaks its API.
+
+What is rented bears the home's and the cluster's name as tags; nothing without the home's tag is ever
+touched. A request is known to EC2 by a client token, and to the home by the zone that it was sent to, so that
+a call that is repeated after a crash finds what the first one made.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from trainmaster.providers.aws_capacity import COOL_DOWN_S, CapacityFailure, zones_in_order
+from trainmaster.providers.aws_client import AwsClient, RefusedError
+from trainmaster.providers.aws_deadman import deadman_script
+from trainmaster.providers.aws_errors import QuotaError, api_error
+from trainmaster.providers.aws_memory import AwsMemory
+from trainmaster.providers.aws_nodes import (
+    ENDED,
+    host_keys_of,
+    instances_of,
+    node_of,
+    notices_of,
+    state_of,
+    tags_of,
+)
+from trainmaster.providers.aws_preflight import AwsPreflight
+from trainmaster.providers.aws_requests import ANY_ZONE, CLUSTER_TAG, AwsRequest, Renter, resolved
+from trainmaster.providers.aws_settings import AwsSettings
+from trainmaster.providers.aws_site import AwsSite
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, ProviderError
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+_SEND_AGAIN: Final = 2
+#: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
+_LOOKS: Final = 3
+
+
+def aws_provider(place: ProviderPlace) -> AwsProvider:
+    """``aws``: Amazon's, or what ``AWS_ENDPOINT_URL`` names."""
+    return AwsProvider(AwsSettings.from_environment(place.environ), place)
+
+
+def lab_provider(place: ProviderPlace) -> AwsProvider:
+    """``lab``: the same, pointed at the lab of the home."""
+    return AwsProvider(AwsSettings.from_lab(place.root / "lab"), place)
+
+
+class AwsProvider:
+    """See `Provider`. Threads may share it.
+
+    Args:
+        settings: how to rent.
+        place: of the home.
+        sleep, clock: for tests.
+
+    Attributes:
+        name: ``aws`` or ``lab``.
+        settings: how it rents.
+    """
+
+    def __init__(
+        self,
+        settings: AwsSettings,
+        place: ProviderPlace,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if settings.placement_groups is None:
+            settings = replace(settings, placement_groups=not settings.is_own_cloud)
+        self.name = settings.name
+        self.settings = settings
+        self._sleep = sleep
+        self._clock = clock
+        self._memory = AwsMemory(place.directory(settings.name))
+        self._renter = Renter(place.identity, settings)
+        self._client = AwsClient(settings, sleep)
+        self._site = AwsSite(self._client, self._renter, self._memory)
+        self._failures: list[CapacityFailure] = []
+
+    def close(self) -> None:
+        """Close connections to AWS; it may be used again."""
+        self._client.close()
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """See `Provider`."""
+        checked = [self._checked(request) for request in requests]
+        return AwsPreflight(self._client, self._renter, self._site).check(checked)
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """See `Provider`. What depends on an answer is a reference there, such as ``${group.GroupId}``."""
+        planned: list[AwsRequest] = []
+        for request in map(self._checked, requests):
+            zone = request.zone or ANY_ZONE
+            steps = [
+                self._renter.find_nodes(request.region, cluster, self._renter.token(request)),
+                *self._site.plan(cluster, request, zone),
+                self._run_request(cluster, request),
+            ]
+            planned += [
+                step for step in steps if step not in planned
+            ]  # what is there already is not made again
+        return [step.as_dict() for step in planned]
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """See `Provider`. Without a zone, the region's zones are tried, those that failed lately last."""
+        request = self._checked(request)
+        region, token = request.region, self._renter.token(request)
+        self._memory.add_region(region)
+        if found := self._find(region, cluster, token):
+            return self._nodes(found, {})
+        self._site.image(request)
+        zones = self._zones(cluster, request)
+        refusals: list[NoCapacityError] = []
+        for zone in zones:
+            try:
+                return self._nodes(self._rent(cluster, request, zone), {})
+            except QuotaError as error:
+                self._failed(request, "")
+                raise QuotaError(error.args[0], error.hint, self._site.zones(region)) from None
+            except NoCapacityError as error:
+                self._failed(request, zone)
+                refusals.append(error)
+        if len(zones) == 1:
+            raise refusals[0]
+        raise NoCapacityError(
+            f"no capacity for {request.count} {request.instance_type} {'spot ' if request.spot else ''}in "
+            "any zone of "
+            f"{region}: {refusals[-1].args[0]}",
+            "Another region, type or time may help.",
+            zones,
+        )
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """See `Provider`. EC2 forgets a machine about an hour after its end."""
+        found: list[Node] = []
+        for region in self._memory.regions():
+            instances = list(self._instances(region, cluster))
+            found += self._nodes(instances, self._notices(region, instances))
+        return found
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """See `Provider`. The machines' own switch needs `renewal_command` over SSH: it must not need an API.
+
+        This lets SSH in from where we are now, if we have moved, and writes down for people until when they
+        live.
+        """
+        until = datetime.fromtimestamp(self._clock() + lease_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for region in self._memory.regions():
+            live = [
+                str(one["InstanceId"])
+                for one in self._instances(region, cluster)
+                if state_of(one) not in ENDED
+            ]
+            if not live:
+                continue
+            self._site.open_again(cluster, region)
+            try:
+                self._client.try_call(self._renter.tag_lease(region, live, until), settle=False)
+            except RefusedError as refused:
+                log.info("the lease of %s is not written down: %s", cluster, refused)
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """See `Provider`. Of a whole cluster, its groups and its key pair are removed, too."""
+        regions = self._memory.regions()
+        if ids is not None:
+            for region in regions:
+                self._end(
+                    region, [one for one in self._instances(region, cluster) if one["InstanceId"] in ids]
+                )
+            return
+        self._wait_until_seen(cluster, regions)
+        deadline = self._clock() + self.settings.release_patience_s
+        pause_s = self.settings.backoff_s
+        while not self._is_released(cluster, regions):
+            if self._clock() >= deadline:
+                log.warning(
+                    "%s: machines are ended, but something is still in use; a later reap removes it", cluster
+                )
+                return
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, 5.0)
+        self._memory.forget(cluster)
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """See `Provider`. Other homes keep theirs; what lost clusters stood on is removed, too."""
+        ended: list[str] = []
+        for region in self._memory.regions():
+            lost = [one for one in self._instances(region) if tags_of(one).get(CLUSTER_TAG) not in known]
+            ended += self._end(region, lost)
+            kinds = ["SecurityGroups", "KeyPairs"] + ["PlacementGroups"] * bool(
+                self.settings.placement_groups
+            )
+            clusters = {
+                tags_of(thing).get(CLUSTER_TAG, "")
+                for kind in kinds
+                for thing in self._site.leftovers(region, kind)
+            }
+            for cluster in sorted(clusters - {*known, ""}):
+                if self._site.remove(cluster, region):
+                    self._memory.forget(cluster)
+        return ended
+
+    # --- renting -----------------------------------------------------------------------------------
+
+    def _checked(self, request: NodeRequest) -> NodeRequest:
+        if request.count < 1:
+            raise UsageError(f"{request.count} machines cannot be rented", "Ask for 1 or more.")
+        if not request.instance_type:
+            raise UsageError(
+                f"no instance type for the role {request.role!r}",
+                "Name one with `hardware.instance` in the recipe.",
+            )
+        return replace(request, region=request.region or self._client.region)
+
+    def _run_request(self, cluster: str, request: NodeRequest) -> AwsRequest:
+        script = deadman_script(request.lease_s, self._renter.image(request).user)
+        return self._renter.run(cluster, request, request.zone or ANY_ZONE, script)
+
+    def _zones(self, cluster: str, request: NodeRequest) -> list[str]:
+        if request.zone:
+            return [request.zone]
+        zones = zones_in_order(self._site.zones(request.region), self._failures, self._clock())
+        before = self._memory.attempt(cluster, self._renter.token(request))
+        # A call whose answer was lost is repeated as it was.
+        return sorted(zones, key=lambda zone: zone != before)
+
+    def _rent(self, cluster: str, request: NodeRequest, zone: str) -> list[Mapping[str, Any]]:
+        region, token = request.region, self._renter.token(request)
+        run = self._run_request(cluster, request)
+        for _ in range(_SEND_AGAIN):
+            answers = {
+                **self._site.prepare(cluster, replace(request, zone=zone), zone),
+                "subnet.AvailabilityZone": zone,
+                "subnet.ClientToken": self._renter.client_token(cluster, request, zone),
+            }
+            self._memory.set_attempt(cluster, token, zone)
+            try:
+                sent = AwsRequest(run.operation, resolved(run.parameters, answers), region)
+                return instances_of(self._client.try_call(sent))
+            except RefusedError as refused:
+                if refused.code == "IdempotentParameterMismatch":
+                    # An earlier call with this token did it, with an older image, say.
+                    return self._look_for(region, cluster, token, refused)
+                self._memory.set_attempt(cluster, token, "")
+                error = api_error(run.operation, refused.code, refused.message, region=region, zones=[zone])
+                if not refused.code.startswith(("InvalidGroup", "InvalidKeyPair", "InvalidPlacementGroup")):
+                    raise error from None
+                self._site.forget(cluster)  # somebody removed them: made again
+        raise error
+
+    def _look_for(
+        self, region: str, cluster: str, token: str, refused: RefusedError
+    ) -> list[Mapping[str, Any]]:
+        for look in range(_LOOKS):
+            if found := self._find(region, cluster, token):
+                return found
+            self._sleep(self.settings.backoff_s * 2**look)
+        raise ProviderError(
+            f"AWS has rented machines for {cluster} in {region} already, but does not show them: "
+            f"{refused.message}",
+            "Try again in a minute.",
+        )
+
+    def _failed(self, request: NodeRequest, zone: str) -> None:
+        now = self._clock()
+        self._failures = [one for one in self._failures if now < one.at + COOL_DOWN_S]
+        self._failures.append(CapacityFailure(request.region, zone, request.spot, now, request.instance_type))
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def _instances(self, region: str, cluster: str = "", token: str = "") -> Iterator[Mapping[str, Any]]:
+        for page in self._client.pages(self._renter.find_nodes(region, cluster, token)):
+            yield from instances_of(page)
+
+    def _find(self, region: str, cluster: str, token: str) -> list[Mapping[str, Any]]:
+        return list(self._instances(region, cluster, token))
+
+    def _notices(self, region: str, instances: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        lent = [
+            str(one["InstanceId"])
+            for one in instances
+            if one.get("InstanceLifecycle") == "spot" and state_of(one) not in ENDED
+        ]
+        if not lent:
+            return {}
+        try:
+            return notices_of(self._client.try_call(self._renter.find_notices(region, lent)))
+        except RefusedError as refused:
+            log.warning("whether spot machines of %s will be taken back is not told: %s", region, refused)
+            return {}
+
+    def _nodes(self, instances: Sequence[Mapping[str, Any]], notices: Mapping[str, float]) -> list[Node]:
+        keys: Mapping[str, str] = {}
+        if self.settings.known_hosts is not None and self.settings.known_hosts.exists():
+            keys = host_keys_of(self.settings.known_hosts.read_text().splitlines())
+        return [
+            node_of(
+                one,
+                user=self._user(one),
+                key=self._memory.private_key,
+                host_keys=keys,
+                leaves_at=notices.get(str(one["InstanceId"])),
+            )
+            for one in instances
+        ]
+
+    def _user(self, instance: Mapping[str, Any]) -> str:
+        asked = NodeRequest("", 1, str(instance.get("InstanceType", "")))
+        return self._renter.image(asked).user
+
+    # --- giving back -------------------------------------------------------------------------------
+
+    def _end(self, region: str, instances: Sequence[Mapping[str, Any]]) -> list[str]:
+        live = [str(one["InstanceId"]) for one in instances if state_of(one) not in ENDED]
+        if live:
+            self._client.call(AwsRequest("TerminateInstances", {"InstanceIds": live}, region))
+        return live
+
+    def _wait_until_seen(self, cluster: str, regions: Sequence[str]) -> None:
+        """EC2 shows a new machine some seconds late; what a crashed call has made must not be overlooked."""
+        for look in range(_LOOKS):
+            shown = {
+                tags_of(one).get("trainmaster:token")
+                for region in regions
+                for one in self._instances(region, cluster)
+            }
+            if shown >= set(self._memory.attempts(cluster)):
+                return
+            self._sleep(self.settings.backoff_s * 2**look)
+
+    def _is_released(self, cluster: str, regions: Sequence[str]) -> bool:
+        """End what still runs; remove what nobody uses any more; whether nothing is left."""
+        done = True
+        for region in regions:
+            instances = list(self._instances(region, cluster))
+            self._end(region, instances)
+            if all(state_of(one) == "terminated" for one in instances):
+                done &= self._site.remove(cluster, region)
+            else:
+                done = False
+        return done

@@ -1,0 +1,124 @@
+"""`AwsMemory`: what the home must know of its machines without asking: a few small files, and the SSH key."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainmaster.spec.errors import MissingPartError
+
+
+@dataclass(frozen=True, slots=True)
+class AwsMemory:
+    """Files below a directory. Every method may be called by several processes at once.
+
+    A region is written down before anything is asked for there, and the zone of a request before it is sent:
+    whoever comes after a crash looks where the first one was, and repeats the very call.
+
+    Attributes:
+        directory: of this provider in the home.
+    """
+
+    directory: Path
+
+    def regions(self) -> list[str]:
+        """Where this home has ever rented."""
+        return [str(region) for region in self._read("regions.json").get("regions", [])]
+
+    def add_region(self, region: str) -> None:
+        """Remember it, for good."""
+        if region in self.regions():
+            return
+        with self._locked():
+            self._write("regions.json", {"regions": sorted({*self.regions(), region})})
+
+    def attempt(self, cluster: str, token: str) -> str:
+        """The zone in which a request was last asked for; '' if it was not, or was refused there."""
+        return str(self._read(_name(cluster, token)).get("zone", ""))
+
+    def set_attempt(self, cluster: str, token: str, zone: str) -> None:
+        """A request is about to be sent there; '' when it is known to have given nothing."""
+        with self._locked():
+            self._write(_name(cluster, token), {"cluster": cluster, "token": token, "zone": zone})
+
+    def attempts(self, cluster: str) -> list[str]:
+        """Tokens of the requests of a cluster that were sent and not refused."""
+        found = [self._read(path.name) for path in sorted(self.directory.glob(f"{_digest(cluster)}-*.json"))]
+        return [str(values["token"]) for values in found if values.get("zone")]
+
+    def forget(self, cluster: str) -> None:
+        """The cluster is given back."""
+        for path in self.directory.glob(f"{_digest(cluster)}-*.json"):
+            path.unlink(missing_ok=True)
+
+    @property
+    def private_key(self) -> Path:
+        """File of the key that the home's machines let in."""
+        return self.directory / "id_ed25519"
+
+    def public_key(self) -> str:
+        """Its public half, on one line; made at the first use."""
+        path = self.private_key.with_suffix(".pub")
+        if not path.exists():
+            with self._locked():
+                if not path.exists():
+                    self._make_key(path)
+        return path.read_text().strip()
+
+    def _make_key(self, public: Path) -> None:
+        try:
+            from cryptography.hazmat.primitives import serialization as form
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError as error:
+            raise MissingPartError(
+                f"an SSH key cannot be made without cryptography, which is not installed ({error})",
+                "Install it: pip install 'trainmaster[aws]'.",
+            ) from None
+        key = Ed25519PrivateKey.generate()
+        private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+        half = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+        # The public half last: where it is, the other is there.
+        _publish(self.private_key, private)
+        _publish(public, half + b" trainmaster\n")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads((self.directory / name).read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write(self, name: str, values: dict[str, Any]) -> None:
+        _publish(self.directory / name, json.dumps(values).encode())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.directory / "lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _publish(path: Path, content: bytes) -> None:
+    """Whole or not at all, and on the disk before anybody relies on it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _name(cluster: str, token: str) -> str:
+    return f"{_digest(cluster)}-{_digest(token)}.json"

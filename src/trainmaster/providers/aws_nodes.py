@@ -1,0 +1,192 @@
+"""What EC2 says of machines, as `Node` s. Pure."""
+
+from __future__ import annotations
+
+import calendar
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.aws_requests import CLUSTER_TAG, LABEL_TAG, ROLE_TAG
+from trainmaster.providers.base import Node, NodeState
+
+#: Between Amazon's notice and the end of a spot machine.
+NOTICE_S: Final = 120.0
+#: Where a machine itself finds the notice; its instance metadata needs a session token first.
+_METADATA: Final = "http://169.254.169.254/latest"
+_STATES: Final = {
+    "pending": NodeState.STARTING,
+    "running": NodeState.READY,
+    # From here on it costs nothing but its disk. Nobody but a person at the console stops a machine of ours:
+    # `release` gives it back all the same.
+    "stopping": NodeState.GONE,
+    "stopped": NodeState.GONE,
+    "shutting-down": NodeState.GONE,
+    "terminated": NodeState.GONE,
+}
+#: States in which there is nothing left to give back.
+ENDED: Final = frozenset({"shutting-down", "terminated"})
+_REASONS: Final = {
+    "Server.SpotInstanceTermination": "Amazon took the spot machine back",
+    "Server.SpotInstanceShutdown": "Amazon took the spot machine back",
+    "Server.InsufficientInstanceCapacity": "there was no capacity to start it",
+    "Client.InstanceInitiatedShutdown": "it switched itself off: its lease was over, or a program did it",
+    "Client.UserInitiatedShutdown": "it was given back",
+    "Client.VolumeLimitExceeded": "the account's quota of disks is used up",
+    "Client.InternalError": "it could not start: its disk may be encrypted with a key that you may not use",
+    "Client.InvalidSnapshot.NotFound": "its image's snapshot is not there",
+    "Server.InternalError": "Amazon's machine failed",
+}
+_WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+_MARKED: Final = frozenset({"marked-for-termination", "marked-for-stop", "marked-for-hibernation"})
+
+
+def instances_of(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The machines in an answer of DescribeInstances or RunInstances."""
+    if "Instances" in answer:
+        return list(answer["Instances"])
+    return [one for reservation in answer.get("Reservations", []) for one in reservation.get("Instances", [])]
+
+
+def tags_of(thing: Mapping[str, Any]) -> dict[str, str]:
+    """Its tags."""
+    return {tag["Key"]: tag["Value"] for tag in thing.get("Tags", [])}
+
+
+def state_of(instance: Mapping[str, Any]) -> str:
+    """EC2's own name of its state."""
+    return str(instance.get("State", {}).get("Name", ""))
+
+
+def node_of(
+    instance: Mapping[str, Any],
+    *,
+    user: str,
+    key: Path,
+    host_keys: Mapping[str, str],
+    leaves_at: float | None = None,
+) -> Node:
+    """One machine.
+
+    Args:
+        instance: as EC2 describes it.
+        user: to log in as.
+        key: private key file.
+        host_keys: address -> the key of the host there, as far as somebody vouches for them.
+        leaves_at: Unix seconds, if its end is announced.
+    """
+    tags = tags_of(instance)
+    state = _STATES.get(state_of(instance), NodeState.STARTING)
+    if leaves_at is not None and state is not NodeState.GONE:
+        state = NodeState.LEAVING
+    private = str(instance.get("PrivateIpAddress") or "")
+    address = str(instance.get("PublicIpAddress") or private)
+    cores = instance.get("CpuOptions") or {}
+    launched = instance.get("LaunchTime")
+    gone = state is NodeState.GONE
+    return Node(
+        id=str(instance["InstanceId"]),
+        cluster=tags.get(CLUSTER_TAG, ""),
+        role=tags.get(ROLE_TAG, ""),
+        state=state,
+        address="" if gone else address,
+        private_address="" if gone else private,
+        user=user,
+        key=key,
+        instance_type=str(instance.get("InstanceType", "")),
+        zone=str((instance.get("Placement") or {}).get("AvailabilityZone", "")),
+        spot=instance.get("InstanceLifecycle") == "spot",
+        started_at=launched.timestamp() if isinstance(launched, datetime) else 0.0,
+        leaves_at=leaves_at if state is NodeState.LEAVING else None,
+        slots=int(cores.get("CoreCount") or 0) * int(cores.get("ThreadsPerCore") or 1),
+        labels={
+            name.removeprefix(LABEL_TAG): value for name, value in tags.items() if name.startswith(LABEL_TAG)
+        },
+        reason=_reason(instance) if gone else "",
+        ended_at=ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None,
+        host_key=host_keys.get(address, ""),
+    )
+
+
+def ended_at(transition_reason: str) -> float | None:
+    """When it ended, Unix seconds, if EC2 says so.
+
+    >>> ended_at("User initiated (2026-01-02 03:04:05 GMT)")
+    1767323045.0
+    """
+    found = _WHEN.search(transition_reason)
+    return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%d %H:%M:%S"))) if found else None
+
+
+def _reason(instance: Mapping[str, Any]) -> str:
+    told = instance.get("StateReason") or {}
+    code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
+    if state_of(instance) in ("stopping", "stopped"):
+        return "it was stopped"
+    plain = _REASONS.get(code)
+    return (
+        f"{plain} ({code})" if plain else message or code or str(instance.get("StateTransitionReason") or "")
+    )
+
+
+def notices_of(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Id -> Unix seconds at which Amazon takes it back, of an answer of DescribeSpotInstanceRequests."""
+    found: dict[str, float] = {}
+    for request in answer.get("SpotInstanceRequests", []):
+        status = request.get("Status") or {}
+        told = status.get("UpdateTime")
+        if status.get("Code") in _MARKED and request.get("InstanceId") and isinstance(told, datetime):
+            found[str(request["InstanceId"])] = told.timestamp() + NOTICE_S
+    return found
+
+
+def notice_command() -> str:
+    """What to run on a machine to ask for its notice: it prints JSON if there is one (see `notice_time`).
+
+    The API tells of it too (`nodes`), up to some seconds later.
+    """
+    # Python, as our runtime needs it anyway, and images without curl are common.
+    script = (
+        "import urllib.request as u\n"
+        "def ask(path, method, **headers):\n"
+        f"    request = u.Request({_METADATA!r} + path, method=method)\n"
+        "    for name, value in headers.items():\n"
+        "        request.add_header('X-aws-ec2-metadata-token' + name, value)\n"
+        "    return u.build_opener(u.ProxyHandler({})).open(request, timeout=1).read().decode()\n"
+        "try:\n"
+        "    token = ask('/api/token', 'PUT', **{'-ttl-seconds': '300'})\n"
+        "    print(ask('/meta-data/spot/instance-action', 'GET', **{'': token}))\n"
+        "except OSError:\n"
+        "    pass\n"
+    )
+    return f"python3 -c {shlex.quote(script)}"
+
+
+def notice_time(document: str) -> float | None:
+    """When the machine is taken back, Unix seconds, from what `notice_command` printed.
+
+    >>> notice_time('{"action": "terminate", "time": "2026-01-02T03:04:05Z"}')
+    1767323045.0
+    >>> notice_time("") is None
+    True
+    """
+    found = re.search(r'"time"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z"', document)
+    return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))) if found else None
+
+
+def host_keys_of(lines: Iterable[str]) -> dict[str, str]:
+    """Address -> key, of a file as ssh keeps it.
+
+    >>> host_keys_of(["1.2.3.4,10.0.0.4 ssh-ed25519 AAAA"])["10.0.0.4"]
+    'ssh-ed25519 AAAA'
+    """
+    found: dict[str, str] = {}
+    for line in lines:
+        names, _, key = line.strip().partition(" ")
+        if key and not names.startswith(("#", "@", "|")):
+            found.update(dict.fromkeys(names.split(","), key))
+    return found

@@ -1,0 +1,297 @@
+"""The exact requests to EC2's API. Pure: a dry run shows the same objects that are sent.
+
+What a request needs of an earlier answer stands in it as a *reference*, such as ``${group.GroupId}``, until
+it is known; `resolved` puts it in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainmaster.providers.aws_facts import Image, architecture, can_cluster, default_image
+from trainmaster.providers.aws_settings import AwsSettings
+from trainmaster.providers.base import NodeRequest
+
+HOME_TAG: Final = "trainmaster:home"
+CLUSTER_TAG: Final = "trainmaster:cluster"
+ROLE_TAG: Final = "trainmaster:role"
+TOKEN_TAG: Final = "trainmaster:token"  # noqa: S105 - the name of a tag
+LEASE_TAG: Final = "trainmaster:lease-until"
+LABEL_TAG: Final = "trainmaster:label:"
+#: Of a request that leaves the zone to us: it is chosen among those that there are, another one if it lacks
+#: capacity.
+ANY_ZONE: Final = "${subnet.AvailabilityZone}"
+_ANY_TOKEN: Final = "${subnet.ClientToken}"  # noqa: S105 - no secret
+#: Says which address asks it.
+ADDRESS_URL: Final = "https://checkip.amazonaws.com/"
+_REFERENCE: Final = re.compile(r"\$\{((?:image|subnet|group|here)\.[A-Za-z]+)\}")
+_GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class AwsRequest:
+    """One call.
+
+    Attributes:
+        operation: of the API, such as ``RunInstances``.
+        parameters: as boto3 takes them.
+        region: where it goes.
+        service: ``ec2``; ``service-quotas``; ``https`` for a plain GET.
+    """
+
+    operation: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    region: str = ""
+    service: str = "ec2"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a dry run prints."""
+        return {
+            "service": self.service,
+            "region": self.region,
+            "operation": self.operation,
+            "parameters": dict(self.parameters),
+        }
+
+
+def resolved(value: Any, answers: Mapping[str, str]) -> Any:  # noqa: ANN401 - parameters of any shape
+    """Parameters with what earlier calls answered; a reference that is not known yet stays.
+
+    >>> resolved({"GroupId": "${group.GroupId}"}, {"group.GroupId": "sg-1"})
+    {'GroupId': 'sg-1'}
+    """
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: answers.get(found[1], found[0]), value)
+    if isinstance(value, Mapping):
+        return {key: resolved(item, answers) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [resolved(item, answers) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Renter:
+    """Whose machines they are, and how they are asked for: builds every request.
+
+    Attributes:
+        home: identity of the home; all is tagged with it, and touched only with its tag.
+        settings: see there.
+    """
+
+    home: str
+    settings: AwsSettings
+
+    def name(self, cluster: str) -> str:
+        """Of the key pair and the security group of a cluster: no other home has the same."""
+        return f"trainmaster-{self.home[:8]}-{cluster}"
+
+    def image(self, request: NodeRequest) -> Image:
+        """What boots."""
+        chosen = self.settings
+        if chosen.image:
+            return Image(chosen.image, chosen.image_owner, chosen.user)
+        found = default_image(request.instance_type)
+        return Image(found.name, found.owner, chosen.user or found.user)
+
+    def token(self, request: NodeRequest) -> str:
+        """What tells requests of a cluster apart; one without a token is the only one of its role."""
+        return request.token or request.role
+
+    def client_token(self, cluster: str, request: NodeRequest, zone: str) -> str:
+        """By which EC2 knows a repeated call; another one per zone, as that is another call to it."""
+        if zone == ANY_ZONE:
+            return _ANY_TOKEN
+        text = "\0".join((self.home, cluster, self.token(request), zone))
+        return hashlib.sha256(text.encode()).hexdigest()  # 64 characters, the most there may be
+
+    def find_nodes(self, region: str, cluster: str = "", token: str = "") -> AwsRequest:
+        """Every machine of ours, of a cluster, or of a request."""
+        filters = [_is(f"tag:{HOME_TAG}", self.home)]
+        filters += [_is(f"tag:{CLUSTER_TAG}", cluster)] if cluster else []
+        filters += [_is(f"tag:{TOKEN_TAG}", token)] if token else []
+        return AwsRequest("DescribeInstances", {"Filters": filters}, region)
+
+    def find_image(self, request: NodeRequest) -> AwsRequest:
+        """By name, or by id for its root disk."""
+        image = self.image(request)
+        if image.name.startswith("ami-"):
+            return AwsRequest("DescribeImages", {"ImageIds": [image.name]}, request.region)
+        parameters: dict[str, Any] = {
+            "Filters": [
+                _is("name", image.name),
+                _is("state", "available"),
+                _is("architecture", architecture(request.instance_type)),
+            ]
+        }
+        if image.owner:
+            parameters["Owners"] = [image.owner]
+        return AwsRequest("DescribeImages", parameters, request.region)
+
+    def find_subnets(self, region: str) -> AwsRequest:
+        """Of the network to rent in: one or more per zone."""
+        vpc = self.settings.vpc
+        only = _is("vpc-id", vpc) if vpc else _is("default-for-az", "true")
+        return AwsRequest("DescribeSubnets", {"Filters": [only, _is("state", "available")]}, region)
+
+    def where_am_i(self) -> AwsRequest:
+        """The address that SSH is let in from."""
+        return AwsRequest("GET", {"url": ADDRESS_URL}, service="https")
+
+    def import_key(self, cluster: str, region: str, public_key: str) -> AwsRequest:
+        """The home's key, under the cluster's name."""
+        parameters = {
+            "KeyName": self.name(cluster),
+            "PublicKeyMaterial": public_key,
+            "TagSpecifications": [self._tagged("key-pair", cluster)],
+        }
+        return AwsRequest("ImportKeyPair", parameters, region)
+
+    def create_group(self, cluster: str, region: str) -> AwsRequest:
+        """The security group."""
+        parameters = {
+            "GroupName": self.name(cluster),
+            "Description": f"Trainmaster, cluster {cluster}: SSH from its user, everything inside"[:255],
+            "VpcId": "${subnet.VpcId}",
+            "TagSpecifications": [self._tagged("security-group", cluster)],
+        }
+        return AwsRequest("CreateSecurityGroup", parameters, region)
+
+    def open_inside(self, region: str, group: str = "${group.GroupId}") -> AwsRequest:
+        """The nodes reach each other, nobody else reaches them."""
+        rule = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}
+        return AwsRequest(
+            "AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region
+        )
+
+    def open_ssh(
+        self, region: str, block: str = "${here.Block}", group: str = "${group.GroupId}"
+    ) -> AwsRequest:
+        """SSH from here."""
+        described = {"Description": "SSH from where Trainmaster runs"}
+        rule: dict[str, Any] = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+        if ":" in block:
+            rule["Ipv6Ranges"] = [{"CidrIpv6": block, **described}]
+        else:
+            rule["IpRanges"] = [{"CidrIp": block, **described}]
+        return AwsRequest(
+            "AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region
+        )
+
+    def wants_placement(self, request: NodeRequest) -> bool:
+        """Several machines of a type that can stand close together do."""
+        return (
+            bool(self.settings.placement_groups) and request.count > 1 and can_cluster(request.instance_type)
+        )
+
+    def placement_name(self, cluster: str, zone: str) -> str:
+        """A placement group is in one zone."""
+        return f"{self.name(cluster)}-{zone}"
+
+    def create_placement(self, cluster: str, region: str, zone: str) -> AwsRequest:
+        """The placement group."""
+        parameters = {
+            "GroupName": self.placement_name(cluster, zone),
+            "Strategy": "cluster",
+            "TagSpecifications": [self._tagged("placement-group", cluster)],
+        }
+        return AwsRequest("CreatePlacementGroup", parameters, region)
+
+    def run(self, cluster: str, request: NodeRequest, zone: str, user_data: str) -> AwsRequest:
+        """The machines: all of them or none, in one zone."""
+        tags = self._tags(cluster)
+        tags[ROLE_TAG] = request.role
+        tags[TOKEN_TAG] = self.token(request)
+        tags |= {f"{LABEL_TAG}{key}": value for key, value in sorted(request.labels.items())}
+        named = {"Name": f"trainmaster {cluster} {request.role}", **tags}
+        kinds = {"instance": named, "volume": named}
+        if request.spot:
+            kinds["spot-instances-request"] = tags
+        card = {
+            "DeviceIndex": 0,
+            "SubnetId": "${subnet.SubnetId}",
+            "Groups": ["${group.GroupId}"],
+            "AssociatePublicIpAddress": self.settings.public_addresses,
+            "DeleteOnTermination": True,
+        }
+        disk = {
+            "VolumeSize": -(-(request.disk_bytes or self.settings.disk_bytes) // _GIB),
+            "VolumeType": "gp3",
+            "DeleteOnTermination": True,
+        }
+        placement = {"AvailabilityZone": zone}
+        if self.wants_placement(request):
+            placement["GroupName"] = self.placement_name(cluster, zone)
+        parameters: dict[str, Any] = {
+            "ImageId": "${image.ImageId}",
+            "InstanceType": request.instance_type,
+            "MinCount": request.count,
+            "MaxCount": request.count,
+            "KeyName": self.name(cluster),
+            "NetworkInterfaces": [card],
+            "Placement": placement,
+            "BlockDeviceMappings": [{"DeviceName": "${image.RootDeviceName}", "Ebs": disk}],
+            # Switched off is given back: what the dead-man switch stands on.
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "UserData": user_data,
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+            "TagSpecifications": [{"ResourceType": kind, "Tags": _tag_list(t)} for kind, t in kinds.items()],
+            "ClientToken": self.client_token(cluster, request, zone),
+        }
+        if request.spot:
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        return AwsRequest("RunInstances", parameters, request.region)
+
+    def permission_checks(self, cluster: str, request: NodeRequest, zone: str) -> list[AwsRequest]:
+        """What is created later, with ``DryRun``: AWS says whether we may, and does nothing."""
+        region = request.region
+        run = dict(self.run(cluster, request, zone, "#!/bin/sh\n").parameters)
+        del run["KeyName"]  # and what else is not there yet
+        del run["ClientToken"]
+        run["NetworkInterfaces"] = [{k: v for k, v in run["NetworkInterfaces"][0].items() if k != "Groups"}]
+        run["Placement"] = {"AvailabilityZone": zone}
+        calls = [
+            self.import_key(cluster, region, f"ssh-ed25519 {'A' * 68}"),
+            self.create_group(cluster, region),
+            *([self.create_placement(cluster, region, zone)] if self.wants_placement(request) else []),
+            AwsRequest("RunInstances", run, region),
+        ]
+        return [AwsRequest(c.operation, {**c.parameters, "DryRun": True}, region) for c in calls]
+
+    def find_notices(self, region: str, ids: Sequence[str]) -> AwsRequest:
+        """Whether spot machines are to be taken back."""
+        return AwsRequest(
+            "DescribeSpotInstanceRequests",
+            {"Filters": [{"Name": "instance-id", "Values": list(ids)}]},
+            region,
+        )
+
+    def find_leftovers(self, region: str, kind: str, cluster: str = "") -> AwsRequest:
+        """Security groups, placement groups or key pairs of ours."""
+        filters = [_is(f"tag:{HOME_TAG}", self.home)]
+        filters += [_is(f"tag:{CLUSTER_TAG}", cluster)] if cluster else []
+        return AwsRequest(f"Describe{kind}", {"Filters": filters}, region)
+
+    def tag_lease(self, region: str, ids: Sequence[str], until: str) -> AwsRequest:
+        """For people who look at the console; the machines themselves do not look at it."""
+        return AwsRequest(
+            "CreateTags", {"Resources": list(ids), "Tags": [{"Key": LEASE_TAG, "Value": until}]}, region
+        )
+
+    def _tags(self, cluster: str) -> dict[str, str]:
+        return {HOME_TAG: self.home, CLUSTER_TAG: cluster}
+
+    def _tagged(self, kind: str, cluster: str) -> dict[str, Any]:
+        return {"ResourceType": kind, "Tags": _tag_list(self._tags(cluster))}
+
+
+def _is(name: str, value: str) -> dict[str, Any]:
+    return {"Name": name, "Values": [value]}
+
+
+def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

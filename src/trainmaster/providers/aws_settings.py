@@ -1,0 +1,171 @@
+"""`AwsSettings`: what can be chosen about renting on EC2, from the environment or the lab's file."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from trainmaster.spec.errors import UsageError
+
+_GIB: Final = 2**30
+#: PyTorch with CUDA, a venv, a dataset's cache: an image's own 8 GiB would be full at once.
+DISK_BYTES: Final = 64 * _GIB
+_ANYWHERE: Final = "0.0.0.0/0"
+
+
+@dataclass(frozen=True, slots=True)
+class AwsSettings:
+    """How to rent.
+
+    Attributes:
+        name: of the provider: ``aws`` or ``lab``.
+        region: where a request that names none goes; empty for what the AWS configuration says.
+        endpoint_url: of the API; empty for Amazon's.
+        access_key_id, secret_access_key: empty for what the AWS configuration says.
+        image: ``ami-...`` or a name with ``*`` and ``?``, of which the newest is taken; empty for a choice by
+            type.
+        image_owner: account id or alias that must have published an image found by name.
+        user: to log in as; empty if the image is our choice.
+        vpc: network to rent in; empty for the region's default one.
+        ssh_from: address block from which SSH is let in; empty to ask who we are.
+        disk_bytes: of the root disk, where a request does not say.
+        public_addresses: machines get one; without, this machine must be in their network.
+        placement_groups: machines of a request stand close together; None: where the API is Amazon's.
+        known_hosts: file with the keys of hosts, where the cloud vouches for them.
+        attempts: of a call that fails for reasons that pass.
+        backoff_s: before the second attempt; it doubles.
+        timeout_s: for an answer.
+        release_patience_s: how long `release` waits for machines to be gone, to remove what they used.
+    """
+
+    name: str = "aws"
+    region: str = ""
+    endpoint_url: str = ""
+    access_key_id: str = ""
+    secret_access_key: str = field(default="", repr=False)
+    image: str = ""
+    image_owner: str = ""
+    user: str = ""
+    vpc: str = ""
+    ssh_from: str = ""
+    disk_bytes: int = DISK_BYTES
+    public_addresses: bool = True
+    placement_groups: bool | None = None
+    known_hosts: Path | None = None
+    attempts: int = 6
+    backoff_s: float = 0.5
+    timeout_s: float = 30.0
+    release_patience_s: float = 240.0
+
+    def __post_init__(self) -> None:
+        """Refuse what AWS would refuse later and in worse words.
+
+        Raises:
+            UsageError: an address block that is none; an image without the user to log in as.
+        """
+        if self.ssh_from:
+            try:
+                ipaddress.ip_network(self.ssh_from)
+            except ValueError as error:
+                raise UsageError(
+                    f"TRAINMASTER_AWS_SSH_FROM is {self.ssh_from!r}, which is no address block: {error}",
+                    "Write one such as 203.0.113.7/32.",
+                ) from None
+        if self.image and not self.user:
+            raise UsageError(
+                f"TRAINMASTER_AWS_IMAGE is {self.image!r}, but nothing says whom to log in as there",
+                "Set TRAINMASTER_AWS_USER, such as ubuntu, admin or ec2-user.",
+            )
+
+    @property
+    def is_own_cloud(self) -> bool:
+        """Whether the API is a stand-in on this machine rather than Amazon's."""
+        host = urlsplit(self.endpoint_url).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> AwsSettings:
+        """Read ``TRAINMASTER_AWS_*``; what is AWS's own (keys, profile) boto3 reads itself.
+
+        Raises:
+            UsageError: a value that means nothing.
+        """
+
+        def text(name: str) -> str:
+            return environ.get(f"TRAINMASTER_AWS_{name}", "").strip()
+
+        ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+        owner, _, image = text("IMAGE").rpartition("/")
+        return cls(
+            # boto3 reads the second only; everything else of AWS reads both.
+            region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION", ""),
+            endpoint_url="" if ignored else environ.get("AWS_ENDPOINT_URL", ""),
+            image=image,
+            image_owner=owner,
+            user=text("USER"),
+            vpc=text("VPC"),
+            ssh_from=text("SSH_FROM"),
+            disk_bytes=_disk_bytes(text("DISK_GIB")),
+            public_addresses=_yes(text("PUBLIC_ADDRESSES"), "PUBLIC_ADDRESSES"),
+        )
+
+    @classmethod
+    def from_lab(cls, directory: Path) -> AwsSettings:
+        """Read what `trainmaster lab up` has left in the home.
+
+        Args:
+            directory: the lab's (``$TRAINMASTER_HOME/lab``).
+
+        Raises:
+            UsageError: no lab is up there, or the file is not what a lab writes.
+        """
+        path = directory / "lab.json"
+        try:
+            facts: dict[str, Any] = json.loads(path.read_text())
+            known_hosts = facts.get("known_hosts")
+            return cls(
+                name="lab",
+                region=str(facts["region"]),
+                endpoint_url=str(facts["endpoint_url"]),
+                access_key_id=str(facts["access_key_id"]),
+                secret_access_key=str(facts["secret_access_key"]),
+                image=str(facts["image_id"]),
+                user=str(facts["user"]),
+                ssh_from=_ANYWHERE,  # only this machine can reach the lab's hosts anyway
+                disk_bytes=8 * _GIB,
+                placement_groups=False,  # the lab's API knows none; its hosts are all on one machine
+                known_hosts=Path(known_hosts) if known_hosts else None,
+            )
+        except FileNotFoundError:
+            raise UsageError(f"no lab is up in {directory}", "Put one up: `trainmaster lab up`.") from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{path} cannot be used: {type(error).__name__}: {error}",
+                "Put the lab up again: `trainmaster lab down`, then `trainmaster lab up`.",
+            ) from None
+
+
+def _disk_bytes(value: str) -> int:
+    if not value:
+        return DISK_BYTES
+    if not re.fullmatch(r"[0-9]{1,5}", value) or not 8 <= int(value) <= 16384:
+        raise UsageError(
+            f"TRAINMASTER_AWS_DISK_GIB is {value!r}", "Write a whole number of GiB from 8 to 16384."
+        )
+    return int(value) * _GIB
+
+
+def _yes(value: str, name: str) -> bool:
+    known = {"": True, "1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if value.lower() not in known:
+        raise UsageError(f"TRAINMASTER_AWS_{name} is {value!r}", "Write yes or no.")
+    return known[value.lower()]

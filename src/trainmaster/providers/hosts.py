@@ -1,0 +1,370 @@
+"""`HostsProvider`: the user's own machines. Nothing is rented; hosts are claimed, and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderError
+from trainmaster.providers.host_claims import (
+    Answer,
+    Claim,
+    Claims,
+    HostShell,
+    drop_script,
+    fit,
+    misfit,
+    parse,
+    put_script,
+    read_script,
+    this_user,
+)
+from trainmaster.providers.host_memory import HostMemory, as_host
+from trainmaster.providers.inventory import Inventory, InventoryHost
+from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+
+#: A host that others claim all the time is left to them.
+_TRIES: Final = 8
+_MOST_REASONS: Final = 5
+#: Label of a node: which of its GPUs are its own.
+GPU_LABEL: Final = "gpu_indices"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A host and what it says, or why it says nothing."""
+
+    host: InventoryHost
+    claims: Claims | None
+    error: TrainmasterError | None
+
+
+class HostsProvider:
+    """Lends the hosts of an inventory; see `Provider` for the methods.
+
+    What is lent is written on the hosts (`Claim`), and what this home has borrowed in a file per cluster
+    here, so that a host that does not answer is still known to be a node. A lease that is not renewed
+    ends by the clock of the host.
+
+    Args:
+        inventory: the machines.
+        shell: runs scripts on them.
+        directory: where this home remembers its clusters.
+        owner: names this home among all that use the hosts.
+
+    Attributes:
+        name: ``hosts``.
+    """
+
+    name = "hosts"
+
+    def __init__(self, inventory: Inventory, shell: HostShell, directory: Path, owner: str) -> None:
+        self._inventory = inventory
+        self._shell = shell
+        self._memory = HostMemory(directory)
+        self._owner = owner
+
+    def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """Refuse what the inventory cannot give, and hosts that let nobody in; see `Provider.preflight`."""
+        notes = []
+        free, left_out = [], []
+        for one in self._look(self._inventory.hosts):
+            if one.error is None:
+                free.append(one.host)
+            else:
+                left_out.append(one)
+                notes.append(f"{one.host.name} is left out: {_words(one.error)}")
+        for request in requests:
+            if request.count < 1:
+                raise UsageError(f"{request.count} {request.role} nodes", "Ask for at least one.")
+            suited = [host for host in free if not misfit(host, request)]
+            if len(suited) < request.count:
+                raise self._too_few(request, suited, free, left_out)
+            for host in suited[: request.count]:  # one host is one node of a cluster
+                free.remove(host)
+            wishes = {
+                "instance type": request.instance_type,
+                "place": request.zone or request.region,
+                "spot": "yes" if request.spot else "",
+            }
+            made = [f"{wish}: {value}" for wish, value in wishes.items() if value]
+            if made:
+                notes.append(
+                    f"{request.role}: hosts of one's own are as they are, not as asked ({', '.join(made)})"
+                )
+        return notes
+
+    def _too_few(
+        self,
+        request: NodeRequest,
+        suited: Sequence[InventoryHost],
+        free: Sequence[InventoryHost],
+        left_out: Sequence[_Seen],
+    ) -> TrainmasterError:
+        could = [one for one in left_out if not misfit(one.host, request)]
+        reasons = [_named(one.host, _words(one.error)) for one in could]
+        reasons += [f"{host.name}: {reason}" for host in free if (reason := misfit(host, request))]
+        message = f"{self._inventory.file}: {len(suited)} hosts for {request.count} {request.role} nodes" + (
+            f" ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else ""
+        )
+        hint = "List more hosts there, or ask for fewer nodes."
+        if len(suited) + len(could) < request.count:
+            return UsageError(message, hint)
+        refused = next((one.error for one in could if isinstance(one.error, UsageError)), None)
+        return (
+            UsageError(message, refused.hint or hint) if refused else ProviderError(message, "Are they on?")
+        )
+
+    def dry_run(self, cluster: str, requests: Sequence[NodeRequest]) -> list[dict[str, Any]]:
+        """The claims that `acquire` would write; which hosts get them depends on who uses them then."""
+        return [
+            {
+                "operation": "claim",
+                "host": "${host.Name}",
+                "cluster": cluster,
+                "role": request.role,
+                "token": request.token or request.role,
+                "slots": request.slots,
+                "labels": dict(request.labels),
+            }
+            for request in requests
+            for _ in range(request.count)
+        ]
+
+    def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        """Claim hosts, the least used first; see `Provider.acquire`."""
+        seen = self._look(self._inventory.hosts)
+        draft = self._draft(cluster, request)
+        remembered = {node.id: node for node in self._memory.recall(cluster)}
+        nodes = self._known_by_token(draft, seen, remembered)
+        taken = {one.host.name for one in seen if one.claims and one.claims.of(self._owner, cluster)}
+        free = [one for one in seen if one.host.name not in taken and one.host.name not in nodes]
+        fresh: dict[str, Claim] = {}
+        reasons: list[str] = []
+        # Emptiest first; sorted() keeps the order of the inventory among equals.
+        for one in sorted(free, key=lambda s: len(s.claims.live) if s.claims else 0):
+            if len(nodes) + len(fresh) >= request.count:
+                break
+            result = self._claim(one, request, draft)
+            if isinstance(result, Claim):
+                fresh[one.host.name] = result
+            else:
+                reasons.append(_named(one.host, result))
+        if len(nodes) + len(fresh) < request.count:
+            self._drop({name: [claim] for name, claim in fresh.items()})
+            raise NoCapacityError(
+                f"{len(nodes) + len(fresh)} of {request.count} hosts for {request.role}"
+                + (f" ({'; '.join(reasons)})" if reasons else ""),
+                "Wait until others have ended, list more hosts, or ask for fewer.",
+                zones=[one.host.name for one in free],
+            )
+        nodes |= {name: self._node(name, claim) for name, claim in fresh.items()}
+        self._memory.remember(cluster, (remembered | nodes).values(), dict.fromkeys(nodes, draft.token))
+        return list(nodes.values())[: request.count]
+
+    def _known_by_token(
+        self, draft: Claim, seen: Sequence[_Seen], remembered: Mapping[str, Node]
+    ) -> dict[str, Node]:
+        """What the same request was given before; also a host that does not answer just now."""
+        tokens = self._memory.tokens(draft.cluster)
+        found = {}
+        for one in seen:
+            name = one.host.name
+            if one.claims is not None:
+                claim = one.claims.of(self._owner, draft.cluster)
+                if claim is not None and claim.token == draft.token:
+                    found[name] = self._node(name, claim)
+            elif name in remembered and tokens.get(name) == draft.token:
+                found[name] = remembered[name]
+        return found
+
+    def nodes(self, cluster: str) -> list[Node]:
+        """The hosts of a cluster; see `Provider.nodes`.
+
+        A host that does not answer is READY, with the reason: whether it is lost is not for us to say.
+        """
+        remembered = {node.id: node for node in self._memory.recall(cluster)}
+        found = []
+        for one in self._look(self._hosts(remembered)):
+            name, known = one.host.name, remembered.get(one.host.name)
+            if one.claims is None:
+                if known is not None:
+                    found.append(_with(known, NodeState.READY, f"does not answer: {_words(one.error)}"))
+            elif claim := one.claims.of(self._owner, cluster):
+                found.append(self._node(name, claim, one.host))
+            elif known is not None:
+                found.append(
+                    _with(known, NodeState.GONE, "its claim is not on the host any more: the lease ran out")
+                )
+        return found
+
+    def renew(self, cluster: str, lease_s: float) -> None:
+        """Let the claims count for so long from now on; see `Provider.renew`."""
+        errors: list[TrainmasterError] = []
+        renewed = 0
+        for one in self._look(self._hosts({node.id: node for node in self._memory.recall(cluster)})):
+            if one.error is not None:
+                errors.append(one.error)
+                continue
+            try:
+                renewed += self._rewrite(
+                    one, lambda claims: _prolonged(claims.of(self._owner, cluster), claims.now + lease_s)
+                )
+            except TrainmasterError as error:
+                errors.append(error)
+        if errors and not renewed:
+            raise errors[0]
+
+    def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
+        """Take the claims away; one on a host that does not answer runs out. See `Provider.release`."""
+        remembered = {node.id: node for node in self._memory.recall(cluster)}
+        wanted = [host for host in self._hosts(remembered) if ids is None or host.name in ids]
+        claims = {
+            one.host.name: [
+                claim for claim in one.claims.all if (claim.owner, claim.cluster) == (self._owner, cluster)
+            ]
+            for one in self._look(wanted)
+            if one.claims
+        }
+        self._drop({name: listed for name, listed in claims.items() if listed}, wanted)
+        names = {host.name for host in wanted}
+        self._memory.remember(cluster, [node for node in remembered.values() if node.id not in names])
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        """Take away what this home has claimed for clusters that nobody knows; see `Provider.reap`."""
+        lost: dict[str, list[Claim]] = {}
+        clusters = self._memory.clusters()
+        remembered = {node.id: node for name in clusters for node in self._memory.recall(name)}
+        hosts = {host.name: host for host in (*self._hosts(remembered), *self._inventory.hosts)}
+        for one in self._look(list(hosts.values())):
+            for claim in one.claims.all if one.claims else ():
+                if claim.owner == self._owner and claim.cluster not in known:
+                    lost.setdefault(one.host.name, []).append(claim)
+        self._drop(lost, list(hosts.values()))
+        for name in clusters:
+            if name not in known:
+                self._memory.remember(name, [])
+        return list(lost)
+
+    def _look(self, hosts: Sequence[InventoryHost]) -> list[_Seen]:
+        answers = self._shell.run_all(hosts, read_script()) if hosts else []
+        return [self._seen(host, answer) for host, answer in zip(hosts, answers, strict=True)]
+
+    def _seen(self, host: InventoryHost, answer: Answer | TrainmasterError) -> _Seen:
+        if isinstance(answer, TrainmasterError):
+            return _Seen(host, None, answer)
+        try:
+            return _Seen(host, parse(answer, host.name), None)
+        except ProviderError as error:
+            return _Seen(host, None, error)
+
+    def _claim(self, one: _Seen, request: NodeRequest, draft: Claim) -> Claim | str:
+        """Claim a host for a request; the claim, or why not."""
+        said: list[str] = []
+
+        def wish(claims: Claims) -> Claim | None:
+            result = fit(one.host, claims, request, draft)
+            if isinstance(result, str):
+                said.append(result)
+                return None
+            return result
+
+        try:
+            claims = self._rewritten(one, wish)
+        except TrainmasterError as error:
+            return one_line(error)
+        found = claims.of(self._owner, draft.cluster) if claims else None
+        return found or (said[-1] if said else "others claim it all the time")
+
+    def _rewrite(self, one: _Seen, wish: Callable[[Claims], Claim | None]) -> bool:
+        return self._rewritten(one, wish) is not None
+
+    def _rewritten(self, one: _Seen, wish: Callable[[Claims], Claim | None]) -> Claims | None:
+        """Write the claim that is wished for in view of the others; again if they changed meanwhile."""
+        claims = one.claims
+        for _ in range(_TRIES):
+            if claims is None:
+                break
+            claim = wish(claims)
+            if claim is None:
+                return None
+            if claim in claims.all:
+                return claims
+            one = self._seen(one.host, self._shell.run_all([one.host], put_script(claim, claims.version))[0])
+            claims = one.claims
+            if claims and claim in claims.all:
+                return claims
+        if one.error:
+            raise one.error
+        return None
+
+    def _drop(
+        self, claims: Mapping[str, Sequence[Claim]], hosts: Sequence[InventoryHost] | None = None
+    ) -> None:
+        known = {host.name: host for host in hosts or self._inventory.hosts}
+        for name, listed in claims.items():
+            self._shell.run_all([known[name]], drop_script(listed))
+
+    def _draft(self, cluster: str, request: NodeRequest) -> Claim:
+        return Claim(
+            cluster=cluster,
+            owner=self._owner,
+            user=this_user(),
+            role=request.role,
+            token=request.token or request.role,
+            slots=0,
+            gpus=(),
+            until=0.0,
+            labels=tuple(request.labels.items()),
+        )
+
+    def _node(self, name: str, claim: Claim, host: InventoryHost | None = None) -> Node:
+        host = self._inventory.find(name) or host
+        assert host is not None
+        gpus = {GPU_LABEL: ",".join(map(str, claim.gpus))} if claim.gpus else {}
+        return Node(
+            id=name,
+            cluster=claim.cluster,
+            role=claim.role,
+            state=NodeState.READY,
+            address=host.address,
+            private_address=host.private_address or host.address,
+            port=host.port,
+            user=host.user or this_user(),
+            key=host.key,
+            host_key=host.host_key,
+            jump=host.jump,
+            python=host.python,
+            directory=host.directory,
+            slots=claim.slots or host.slots,
+            gpus=len(claim.gpus),
+            labels={**host.labels, **dict(claim.labels), **gpus},
+        )
+
+    def _hosts(self, remembered: Mapping[str, Node]) -> list[InventoryHost]:
+        """Where the claims of a cluster may be: where we know it is, else anywhere."""
+        if not remembered:
+            return list(self._inventory.hosts)
+        return [self._inventory.find(node.id) or as_host(node) for node in remembered.values()]
+
+
+def _words(error: TrainmasterError | None) -> str:
+    """The message without the hint."""
+    return Exception.__str__(error) if error else ""
+
+
+def _named(host: InventoryHost, reason: str) -> str:
+    """A reason with the host that it is about; what comes from a connection says so already."""
+    return reason if reason.startswith(host.name) else f"{host.name}: {reason}"
+
+
+def _prolonged(claim: Claim | None, until: float) -> Claim | None:
+    if claim is None:
+        return None
+    return replace(claim, until=until)
+
+
+def _with(node: Node, state: NodeState, reason: str) -> Node:
+    return replace(node, state=state, reason=reason)

@@ -1,0 +1,362 @@
+"""`Bootstrap`: from hosts that let us in to nodes on which a supervisor can start.
+
+Each host goes through the phases by itself, several at a time. A phase that was done before is found to be,
+and costs a question; one that was cut short is done again. A host that fails is named with the phase and the
+reason; whether the run does without it is for the caller to say (`usable`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from trainmaster.providers.base import ProviderError
+from trainmaster.remote._guest_calls import ask_guest, guest_words
+from trainmaster.remote.connection import Connection, Ssh
+from trainmaster.remote.facts import HostFacts, PythonFacts, internet_command, parse_facts, probe_script
+from trainmaster.remote.kit import Kit, Layer, pieces
+from trainmaster.remote.plan import Plan, Step, Unfit, choose_python, make_plan, needs_internet
+from trainmaster.remote.target import Target
+from trainmaster.spec.errors import TrainmasterError
+
+log = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """What is done to a host, in this order."""
+
+    CONNECT = "connect"
+    PROBE = "probe"
+    PACKAGES = "packages"
+    RUNTIME = "runtime"
+    CHECK = "check"
+    CODE = "code"
+
+
+class Outcome(StrEnum):
+    """How a phase went. REUSED: there was nothing to do."""
+
+    STARTED = "started"
+    DONE = "done"
+    REUSED = "reused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseReport:
+    """A phase of a host.
+
+    Attributes:
+        host: its name. phase, outcome: see there.
+        seconds: how long it took; 0 when it has just started.
+        detail: what was found, or why it failed.
+    """
+
+    host: str
+    phase: Phase
+    outcome: Outcome
+    seconds: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """What became of a host.
+
+    Attributes:
+        target: the host. ok: whether it is a node now.
+        phases: those that have ended, in order.
+        failed: the phase that did not work; None if all did. reason, hint: why, and what to do.
+        facts: what it is; None if it was not reached. plan: what was done.
+        host_key: that it has shown.
+    """
+
+    target: Target
+    ok: bool
+    phases: tuple[PhaseReport, ...]
+    failed: Phase | None = None
+    reason: str = ""
+    hint: str = ""
+    facts: HostFacts | None = None
+    plan: Plan | None = None
+    host_key: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return sum(report.seconds for report in self.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSettings:
+    """How patient we are, and how many hosts are done at the same time.
+
+    Attributes:
+        at_once: hosts.
+        probe_timeout_s, install_timeout_s, check_timeout_s: of these phases.
+        wait_s: for somebody else who installs the same thing on the host.
+        patience_s: the host gives an upload up after so long without a byte.
+    """
+
+    at_once: int = 8
+    probe_timeout_s: float = 30.0
+    install_timeout_s: float = 900.0
+    check_timeout_s: float = 60.0
+    wait_s: int = 600
+    patience_s: int = 60
+
+
+class _Failed(Exception):  # noqa: N818 - becomes a result
+    """A phase does not work."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        self.reason, self.hint = reason, hint
+        super().__init__(reason)
+
+
+Listener = Callable[[PhaseReport], None]
+
+
+class Bootstrap:
+    """Makes nodes of hosts.
+
+    Args:
+        ssh: connects.
+        kits: our runtime for hosts without and with GPUs.
+        cache: where archives are kept here.
+        settings: how patient we are.
+        listener: is told of each phase, by any thread.
+    """
+
+    def __init__(
+        self,
+        ssh: Ssh,
+        kits: tuple[Kit, Kit],
+        cache: Path,
+        settings: BootstrapSettings | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        self._ssh = ssh
+        self._kits = kits
+        self._cache = cache
+        self._settings = settings or BootstrapSettings()
+        self._listener = listener
+
+    def all(self, targets: Sequence[Target], code: Layer | None = None) -> list[HostResult]:
+        """Bootstrap hosts, several at a time; results in their order. May be repeated at any time.
+
+        Args:
+            targets: the hosts.
+            code: the user's files, which they are to have too.
+        """
+        if not targets:
+            return []
+        pool = ThreadPoolExecutor(min(self._settings.at_once, len(targets)), "bootstrap")
+        try:
+            return list(pool.map(lambda target: self.one(target, code), targets))
+        finally:  # who is interrupted does not wait for the slowest upload, which ends when `ssh` is closed
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def one(self, target: Target, code: Layer | None = None) -> HostResult:
+        """Bootstrap a host; see `all`."""
+        return _Run(self._ssh, self._kits, self._cache, self._settings, self._listener, target).go(code)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One host on its way."""
+
+    ssh: Ssh
+    kits: tuple[Kit, Kit]
+    cache: Path
+    settings: BootstrapSettings
+    listener: Listener | None
+    target: Target
+    reports: list[PhaseReport] = field(default_factory=list)
+    facts: HostFacts | None = None
+    plan: Plan | None = None
+    host_key: str = ""
+
+    def go(self, code: Layer | None) -> HostResult:
+        failed: Phase | None = None
+        reason = hint = ""
+        try:
+            with self._phase(Phase.CONNECT):
+                connection = self.ssh.connect(self.target)
+            self.host_key = connection.host_key
+            with connection:
+                self._phases(connection, code)
+        except _Failed as error:
+            failed, reason, hint = self.reports[-1].phase, error.reason, error.hint
+        return HostResult(
+            target=self.target,
+            ok=failed is None,
+            phases=tuple(self.reports),
+            failed=failed,
+            reason=reason,
+            hint=hint,
+            facts=self.facts,
+            plan=self.plan,
+            host_key=self.host_key,
+        )
+
+    def _phases(self, connection: Connection, code: Layer | None) -> None:
+        with self._phase(Phase.PROBE) as detail:
+            self.facts = facts = self._probe(connection)
+            kit = self.kits[bool(facts.gpus)]
+            if needs_internet(facts, kit):
+                self.facts = facts = replace(facts, internet=self._reaches_internet(connection, facts, kit))
+            plan = make_plan(facts, kit, code)
+            if isinstance(plan, Unfit):
+                raise _Failed(plan.reason, plan.hint)
+            self.plan = plan
+            detail.append(
+                f"{facts.os}, {facts.arch}, {facts.cpus} CPUs, {facts.memory_bytes / 1e9:.1f} GB, "
+                f"{len(facts.gpus)} GPUs, Python {plan.host_python.version}"
+                + "".join(f"; {n}" for n in plan.notes)
+            )
+        self._layer(Phase.PACKAGES, connection, plan, plan.packages)
+        self._layer(Phase.RUNTIME, connection, plan, plan.runtime)
+        with self._phase(Phase.CHECK) as detail:
+            said = self._try(connection, plan, kit)
+            if said and (plan.packages.present or plan.runtime.present):
+                # What was there is broken: somebody has tidied up, or the host's Python was exchanged.
+                log.warning("%s: the runtime is broken (%s), it is installed again", self.target.name, said)
+                for step in (plan.packages, plan.runtime):
+                    self._install(connection, plan, replace(step, present=False), again=True)
+                said = self._try(connection, plan, kit)
+                detail.append("it was broken, and installed again")
+            if said:
+                raise _Failed(
+                    f"the runtime does not work there: {said}", "Is it the same kind of Linux as here?"
+                )
+        if plan.code is not None:
+            self._layer(Phase.CODE, connection, plan, plan.code)
+
+    def _probe(self, connection: Connection) -> HostFacts:
+        asked_at = time.time()
+        result = connection.shell(
+            probe_script(self.target.directory, self.target.python), timeout_s=self.settings.probe_timeout_s
+        )
+        facts = parse_facts(result.out, asked_at, time.time())
+        if facts is None:
+            raise _Failed(
+                f"it does not say what it is: {result.last_words}",
+                f"Try: ssh {self.target.login}@{self.target.address} -p {self.target.port} /bin/sh -c true",
+            )
+        return facts
+
+    def _reaches_internet(self, connection: Connection, facts: HostFacts, kit: Kit) -> bool:
+        python = choose_python(facts, kit)
+        assert isinstance(python, PythonFacts), "else nobody needs to know"
+        command = internet_command(python.path)
+        return connection.run(command, timeout_s=self.settings.probe_timeout_s).code == 0
+
+    def _layer(self, phase: Phase, connection: Connection, plan: Plan, step: Step) -> None:
+        with self._phase(phase) as detail:
+            if not step.present and self._install(connection, plan, step):
+                size = f", {step.layer.size_bytes / 1e6:.0f} MB" if step.layer else " by pip"
+                detail.append(f"{step.order['name']}{size}")
+            else:
+                detail.insert(0, Outcome.REUSED)
+
+    def _install(self, connection: Connection, plan: Plan, step: Step, *, again: bool = False) -> bool:
+        """Put a layer there; False if somebody else has done so meanwhile."""
+        assert self.facts is not None
+        order = {
+            **step.order,
+            "root": self.facts.root,
+            "again": again,
+            "wait_s": self.settings.wait_s,
+            "patience_s": self.settings.patience_s,
+        }
+
+        def answer(line: str) -> Iterator[bytes] | None:
+            if line != "@@want" or step.layer is None:
+                return None
+            return pieces(step.layer.archive(self.cache))
+
+        if step.layer is not None:
+            step.layer.archive(self.cache)  # before anything is held there
+        result = ask_guest(
+            connection, plan.host_python.path, "install.py", order, self.settings.install_timeout_s, answer
+        )
+        said = guest_words(result)
+        if said not in ("have", "done"):
+            raise _Failed(said, "It is safe to try again.")
+        return said == "done"
+
+    def _try(self, connection: Connection, plan: Plan, kit: Kit) -> str:
+        """Why the runtime does not work; empty if it does."""
+        lines = "; ".join(
+            ["import importlib, sys", "[importlib.import_module(m) for m in sys.argv[1:]]", "print(42)"]
+        )
+        command = shlex.join([plan.python, "-I", "-c", lines, "trainmaster", *kit.imports])
+        result = connection.run(f"exec {command}", timeout_s=self.settings.check_timeout_s)
+        return "" if result.code == 0 and result.out.strip().endswith("42") else result.last_words
+
+    @contextlib.contextmanager
+    def _phase(self, phase: Phase) -> Iterator[list[str]]:
+        """Time a phase and say how it went; what is put into the list becomes its detail."""
+        self._tell(PhaseReport(self.target.name, phase, Outcome.STARTED))
+        started = time.monotonic()
+        detail: list[str] = []
+
+        def ended(outcome: Outcome, text: str) -> None:
+            report = PhaseReport(self.target.name, phase, outcome, time.monotonic() - started, text)
+            self.reports.append(report)
+            self._tell(report)
+
+        try:
+            yield detail
+        except _Failed as error:
+            ended(Outcome.FAILED, error.reason)
+            raise
+        except TrainmasterError as error:
+            reason = Exception.__str__(error).removeprefix(f"{self.target.shown}: ")
+            ended(Outcome.FAILED, reason)
+            raise _Failed(reason, error.hint) from error
+        except OSError as error:  # on this side: the cache, for one
+            ended(Outcome.FAILED, f"here: {error}")
+            raise _Failed(f"here: {error}", "Is there room in TRAINMASTER_CACHE?") from error
+        reused = detail[:1] == [Outcome.REUSED]
+        ended(Outcome.REUSED if reused else Outcome.DONE, "; ".join(detail[reused:]))
+
+    def _tell(self, report: PhaseReport) -> None:
+        if report.outcome is not Outcome.STARTED:
+            log.info(
+                "%s: %s %s in %.2f s %s",
+                *(report.host, report.phase, report.outcome),
+                report.seconds,
+                report.detail,
+            )
+        if self.listener is not None:
+            self.listener(report)
+
+
+def usable(results: Sequence[HostResult], *, least: int | None = None) -> list[HostResult]:
+    """The hosts that are nodes now, if they are enough.
+
+    Args:
+        results: of `Bootstrap.all`.
+        least: do with so many; by default every host is needed.
+
+    Raises:
+        ProviderError: too few; each failing host with the reason.
+    """
+    good = [result for result in results if result.ok]
+    bad = [result for result in results if not result.ok]
+    if bad and len(good) < (len(results) if least is None else least):
+        lines = [f"{bad_one.target.shown}: {bad_one.failed}: {bad_one.reason}" for bad_one in bad]
+        hints = list(dict.fromkeys(bad_one.hint for bad_one in bad if bad_one.hint))
+        raise ProviderError(
+            f"{len(bad)} of {len(results)} hosts cannot be used:\n" + "\n".join(lines), " ".join(hints[:3])
+        )
+    return good

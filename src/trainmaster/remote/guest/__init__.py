@@ -1,0 +1,1 @@
+"""What runs on hosts, with whatever Python is there: sent over the connection, never imported from here."""

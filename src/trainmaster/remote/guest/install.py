@@ -1,0 +1,185 @@
+"""Puts a layer on a host: whole or not at all, once, however many do so at the same time.
+
+Read from standard input: this program's arguments (a line of JSON), then, if it has said ``@@want``, an
+archive. It says ``@@have`` if there is nothing to do, ``@@done`` at the end, and ``@@error REASON``.
+"""
+
+# ruff: noqa: T201 - it runs by itself, with the standard library of somebody else's Python
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_POLL_S = 0.1
+_ERROR_LINES = 3
+
+
+class Refused(Exception):  # noqa: N818 - said and done
+    """What is in the way, in words."""
+
+
+class Input:
+    """Standard input of which each piece must arrive in time: a connection may be lost without a word."""
+
+    def __init__(self, patience_s: int) -> None:
+        self._patience_s = patience_s
+
+    def read(self, size: int) -> bytes:
+        """Read so many bytes, or what is left."""
+        signal.alarm(self._patience_s)
+        try:
+            return sys.stdin.buffer.read(size)
+        finally:
+            signal.alarm(0)
+
+
+def main() -> int:
+    """Do as told; the exit code."""
+    order = json.loads(sys.stdin.buffer.readline())
+    signal.signal(signal.SIGALRM, _silence)
+    signal.signal(signal.SIGTERM, _ended)
+    signal.signal(signal.SIGHUP, _ended)
+    try:
+        Path(order["root"], "locks").mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _only_one(order):
+            if _is_complete(order):
+                print("@@have", flush=True)
+                return 0
+            _install(order)
+    except Refused as refused:
+        print(f"@@error {refused}", flush=True)
+        return 1
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "no room left (bytes or files)" if full else error.strerror or str(error)
+        print(f"@@error {what}: {error.filename or order['root']}", flush=True)
+        return 1
+    except (tarfile.TarError, EOFError) as error:
+        print(f"@@error the archive did not arrive whole ({error})", flush=True)
+        return 1
+    print("@@done", flush=True)
+    return 0
+
+
+def _place(order: dict[str, Any]) -> Path:
+    return Path(order["root"], order["kind"], order["name"])
+
+
+def _is_complete(order: dict[str, Any]) -> bool:
+    marker = _place(order) / "complete"
+    if order["again"] or not marker.exists():
+        return False
+    with contextlib.suppress(OSError):
+        os.utime(marker)  # when it was last asked for, for whoever cleans up
+    return True
+
+
+def _install(order: dict[str, Any]) -> None:
+    place = _place(order)
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beginning = f".partial-{order['name']}-"
+    for left in place.parent.glob(f"{beginning}*"):  # we hold the lock: nobody works on them any more
+        shutil.rmtree(left, ignore_errors=True)
+    draft = place.parent / f"{beginning}{os.getpid()}"
+    old = place.parent / f"{beginning}{os.getpid()}-old"
+    draft.mkdir(0o700)
+    try:
+        if order.get("pip"):
+            _run_pip(order["pip"], draft / order["inside"])
+        else:
+            print("@@want", flush=True)
+            _unpack(draft / order["inside"], order["patience_s"], order["members"])
+        for path, text in order.get("files", {}).items():
+            _write(draft / path, text)
+        for path, target in order.get("links", {}).items():
+            (draft / path).parent.mkdir(parents=True, exist_ok=True)
+            (draft / path).symlink_to(target)
+        _write(draft / "complete", f"{time.time()}\n")
+        if place.exists():
+            place.rename(old)
+        draft.rename(place)
+    finally:
+        for leftover in (draft, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _unpack(place: Path, patience_s: int, members: int) -> None:
+    """Unpack so many files; one that ends between two files does not look cut short by itself."""
+    count = 0
+    place.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=Input(patience_s), mode="r|gz") as archive:  # type: ignore[call-overload]
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        for member in archive:
+            if ".." in Path(member.name).parts or Path(member.name).is_absolute():
+                raise Refused(f"{member.name} would lie outside")
+            archive.extract(member, place, **safe)
+            count += 1
+    if count != members:
+        raise EOFError(f"{count} of {members} files")
+
+
+def _run_pip(arguments: list[str], place: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--no-compile",
+    ]
+    command += ["--only-binary", ":all:", "--quiet", "--target", str(place), *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).strip().splitlines() if line.strip()]
+        raise Refused("pip: " + (" / ".join(said[-_ERROR_LINES:]) or f"exit code {done.returncode}"))
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _only_one(order: dict[str, Any]) -> Iterator[None]:
+    path = Path(order["root"], "locks", f"{order['kind']}-{order['name']}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + order["wait_s"]
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Refused(
+                        f"somebody else has been installing {order['kind']} for {order['wait_s']} s"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _silence(_number: int, _frame: object) -> None:
+    raise Refused("nothing arrived for too long; the connection may be lost")
+
+
+def _ended(number: int, _frame: object) -> None:
+    raise Refused(f"ended by signal {number}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

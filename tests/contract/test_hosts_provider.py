@@ -1,0 +1,263 @@
+"""The provider `hosts`: its contract, and how users and runs share hosts; the scripts are the real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderError
+from trainmaster.providers.host_claims import MARK, Answer, Claim, drop_script, parse
+from trainmaster.providers.hosts import GPU_LABEL, HostsProvider
+from trainmaster.providers.inventory import Inventory, InventoryHost
+from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.testing.provider_contract import ProviderContract
+
+
+class LocalShell:
+    """Runs the hosts' scripts on this machine, a directory per host standing for its /var/tmp."""
+
+    def __init__(self, root: Path, uid: int | None = None) -> None:
+        self.root = root
+        self.uid = uid
+        self.silent: set[str] = set()
+        self.refusing = False
+        self.written: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+
+    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda host: self._run(host, script), hosts))
+
+    def _run(self, host: InventoryHost, script: str) -> Answer | TrainmasterError:
+        if host.name in self.silent:
+            return ProviderError(f"{host.name}: nothing answers for 10 s")
+        if self.refusing:
+            return UsageError(f"{host.name} does not let alice in", "Try: ssh")
+        for line in script.splitlines():
+            if line.startswith(("put ", "drop ")) and line != "put() {":
+                words = shlex.split(line)
+                claim = json.loads(words[3]) if words[0] == "put" else {}
+                with self._lock:
+                    self.written.append({"do": words[0], "host": host.name, **claim})
+        env = {"PATH": os.environ["PATH"], "TRAINMASTER_CLAIMS": str(self.root / host.name)}
+        done = subprocess.run(
+            ["/bin/sh", "-s"],
+            user=self.uid,
+            group=self.uid,
+            input=script,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+
+class Bench:
+    def __init__(self, root: Path, hosts: Sequence[InventoryHost]) -> None:
+        self.root = root
+        self.shell = LocalShell(root / "hosts")
+        (root / "hosts").mkdir()
+        self.inventory = Inventory(file=root / "hosts.yaml", hosts=tuple(hosts))
+
+    def provider(self, home: str = "ours") -> HostsProvider:
+        return HostsProvider(self.inventory, self.shell, self.root / home, owner=home)
+
+    def neighbour(self) -> HostsProvider:
+        return self.provider("theirs")
+
+    def request(self, role: str = "worker", **changes: Any) -> NodeRequest:
+        return NodeRequest(**{"role": role, "count": 1, **changes})
+
+    def sent(self) -> list[dict[str, Any]]:
+        written, self.shell.written = self.shell.written, []
+        keys = ("host", "cluster", "role", "token", "slots", "labels")
+        rows = [
+            {"operation": "claim", **{key: row[key] for key in keys}} for row in written if row["do"] == "put"
+        ]
+        return [{**row, "labels": dict(row["labels"])} for row in rows]
+
+    def changed(self) -> list[str]:
+        written, self.shell.written = self.shell.written, []
+        return [row["do"] for row in written]
+
+    @contextlib.contextmanager
+    def without_capacity(self) -> Iterator[None]:
+        names = [host.name for host in self.inventory.hosts]
+        elsewhere = self.provider("elsewhere")
+        elsewhere.acquire("big", NodeRequest("worker", len(names)))
+        yield
+        elsewhere.release("big")
+
+    @contextlib.contextmanager
+    def without_permission(self) -> Iterator[None]:
+        self.shell.refusing = True
+        yield
+        self.shell.refusing = False
+
+    def left(self) -> list[str]:
+        return [str(path) for path in self.shell.root.glob("*/*") if path.is_file()]
+
+
+def some_hosts(count: int, **fields: Any) -> list[InventoryHost]:
+    return [
+        InventoryHost(name=f"h{n}", address=f"10.0.0.{n}", user="alice", **fields)
+        for n in range(1, count + 1)
+    ]
+
+
+class TestHostsProvider(ProviderContract):
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Bench:
+        return Bench(tmp_path, some_hosts(8, slots=4, labels={"room": "b"}))
+
+    @pytest.mark.parametrize(
+        "changes", [{"require": {"room": "c"}}, {"count": 0}, {"count": 9}, {"slots": 5}]
+    )
+    def test_preflight_knows_what_there_is(self, bench: Bench, changes: dict[str, Any]) -> None:
+        """Types of instances are wishes here; labels, slots and numbers are not."""
+        with pytest.raises(UsageError):
+            bench.provider().preflight([bench.request(**changes)])
+        assert bench.changed() == []
+        notes = bench.provider().preflight([bench.request(instance_type="p3.2xlarge")])
+        assert any("p3.2xlarge" in note for note in notes)
+
+
+def test_slots_are_shared_and_never_given_twice(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1, slots=4, gpus=2))
+    ours, theirs = bench.provider(), bench.neighbour()
+    (first,) = ours.acquire("one", bench.request(slots=2, gpus=1))
+    (second,) = theirs.acquire("two", bench.request(slots=2, gpus=1))
+    assert (first.slots, first.gpus, second.gpus) == (2, 1, 1)
+    assert {first.labels[GPU_LABEL], second.labels[GPU_LABEL]} == {"0", "1"}
+    with pytest.raises(NoCapacityError, match=r"4 of 4 slots are used by .*\(one\), .*\(two\)"):
+        ours.acquire("three", bench.request(slots=1))
+    theirs.release("two")
+    assert ours.acquire("three", bench.request(slots=2))[0].state is NodeState.READY
+    with pytest.raises(NoCapacityError, match="is used by"):
+        theirs.acquire("whole", bench.request())
+
+
+def test_a_claim_that_is_not_renewed_runs_out(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    provider = bench.provider()
+    provider.acquire("one", bench.request())
+    provider.renew("one", 0.0)
+    (node,) = provider.nodes("one")
+    assert node.state is NodeState.GONE
+    assert "lease ran out" in node.reason
+    assert bench.neighbour().acquire("two", bench.request())[0].id == "h1"
+
+
+def test_renewing_moves_the_end(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    provider = bench.provider()
+    provider.acquire("one", bench.request(lease_s=60.0))
+    before = bench.shell.written[-1]["until"]
+    provider.renew("one", 600.0)
+    assert bench.shell.written[-1]["until"] - before > 500
+
+
+def test_a_host_that_does_not_answer_is_no_lost_node(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(3))
+    provider = bench.provider()
+    provider.acquire("one", bench.request(count=2))
+    bench.shell.silent = {"h1", "h3"}
+    nodes = {node.id: node for node in bench.provider().nodes("one")}
+    assert nodes["h1"].state is NodeState.READY
+    assert "nothing answers for 10 s" in nodes["h1"].reason
+    assert not nodes["h2"].reason
+    assert {node.id for node in provider.acquire("one", bench.request(count=2))} == {"h1", "h2"}
+    with pytest.raises(NoCapacityError, match="h3: nothing answers"):
+        provider.acquire("one", bench.request(token="another"))
+    provider.release("one")
+    assert provider.nodes("one") == []
+
+
+def test_hosts_that_left_the_inventory_can_be_given_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(2))
+    bench.provider().acquire("one", bench.request(count=2))
+    bench.inventory = Inventory(file=bench.inventory.file, hosts=bench.inventory.hosts[1:])
+    assert {node.id for node in bench.provider().nodes("one")} == {"h1", "h2"}
+    bench.provider().release("one")
+    assert bench.left() == []
+
+
+def test_many_ask_at_the_same_moment_and_each_slot_goes_to_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(2, slots=3))
+
+    def ask(number: int) -> str:
+        try:
+            return bench.provider(f"home{number}").acquire(f"c{number}", bench.request(slots=1))[0].id
+        except NoCapacityError:
+            return ""
+
+    with ThreadPoolExecutor(10) as pool:
+        given = list(pool.map(ask, range(10)))
+    assert sorted(name for name in given if name) == ["h1"] * 3 + ["h2"] * 3, given
+
+
+def test_what_others_write_into_the_directory_does_no_harm(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1, slots=2))
+    place = bench.shell.root / "h1"
+    place.mkdir()
+    (place / "a.json").write_text("no json\n")
+    (place / "b.json").write_text('{"cluster": 1}\n')
+    (place / "c.json").write_bytes(b"\xff" * 100_000)
+    (place / "d.json").mkdir()
+    assert bench.provider().acquire("one", bench.request(slots=2))
+    assert len(bench.provider().nodes("one")) == 1
+
+
+def test_a_directory_that_cannot_be_used_is_said_to_be_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    (bench.shell.root / "elsewhere").mkdir()
+    (bench.shell.root / "h1").symlink_to(bench.shell.root / "elsewhere")
+    with pytest.raises(NoCapacityError, match=re.escape(f"cannot write to {bench.shell.root / 'h1'}")):
+        bench.provider().acquire("one", bench.request())
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_two_users_share_a_host_and_neither_takes_the_others_claim(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:  # others may not look into tmp_path
+        place = Path(name)
+        (place / "hosts").mkdir()
+        place.chmod(0o755)
+        (place / "hosts").chmod(0o777)
+        inventory = Inventory(file=place / "hosts.yaml", hosts=tuple(some_hosts(1, slots=3)))
+        first, second = (
+            HostsProvider(inventory, LocalShell(place / "hosts", uid), tmp_path / str(uid), owner=str(uid))
+            for uid in (65534, 12345)
+        )
+        request = NodeRequest("worker", 1, slots=1)
+        first.acquire("one", request)
+        second.acquire("two", request)
+        files = {path.stat().st_uid: path for path in place.glob("hosts/h1/*.json")}
+        assert set(files) == {65534, 12345}
+        with pytest.raises(NoCapacityError, match="2 of 3 slots are used by"):
+            second.acquire("three", NodeRequest("worker", 1, slots=2))
+        thief = LocalShell(place / "hosts", 12345)
+        thief.run_all(inventory.hosts, drop_script([_claim_in(files[65534])]))
+        assert files[65534].exists()
+        first.release("one")
+        second.release("two")
+        assert not list(place.glob("hosts/h1/*.json"))
+
+
+def _claim_in(file: Path) -> Claim:
+    claims = parse(Answer(0, f"{MARK}\n0\nv\n{file.read_text()}", ""), "h1")
+    return claims.all[0]

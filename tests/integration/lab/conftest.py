@@ -1,0 +1,253 @@
+"""One lab for all tests of this folder, put up by the command line, used through boto3 and ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.lab import why_not
+
+HERE = Path(__file__).parent
+#: The first `lab up` on a machine makes the image.
+IMAGE_TIMEOUT_S = 600
+#: Hosts of these tests are for looking at, not for measuring: quick enough to boot and log in.
+SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of this folder need a lab, and the first of them may have to make the image."""
+    reason = None
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            reason = why_not() if reason is None else reason
+            item.add_marker(pytest.mark.lab)
+            item.add_marker(pytest.mark.timeout(IMAGE_TIMEOUT_S))
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=f"no lab: {reason}"))
+
+
+class Ssh:
+    """Calls on a host, as a user of the lab's key pair makes them."""
+
+    def __init__(self, lab: LabUser, address: str, user: str = "admin", *, stay: bool = False) -> None:
+        self.address = address
+        access = lab.access
+        # One connection for all calls: quicker, but it does not notice whether another could be made.
+        staying = ["-o", "ControlMaster=auto", "-o", f"ControlPath={lab.home}/%C", "-o", "ControlPersist=300"]
+        self._command = [
+            *("ssh", "-i", access["private_key"], "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
+            *("-o", f"UserKnownHostsFile={access['known_hosts']}", "-o", "StrictHostKeyChecking=yes"),
+            *("-o", "ConnectTimeout=2", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2"),
+            *(staying if stay else ()),
+            f"{user}@{address}",
+        ]
+
+    def run(self, script: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._command, script],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def __call__(self, script: str, timeout_s: float = 60) -> str:
+        """Its output; it must succeed."""
+        done = self.run(script, timeout_s)
+        assert done.returncode == 0, (script, done.returncode, done.stdout, done.stderr)
+        return done.stdout.strip()
+
+    def until_ready(self, timeout_s: float = 60) -> Ssh:
+        """Wait until somebody can log in."""
+        deadline = time.monotonic() + timeout_s
+        while (done := self.run("true")).returncode != 0:
+            assert time.monotonic() < deadline, done.stderr
+            time.sleep(0.05)
+        return self
+
+
+class LabUser:
+    """Somebody with a lab, in a home of its own.
+
+    Attributes:
+        home: of Trainmaster.
+        env: of every call.
+    """
+
+    def __init__(self, home: Path, cache: Path) -> None:
+        self.home = home
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINMASTER_", "AWS_"))}
+        self.env |= {"TRAINMASTER_HOME": str(home), "TRAINMASTER_CACHE": str(cache), "COLUMNS": "200"}
+
+    def call(self, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """``trainmaster lab ...``, which must end so."""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("trainmaster")), "lab", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env=self.env,
+            timeout=IMAGE_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def json(self, *arguments: object) -> dict[str, Any]:
+        """The object that a call with ``--json`` prints, and nothing else."""
+        out = self.call(*arguments, "--json").stdout
+        assert out.count("\n") == 1, out
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    @property
+    def directory(self) -> Path:
+        return self.home / "lab"
+
+    @property
+    def access(self) -> dict[str, Any]:
+        """What a provider reads."""
+        found: dict[str, Any] = json.loads((self.directory / "lab.json").read_text())
+        return found
+
+    @property
+    def ec2(self) -> Any:
+        """A client of the API."""
+        import boto3
+        from botocore.config import Config
+
+        access = self.access
+        return boto3.client(
+            "ec2",
+            endpoint_url=access["endpoint_url"],
+            region_name=access["region"],
+            aws_access_key_id=access["access_key_id"],
+            aws_secret_access_key=access["secret_access_key"],
+            config=Config(retries={"max_attempts": 0}, proxies={}),
+        )
+
+    def rent(self, kind: str = "m4.xlarge", count: int = 1, **more: Any) -> list[str]:
+        """RunInstances; the ids."""
+        access = self.access
+        wanted = {"ImageId": access["image_id"], "KeyName": access["key_name"], "InstanceType": kind}
+        if "NetworkInterfaces" not in more:
+            wanted["SecurityGroupIds"] = [access["security_group_id"]]
+        answer = self.ec2.run_instances(MinCount=count, MaxCount=count, **(wanted | more))
+        return [instance["InstanceId"] for instance in answer["Instances"]]
+
+    def instance(self, name: str) -> dict[str, Any]:
+        """DescribeInstances of one."""
+        found = self.ec2.describe_instances(InstanceIds=[name])
+        instance: dict[str, Any] = found["Reservations"][0]["Instances"][0]
+        return instance
+
+    def state(self, name: str) -> str:
+        return str(self.instance(name)["State"]["Name"])
+
+    def until_state(self, name: str, state: str, timeout_s: float = 30) -> None:
+        until(lambda: self.state(name) == state, f"{name} to be {state}, not {self.state(name)}", timeout_s)
+
+    def ssh(self, name: str, user: str = "admin", *, stay: bool = False) -> Ssh:
+        """A way to log in to an instance, once it can be used."""
+        self.until_state(name, "running")
+        return Ssh(self, self.instance(name)["PublicIpAddress"], user, stay=stay).until_ready()
+
+    def end(self, *names: str) -> None:
+        """TerminateInstances, and wait."""
+        self.ec2.terminate_instances(InstanceIds=list(names))
+        for name in names:
+            self.until_state(name, "terminated")
+
+    # --- what there is in the kernel ------------------------------------------------------------------
+
+    def traces(self) -> dict[str, list[str]]:
+        """Whatever of this lab can be seen on this machine."""
+        where = str(self.directory)
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if where in line]
+        groups = [str(path) for path in Path("/sys/fs/cgroup").glob("*/tmlab-*") if self._is_ours(path.name)]
+        links = [path.name for path in Path("/sys/class/net").iterdir() if self._is_ours(path.name)]
+        processes = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):
+                    if where.encode() in (entry / "cmdline").read_bytes():
+                        processes.append(entry.name)
+        return {"mounts": mounts, "groups": groups, "links": links, "processes": processes}
+
+    def _is_ours(self, name: str) -> bool:
+        import hashlib
+
+        identity = self.home / "identity"
+        if not identity.exists():
+            return False
+        mark = hashlib.sha256(identity.read_text().strip().encode()).hexdigest()[:8]
+        return name in (f"tmlab-{mark}", f"tml{mark}")
+
+    def clean_up(self) -> None:
+        """Nothing is left, whatever the tests did."""
+        self.call("down")
+        until(lambda: not any(self.traces().values()), f"traces {self.traces()}", 10)
+
+
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30) -> Any:
+    """Poll until the condition holds; gives its value."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture(scope="session")
+def lab_cache() -> Path:
+    """The image is made once per machine, not once per test run."""
+    return Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser()
+
+
+@pytest.fixture(scope="session")
+def make_lab_user(
+    lab_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], LabUser]]:
+    """Makes users, each with a home and perhaps a lab of its own."""
+    users: list[LabUser] = []
+
+    def make() -> LabUser:
+        users.append(LabUser(tmp_path_factory.mktemp("lab-home"), lab_cache))
+        return users[-1]
+
+    yield make
+    with contextlib.ExitStack() as stack:
+        for user in users:
+            stack.callback(user.clean_up)
+
+
+@pytest.fixture(scope="session")
+def lab(make_lab_user: Callable[[], LabUser]) -> LabUser:
+    """A user whose lab is up; all tests share it."""
+    user = make_lab_user()
+    user.call("up", *SCALE)
+    return user
+
+
+@pytest.fixture
+def host(lab: LabUser) -> Iterator[tuple[str, Ssh]]:
+    """A host of one's own."""
+    (name,) = lab.rent()
+    yield name, lab.ssh(name)
+    lab.ec2.terminate_instances(InstanceIds=[name])
+
+
+@pytest.fixture(scope="session")
+def shared_host(lab: LabUser) -> tuple[str, Ssh]:
+    """A host that all tests look at and none changes."""
+    (name,) = lab.rent()
+    return name, lab.ssh(name, stay=True)

@@ -1,0 +1,81 @@
+"""Fixtures for tests over real SSH."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+from private_sshd import SSHD, SshHost, make_key
+
+from trainmaster.remote import Bootstrap, BootstrapSettings, HostKeys, Kit, Ssh, SshSettings, make_kit
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them need OpenSSH."""
+    here = Path(__file__).parent
+    missing = not SSHD or not shutil.which("ssh-keygen") or not shutil.which("ssh")
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.ssh)
+            if missing:
+                item.add_marker(pytest.mark.skip(reason="OpenSSH's server is not installed"))
+
+
+@pytest.fixture(scope="session")
+def user_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's key pair."""
+    path = tmp_path_factory.mktemp("keys") / "id_ed25519"
+    make_key(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def kits() -> tuple[Kit, Kit]:
+    """Our runtime as it is, the same with and without GPUs."""
+    kit = make_kit(imports=("psutil", "obstore", "trainmaster.executors.supervisor"))
+    return kit, kit
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives, made once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def new_host(tmp_path: Path, user_key: Path) -> Iterator[Callable[..., SshHost]]:
+    """Makes hosts that run; they end with the test."""
+    hosts: list[SshHost] = []
+
+    def make(name: str = "h1", *, start: bool = True, **options: object) -> SshHost:
+        place = tmp_path / f"host-{name}"
+        place.mkdir()
+        host = SshHost(place, name, user_key, **options)  # type: ignore[arg-type]
+        hosts.append(host)
+        if start:
+            host.start()
+        return host
+
+    yield make
+    for host in hosts:
+        host.thaw() if host._server else None
+        host.stop()
+
+
+@pytest.fixture
+def ssh(tmp_path: Path) -> Iterator[Ssh]:
+    """Connects, with little patience."""
+    settings = SshSettings(connect_timeout_s=3.0, keepalive_s=0.5, keepalive_count=2, command_timeout_s=20.0)
+    with Ssh(HostKeys(tmp_path / "tm-home" / "known_hosts"), settings) as ssh:
+        yield ssh
+
+
+@pytest.fixture
+def bootstrap(ssh: Ssh, kits: tuple[Kit, Kit], cache: Path) -> Bootstrap:
+    """As it is used, with little patience."""
+    return Bootstrap(ssh, kits, cache, BootstrapSettings(install_timeout_s=60.0, wait_s=30, patience_s=10))

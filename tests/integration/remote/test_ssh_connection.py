@@ -1,0 +1,266 @@
+"""Connections to real SSH servers: what works, and what is said when it does not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from private_sshd import SshHost, make_key
+
+from trainmaster.remote import (
+    CommandError,
+    HostKeyError,
+    HostKeys,
+    LoginRefusedError,
+    RemoteTimeoutError,
+    Ssh,
+    UnreachableError,
+    download,
+    target_of,
+    upload,
+)
+
+NewHost = Callable[..., SshHost]
+
+
+def test_a_command_runs_and_says_how_it_ended(ssh: Ssh, new_host: NewHost) -> None:
+    with ssh.connect(new_host().target) as connection:
+        result = connection.run("read line; echo out $line; echo err >&2; exit 3", data=b"hello\n")
+        assert (result.code, result.out, result.err) == (3, "out hello\n", "err\n")
+        assert connection.check("echo $HOME").strip().endswith("host-h1/home")
+        with pytest.raises(CommandError, match="no such thing") as caught:
+            connection.check("echo no such thing >&2; exit 4")
+        assert caught.value.code == 4
+        assert connection.run("kill -TERM $$").code == 128 + 15
+    assert connection.is_closed
+
+
+def test_of_a_long_answer_the_end_is_kept(ssh: Ssh, new_host: NewHost) -> None:
+    with ssh.connect(new_host().target) as connection:
+        result = connection.run("head -c 5000000 /dev/zero | tr '\\0' x; echo END", limit_bytes=1000)
+        assert len(result.out) == 1000
+        assert result.out.endswith("xEND\n")
+        assert result.truncated
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    with ssh.connect(host.target) as connection:
+        started = time.monotonic()
+        with pytest.raises(RemoteTimeoutError, match=r"not done after 0.5 s: sleep 61"):
+            connection.run("sleep 61; true", timeout_s=0.5)
+        assert time.monotonic() - started < 3
+        assert connection.check("echo well").strip() == "well", "the connection outlives it"
+    deadline = time.monotonic() + 5
+    while any("61" in process.cmdline() for process in host.processes()):
+        assert time.monotonic() < deadline, "sleep still runs"
+        time.sleep(0.05)
+
+
+def test_many_threads_share_connections(ssh: Ssh, new_host: NewHost) -> None:
+    with ssh.connect(new_host().target) as connection:
+        answers: list[str] = []
+        threads = [
+            threading.Thread(target=lambda n=n: answers.append(connection.check(f"echo {n}").strip()))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert sorted(answers) == sorted(map(str, range(8)))
+
+
+def test_directories_go_there_and_back(ssh: Ssh, new_host: NewHost, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep" / "empty").mkdir(parents=True)
+    (source / "deep" / "a b'c").write_bytes(os.urandom(3_000_000))
+    (source / "run.sh").write_text("#!/bin/sh\n")
+    (source / "run.sh").chmod(0o755)
+    (source / "link").symlink_to("run.sh")
+    with ssh.connect(new_host().target) as connection:
+        upload(connection, source, "/".join([str(tmp_path), "host-h1", "home", "it's here"]))
+        download(connection, str(tmp_path / "host-h1" / "home" / "it's here"), tmp_path / "back")
+        with pytest.raises(CommandError, match="nothing-here"):
+            download(connection, "/nothing-here", tmp_path / "none")
+    done = subprocess.run(["diff", "-r", str(source), str(tmp_path / "back")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "back" / "link").is_symlink()
+    assert os.access(tmp_path / "back" / "run.sh", os.X_OK)
+    assert (tmp_path / "back" / "deep" / "empty").is_dir()
+
+
+@pytest.mark.parametrize("trick", ["ln -s /etc out", "ln -s ../.. out", "ln -s . a; ln -s a/../../x out"])
+def test_what_leads_out_of_a_download_is_refused(
+    ssh: Ssh, new_host: NewHost, tmp_path: Path, trick: str
+) -> None:
+    with ssh.connect(new_host().target) as connection:
+        connection.check(f"mkdir ~/d && cd ~/d && echo good >b && {trick}")
+        with pytest.raises((CommandError, tarfile.TarError), match="out"):
+            download(connection, f"{tmp_path}/host-h1/home/d", tmp_path / "back")
+    assert not (tmp_path / "back" / "out").is_symlink()
+
+
+def test_ports_lead_to_the_other_end(ssh: Ssh, new_host: NewHost) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ssh.connect(new_host().target) as connection:
+        port = server.getsockname()[1]
+        for way in (connection.forward, connection.forward_back):
+            with (
+                way("127.0.0.1", port) as entrance,
+                socket.create_connection(("127.0.0.1", entrance), 5) as client,
+            ):
+                accepted, _ = server.accept()
+                with accepted:
+                    client.sendall(b"ping")
+                    assert accepted.recv(4) == b"ping"
+
+
+def test_a_jump_host_is_gone_through(ssh: Ssh, new_host: NewHost) -> None:
+    gateway, inner = new_host("gateway"), new_host("inner")
+    entry = inner.entry.model_copy(update={"jump": f"{inner.entry.user}@127.0.0.1:{gateway.port}"})
+    with ssh.connect(target_of(entry)) as connection:
+        assert connection.check("echo $HOME").strip() == str(inner.home)
+        assert gateway.logins()
+    pinned = ssh.host_keys.file.read_text()
+    assert f"[127.0.0.1]:{gateway.port}" in pinned
+    assert f"[127.0.0.1]:{inner.port}" in pinned
+
+
+def test_a_key_is_pinned_at_first_use_and_a_changed_one_is_refused(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    with ssh.connect(host.target) as connection:
+        assert connection.host_key in ssh.host_keys.file.read_text()
+    # OpenSSH understands the file.
+    command = [
+        "ssh",
+        "-F",
+        "none",
+        "-o",
+        f"UserKnownHostsFile={ssh.host_keys.file}",
+        "-o",
+        "StrictHostKeyChecking=yes",
+    ]
+    command += ["-o", "BatchMode=yes", "-i", str(host.key), "-p", str(host.port), "127.0.0.1", "echo", "in"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "in\n"
+    host.stop()
+    shown = host.new_host_key()
+    host.start()
+    with pytest.raises(HostKeyError) as caught:
+        ssh.connect(host.target)
+    message = str(caught.value)
+    assert f"{ssh.host_keys.file}, line 1," in message
+    assert f"remove line 1 of {ssh.host_keys.file}" in message
+    assert message.count("SHA256:") == 2
+    ssh.host_keys.forget(host.target)
+    with ssh.connect(host.target) as connection:
+        assert connection.host_key == shown
+
+
+def test_the_inventorys_key_counts_from_the_first_time(ssh: Ssh, new_host: NewHost, tmp_path: Path) -> None:
+    host = new_host()
+    right = replace(host.target, host_key=host.new_host_key())
+    wrong = replace(host.target, host_key=make_key(tmp_path / "other"))
+    with pytest.raises(HostKeyError, match="the inventory has SHA256:"):
+        ssh.connect(wrong)
+    host.stop()
+    host.start()
+    with ssh.connect(right):
+        assert not ssh.host_keys.file.exists(), "there was nothing to pin"
+
+
+def test_two_first_uses_at_once_pin_one_key(tmp_path: Path, new_host: NewHost) -> None:
+    host = new_host()
+    keys = HostKeys(tmp_path / "known_hosts")
+    shown = " ".join((host.place / "host_key.pub").read_text().split()[:2])
+    threads = [threading.Thread(target=keys.accept, args=(host.target, shown)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert keys.file.read_text().count("\n") == 1
+
+
+def test_a_key_that_is_not_taken(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    host.authorized_keys.write_text("")
+    with pytest.raises(LoginRefusedError) as caught:
+        ssh.connect(host.target)
+    assert f"does not let {host.entry.user} in with the key {host.key}" in str(caught.value)
+    assert f"ssh -i {host.key} -p {host.port}" in caught.value.hint
+
+
+def test_a_key_file_with_a_passphrase(ssh: Ssh, new_host: NewHost, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+    with pytest.raises(LoginRefusedError, match="cannot be used") as caught:
+        ssh.connect(replace(new_host().target, key=locked))
+    assert "ssh-add" in caught.value.hint
+
+
+def test_nobody_listens(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    host.stop()
+    with pytest.raises(UnreachableError, match=r"h1 \(127\.0\.0\.1"):
+        ssh.connect(host.target)
+
+
+def test_a_frozen_server_is_given_up_in_time(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    host.freeze()
+    started = time.monotonic()
+    with pytest.raises(
+        UnreachableError, match="it takes connections, but its SSH server says nothing for 3 s"
+    ):
+        ssh.connect(host.target)
+    assert time.monotonic() - started < 5
+
+
+def test_a_host_that_freezes_under_a_command_is_noticed(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    with ssh.connect(host.target) as connection:
+        threading.Timer(0.5, host.freeze).start()
+        started = time.monotonic()
+        with pytest.raises(UnreachableError, match="connection was lost"):
+            connection.run("sleep 15", timeout_s=15)
+        assert time.monotonic() - started < 5
+
+
+def test_a_cut_connection_is_noticed(ssh: Ssh, new_host: NewHost) -> None:
+    host = new_host()
+    with ssh.connect(host.target) as connection:
+        threading.Timer(0.3, host.cut).start()
+        with pytest.raises(UnreachableError, match="connection was lost"):
+            connection.run("sleep 15", timeout_s=15)
+    with ssh.connect(host.target) as connection:
+        assert connection.check("echo again").strip() == "again"
+
+
+def test_closing_ends_what_is_under_way(ssh: Ssh, new_host: NewHost) -> None:
+    """As after Ctrl-C: nobody waits for a command that runs for hours."""
+    connection = ssh.connect(new_host().target)
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            connection.run("sleep 15", timeout_s=15)
+        except UnreachableError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.5)
+    started = time.monotonic()
+    ssh.close()
+    thread.join(10)
+    assert failed
+    assert time.monotonic() - started < 5
+    with pytest.raises(UnreachableError, match="was closed"):
+        connection.run("true")

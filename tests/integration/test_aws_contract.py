@@ -1,0 +1,30 @@
+"""The contract of providers, on a stand-in for AWS that speaks its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("boto3", reason="boto3 is not installed")
+pytest.importorskip("moto.server", reason="moto[server] is not installed")
+
+from aws_stand_in import AwsBench, StandIn, running
+
+from trainmaster.testing.provider_contract import ProviderContract
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
+    with running(tmp_path_factory.mktemp("moto") / "log") as found:
+        yield found
+
+
+class TestAws(ProviderContract):
+    @pytest.fixture
+    def bench(self, stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
+        stand_in.reset()
+        bench = AwsBench(stand_in, tmp_path)
+        yield bench
+        bench.close()

@@ -1,0 +1,98 @@
+import json
+
+import pytest
+
+from trainmaster.executors._ray_commands import environment, head_command, worker_command
+from trainmaster.executors.ray_cluster import ClusterNode, RayCluster
+from trainmaster.spec.errors import ExecutorError
+
+HEAD = ClusterNode("head", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm", labels={"market": "ondemand"})
+WORKER = ClusterNode("w1", "10.0.0.2", 8, "/tmp/tm-1", "/home/me/tm", gpus=("0", "1"))
+
+
+def test_commands():
+    head, worker = head_command(HEAD), worker_command(WORKER, HEAD)
+    assert "--block" in head
+    assert "--head" in head
+    assert "--port=21000" in head
+    assert "--labels=market=ondemand,trainmaster-node=head" in head
+    assert "--address=10.0.0.1:21000" in worker
+    assert "--num-gpus=2" in worker
+    assert "--num-cpus=8" in worker
+    for command in (head, worker):
+        ports = [int(each.rpartition("=")[2]) for each in command if "port=" in each]
+        assert not any(10002 <= port <= 19999 for port in ports)
+        assert len(ports) == len(set(ports))
+
+
+def test_nothing_of_the_user_gets_into_it():
+    around = {"PATH": "/bin", "RAY_ADDRESS": "auto", "RAY_TMPDIR": "/x", "WANDB_API_KEY": "k"}
+    found = environment(HEAD, around)
+    assert found["RAY_AUTH_TOKEN_PATH"] == "/tmp/tm-1/token"
+    assert found["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert not {"RAY_ADDRESS", "RAY_TMPDIR", "WANDB_API_KEY"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"directory": "/tmp/" + "x" * 60}, "sockets"),
+        ({"directory": "relative"}, "sockets"),
+        ({"address": "127.0.0.1"}, "127.0.0.1"),
+        ({"port_base": 9900}, "ports"),
+        ({"port_base": 65500}, "ports"),
+    ],
+)
+def test_refused(change, message, tmp_path):
+    node = ClusterNode.from_json({**HEAD.as_json(), **change})
+    with pytest.raises(ExecutorError, match=message):
+        RayCluster.start(tmp_path, [node], run=lambda *_: b"")
+
+
+class Nodes:
+    """Answers as nodes do that keep what was started."""
+
+    def __init__(self, broken=()):
+        self.running = {}
+        self.broken = broken
+        self.order = []
+
+    def __call__(self, node, command, stdin):
+        assert command[-1] == "trainmaster.executors._ray_node"
+        request = json.loads(stdin)
+        self.order.append((request["do"], node.key))
+        if request["do"] == "start":
+            if node.key in self.broken:
+                return b'{"ok": false, "error": "no room"}\n'
+            self.running[node.key] = request
+        elif request["do"] == "stop":
+            self.running.pop(node.key, None)
+        return json.dumps({"ok": True, "pid": int(node.key in self.running)}).encode()
+
+
+def test_found_by_its_record(tmp_path):
+    nodes = Nodes()
+    assert RayCluster.find(tmp_path, nodes) is None
+    RayCluster.start(tmp_path, [HEAD, WORKER], nodes)
+    assert nodes.order == [("start", "head"), ("start", "w1")]
+    tokens = {request["token"] for request in nodes.running.values()}
+    assert len(tokens) == 1
+    assert len(tokens.pop()) == 64
+    assert not any("token" in part for request in nodes.running.values() for part in request["command"])
+    found = RayCluster.find(tmp_path, nodes)
+    assert found.nodes == [HEAD, WORKER]
+    found.remove("w1")
+    assert RayCluster.find(tmp_path, nodes).nodes == [HEAD]
+    found.stop()
+    assert RayCluster.find(tmp_path, nodes) is None
+    assert not list(tmp_path.iterdir())
+    assert not nodes.running
+
+
+def test_what_was_started_can_be_ended_after_a_failure(tmp_path):
+    nodes = Nodes(broken=("w1",))
+    with pytest.raises(ExecutorError, match=r"w1: no room"):
+        RayCluster.start(tmp_path, [HEAD, WORKER], nodes)
+    found = RayCluster.find(tmp_path, nodes)
+    found.stop()
+    assert not nodes.running

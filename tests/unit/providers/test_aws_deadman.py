@@ -1,0 +1,262 @@
+"""The dead-man switch, run for real by `sh` in a directory that stands for the machine."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from trainmaster.lab.user_data import plan_boot
+from trainmaster.providers.aws_deadman import deadman_script, end_command, renewal_command
+
+USER = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
+SHELLS = [shell for shell in ("sh", "dash", "bash --posix", "busybox sh") if shutil.which(shell.split()[0])]
+
+
+class Machine:
+    """A directory instead of ``/``, programs that only write down their calls, and a clock of our own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.run = root / "run" / "trainmaster"
+        self.lease = self.run / "lease"
+        self.calls = root / "calls"
+        self.programs = root / "programs"
+        for directory in ("proc", "dev", "run", "var/lib", "etc/systemd/system"):
+            (root / directory).mkdir(parents=True)
+        self.programs.mkdir()
+        for name in ("shutdown", "poweroff", "halt", "systemctl"):
+            self.program(name)
+        self.at(100)
+
+    def program(self, name: str, exit_code: int = 0) -> None:
+        path = self.programs / name
+        path.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.calls}\nexit {exit_code}\n')
+        path.chmod(0o755)
+
+    def at(self, uptime_s: float) -> None:
+        draft = self.root / "proc" / ".uptime"
+        draft.write_text(f"{uptime_s:.2f} 1234.56\n")
+        draft.replace(self.root / "proc" / "uptime")
+
+    def boot(self, lease_s: float = 30, force_after_s: float = 60, shell: str = "sh") -> None:
+        """Run the user data; it must return at once."""
+        script = deadman_script(
+            lease_s,
+            USER,
+            tick_s=0.02,
+            force_after_s=force_after_s,
+            directory=str(self.run),
+            machine=str(self.root),
+        )
+        self.shell([*shell.split(), "-c", script], check=True)
+
+    def shell(self, command: list[str] | str, check: bool = False) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            shell=isinstance(command, str),
+            env={"PATH": f"{self.programs}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=20,
+        )
+
+    def renew(self, lease_s: float) -> bool:
+        return self.shell(renewal_command(lease_s, str(self.run), str(self.root))).returncode == 0
+
+    def asked(self) -> list[str]:
+        return self.calls.read_text().splitlines() if self.calls.exists() else []
+
+    def is_watched(self) -> bool:
+        try:
+            return b"deadman" in Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+
+    @property
+    def pid(self) -> int:
+        try:
+            return int((self.run / "deadman.pid").read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, (self.asked(), sorted(self.run.glob("*")))
+            time.sleep(0.01)
+
+    def stays(self) -> None:
+        """Some turns of the loop later it has not ended."""
+        time.sleep(0.2)
+        assert self.is_watched()
+        assert self.asked() == []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    found = Machine(tmp_path)
+    yield found
+    if found.pid and found.is_watched():
+        os.killpg(os.getpgid(found.pid), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nobody_renews(machine: Machine, shell: str) -> None:
+    machine.boot(30, shell=shell)
+    machine.until(machine.is_watched)
+    assert machine.lease.read_text() == "130\n"
+    machine.at(129.9)
+    machine.stays()
+    machine.at(131.2)
+    machine.until(machine.asked)
+    assert machine.asked() == ["shutdown -h now"]
+    assert "nobody has renewed" in (machine.root / "var/lib/trainmaster/deadman.log").read_text()
+
+
+def test_a_renewal_counts_from_when_it_is_made(machine: Machine) -> None:
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    machine.at(120)
+    assert machine.renew(60)
+    assert machine.lease.read_text() == "180\n"
+    machine.at(179)
+    machine.stays()
+    assert machine.renew(5)  # shorter than what was left: it is the newest word that counts
+    machine.at(186)
+    machine.until(machine.asked)
+
+
+def test_renewals_leave_nothing_half_written(machine: Machine) -> None:
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    for _ in range(20):
+        assert machine.renew(100)
+    assert sorted(path.name for path in machine.run.iterdir()) == ["deadman.pid", "lease"]
+    machine.stays()
+
+
+def test_the_file_is_removed(machine: Machine) -> None:
+    machine.boot(3600)
+    machine.until(machine.is_watched)
+    assert machine.shell(end_command(str(machine.run))).returncode == 0
+    machine.until(machine.asked)
+    assert machine.asked() == ["shutdown -h now"]
+    assert not machine.renew(60), "too late"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "\n", "soon\n", "-5\n", "99999999999999999999\n", "1e9\n", "120 \x00\n"]
+)
+def test_what_is_no_number_changes_nothing(machine: Machine, content: str) -> None:
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    machine.lease.write_text(content)
+    machine.stays()
+    machine.at(131)
+    machine.until(machine.asked)
+
+
+def test_a_lease_for_ever_is_none(machine: Machine) -> None:
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    machine.lease.write_text(f"{10**9}\n")
+    machine.stays()
+    machine.at(131)
+    machine.until(machine.asked)
+
+
+def test_a_shutdown_that_does_not_come(machine: Machine) -> None:
+    machine.program("systemctl", 1)
+    machine.program("poweroff", 1)
+    machine.boot(30, force_after_s=0.05)
+    machine.until(machine.is_watched)
+    machine.at(200)
+    machine.until(lambda: (machine.root / "proc" / "sysrq-trigger").exists())
+    assert machine.asked() == ["shutdown -h now", "systemctl poweroff -ff", "poweroff -f", "halt -f -p"]
+    assert (machine.root / "proc" / "sysrq-trigger").read_text() == "o\n"
+
+
+def test_a_renewal_before_the_script_ran_counts(machine: Machine) -> None:
+    machine.run.mkdir()
+    machine.lease.write_text("500\n")
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    machine.at(400)
+    machine.stays()
+
+
+def test_a_renewal_without_a_switch_fails(machine: Machine) -> None:
+    assert not machine.renew(60)
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    assert machine.renew(60)
+    os.killpg(os.getpgid(machine.pid), signal.SIGKILL)
+    machine.until(lambda: not machine.is_watched())
+    assert not machine.renew(60), "somebody has ended it: the machine would live for ever"
+
+
+def test_with_systemd_it_is_a_service(machine: Machine) -> None:
+    (machine.root / "run/systemd/system").mkdir(parents=True)
+    machine.boot(30)
+    assert machine.asked() == [
+        "systemctl daemon-reload",
+        "systemctl enable trainmaster-deadman.service",
+        "systemctl start --no-block trainmaster-deadman.service",
+    ]
+    unit = (machine.root / "etc/systemd/system/trainmaster-deadman.service").read_text()
+    assert f"ExecStart={machine.root}/var/lib/trainmaster/deadman\n" in unit
+    assert "Restart=always" in unit
+    assert not machine.is_watched()
+
+
+def test_systemd_that_does_not_work(machine: Machine) -> None:
+    (machine.root / "run/systemd/system").mkdir(parents=True)
+    (machine.root / "var/lib/cloud/scripts/per-boot").mkdir(parents=True)
+    machine.program("systemctl", 1)
+    machine.boot(30)
+    machine.until(machine.is_watched)
+    again = machine.root / "var/lib/cloud/scripts/per-boot/trainmaster-deadman"
+    assert os.access(again, os.X_OK)
+    assert again.read_text().startswith("#!/bin/sh\n")
+
+
+def test_it_is_user_data_for_cloud_init_and_for_the_lab() -> None:
+    script = deadman_script(900, "admin")
+    assert script.startswith("#!/bin/sh\n"), "cloud-init runs what begins so"
+    assert len(script.encode()) < 16384, "more is refused by EC2"
+    assert not re.search("@[A-Z]+@", script)
+    plan = plan_boot(script.encode(), ["ssh-ed25519 AAAA"], "admin")
+    assert plan.notes == []
+    (command,) = plan.commands
+    encoded = re.search(r"echo (\S+) \| base64 -d", command)
+    assert encoded
+    assert base64.b64decode(encoded[1]).decode() == script
+    for shell in SHELLS:
+        checked = subprocess.run(
+            [*shell.split(), "-n"], input=script, text=True, capture_output=True, check=False
+        )
+        assert (checked.returncode, checked.stderr) == (0, ""), shell
+
+
+@pytest.mark.parametrize("lease_s", [0, -1, 10**9, float("nan"), float("inf")])
+def test_leases_that_are_none(lease_s: float) -> None:
+    with pytest.raises(ValueError, match="lease"):
+        deadman_script(lease_s, "admin")
+    with pytest.raises(ValueError, match="lease"):
+        renewal_command(lease_s)
+
+
+@pytest.mark.parametrize("user", ["", "a b", "$(reboot)", "-x", "Root;"])
+def test_users_that_are_none(user: str) -> None:
+    with pytest.raises(ValueError, match="user"):
+        deadman_script(60, user)
