@@ -34,8 +34,8 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     first = quote(tm, recipe)
     found = first.json
     assert "main: measuring" in first.err
-    assert 11 < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"] < 20
-    assert found["step_time_s"]["p50"] == pytest.approx(0.02, rel=0.1)
+    assert 11 < found["time_s"]["p5"] <= found["time_s"]["p50"] <= found["time_s"]["p95"] < 30
+    assert found["step_time_s"]["p50"] == pytest.approx(0.02, rel=0.25)
     assert found["cost_usd"] == {"p5": 0.0, "p50": 0.0, "p95": 0.0}
     assert found["cluster"]["worker"]["count"] == 1
     assert found["cluster"]["parameter_server"] is None
@@ -49,7 +49,7 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     ended = tm.run(recipe, "--yes")
     assert ended["quote"]["kind"] in ("estimate", "binding")
     assert ended["quote"]["kept"] is (ended["seconds"] <= ended["quote"]["time_s"]["p95"])
-    assert ended["seconds"] == pytest.approx(found["time_s"]["p50"], rel=0.35)
+    assert ended["seconds"] == pytest.approx(found["time_s"]["p50"], rel=0.6)
     assert tm.status(ended["run"])["quote"] == ended["quote"]
     word = {"binding": "quote", "estimate": "estimate"}[ended["quote"]["kind"]]
     assert f"  {word}: " in tm.call("status", ended["run"]).err
@@ -204,12 +204,12 @@ def test_a_forecast_beyond_the_quote_is_told(tm):
         "slower.py",
         """
         import time, trainmaster
-        for step in range(1, 341):
-            time.sleep(0.05 if step <= 320 else 0.5)
+        for step in range(1, 456):
+            time.sleep(0.05 if step <= 440 else 0.8)
             trainmaster.report(step=step)
     """,
     )
-    ended = tm.run(tm.task("python slower.py", steps=340), "--yes")
+    ended = tm.run(tm.task("python slower.py", steps=455), "--yes")
     assert ended["quote"]["kind"] == "binding"
     assert ended["quote"]["kept"] is False
     shown = json.dumps(tm.status(ended["run"])["quote"])
