@@ -43,6 +43,7 @@ class Knowledge:
         extra_spread: because the step time drifts, or the points are not of this very job (log).
         memory: bytes of main memory of a member, by local batch (NaN if unknown). device_memory: of a device.
         rare_share: what rare slow steps add, relative to typical ones.
+        output_bytes: of a task's model. checkpoint_bytes: of one checkpoint. 0 where none was seen.
         cores_per_worker: that one worker keeps busy; None if unknown.
         points: how many measurements it rests on. similar: how many of them are of similar jobs only.
         unexplained: how many points physics cannot explain.
@@ -61,6 +62,8 @@ class Knowledge:
     extra_spread: float
     memory: tuple[tuple[float, float], ...]
     device_memory: tuple[tuple[float, float], ...]
+    output_bytes: float
+    checkpoint_bytes: float
     cores_per_worker: float | None
     rare_share: float
     points: int
@@ -122,6 +125,8 @@ class Knowledge:
             ),
             memory=_memory([(m.point, m.memory_bytes) for m in here]),
             device_memory=_memory([(m.point, m.device_memory_bytes) for m in here]),
+            output_bytes=max([m.output_bytes or 0.0 for m in here]),
+            checkpoint_bytes=max([m.checkpoint_bytes or 0.0 for m in here]),
             cores_per_worker=_median([m.cores for m in here]),
             rare_share=_median([m.rare_share for m in here]) or 0.0,
             points=len(here),

@@ -33,6 +33,7 @@ class Market:
         slots: processes that run at once on it; None where nodes are rented.
         server: the type that parameter servers must have; None leaves it open.
         waited_s: what earlier runs waited for machines.
+        data_leaves: models and checkpoints are kept outside of the cloud that is rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
     """
 
@@ -41,6 +42,7 @@ class Market:
     slots: int | None = None
     server: str | None = None
     waited_s: tuple[float, ...] = ()
+    data_leaves: bool = False
     arch: str = ""
 
 

@@ -25,6 +25,7 @@ class Measurement:
         steps_done: how many steps it made, 0 without steps.
         memory_bytes: peak of main memory of one member (the largest), None if unknown.
         device_memory_bytes: peak of a device's memory of one member, None without a device.
+        output_bytes: of what it left as its model so far. checkpoint_bytes: of its checkpoint directory.
         cores: CPU cores that one worker kept busy on average, None if unknown.
         rare_share: what rare slow steps add to the time of all, relative to typical ones.
         step_spread: how well the steady step time is known (log): its error, and how it drifted.
@@ -41,6 +42,8 @@ class Measurement:
     steps_done: int = 0
     memory_bytes: float | None = None
     device_memory_bytes: float | None = None
+    output_bytes: float | None = None
+    checkpoint_bytes: float | None = None
     cores: float | None = None
     rare_share: float = 0.0
     step_spread: float = 0.0

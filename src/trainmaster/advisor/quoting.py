@@ -121,6 +121,7 @@ class _Asked:
             market.own_machine,
             market.waited_s,
             seed,
+            data_leaves=market.data_leaves,
         )
         return cls(subject, timing, candidates, notes)
 

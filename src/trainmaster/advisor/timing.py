@@ -22,6 +22,7 @@ from trainmaster.advisor.steptime import StepTimeModel
 from trainmaster.advisor.surroundings import LogNormal
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Offer
+from trainmaster.providers.egress import EGRESS_USD_PER_GB
 
 _COPIES: Final = 3
 #: A job that keeps less than this share of the cores busy is not limited by them.
@@ -29,6 +30,8 @@ _BUSY: Final = 0.7
 #: A tail that was not seen, as a share of the start-up; and how much tails differ (log).
 _UNSEEN_TAIL: Final = 0.1
 _TAIL_SPREAD: Final = 0.4
+#: How often checkpoints are taken where the recipe says nothing.
+_CHECKPOINT_EVERY_S: Final = 60.0
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -55,6 +58,7 @@ class Timing:
         own_machine: it runs where it was measured, on the user's machine.
         waited_s: provisioning times of earlier runs.
         seed: of all draws.
+        data_leaves: models and checkpoints are kept outside of the cloud.
         central: one draw instead of many: every belief at its median, the model at its most probable.
     """
 
@@ -67,6 +71,7 @@ class Timing:
     waited_s: tuple[float, ...] = ()
     seed: int = 0
     central: bool = False
+    data_leaves: bool = False
 
     def outcomes(self, some: Candidates) -> Outcomes:
         """Draw time and cost of some candidates: (DRAWS, m)."""
@@ -226,7 +231,19 @@ class Timing:
         if len(self.servers) and (some.server >= 0).any():
             billed = _billed(time_s, self.servers, some.server)
             cost = cost + billed * self.servers.price[some.server] * some.servers / 3600
-        result: Floats = cost
+        result: Floats = cost + self._egress_usd(time_s, some)
+        return result
+
+    def _egress_usd(self, time_s: Floats, some: Candidates) -> Floats | float:
+        """Models once, and each task's checkpoints as often as they are taken."""
+        known = self.knowledge
+        if not self.data_leaves or not (known.output_bytes or known.checkpoint_bytes):
+            return 0.0
+        per_gb = np.array([EGRESS_USD_PER_GB.get(self.offers[i].provider, 0.0) for i in self.machines.index])
+        every = self.workload.checkpoint_every_s or _CHECKPOINT_EVERY_S
+        taken = np.ceil(time_s / every) * np.minimum(some.at_once, self.workload.tasks)
+        leaving = known.output_bytes * self.workload.tasks + known.checkpoint_bytes * taken
+        result: Floats = per_gb[some.machine] * leaving / 1e9
         return result
 
     # --- what draws and columns are made of ------------------------------------------------------

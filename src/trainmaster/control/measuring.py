@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from trainmaster.spec import Experiment
 
 #: Fewer blocks of steps than that are no measurement of a step.
 MIN_BLOCKS = 3
+_MOST_FILES = 10_000
 #: Members are sampled about that often.
 _LOOK_S = 1.0
 
@@ -87,6 +90,8 @@ def measurement_of(
         steps_done=round(trace.steps_done) if trace is not None and point is not None else 0,
         memory_bytes=memory or None,
         device_memory_bytes=device_memory or None,
+        output_bytes=_bytes_below(directory / "output"),
+        checkpoint_bytes=_bytes_below(directory / "checkpoint"),
         cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
         rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
         step_spread=_spread(found) if found is not None else 0.0,
@@ -120,6 +125,18 @@ def _steady_usage(trace: StepTrace, directory: Path, started_at: float) -> dict[
         if steps > 0 and usage.seconds >= _LOOK_S / 2:
             steady[name] = _Steady(usage, steps)
     return steady
+
+
+def _bytes_below(directory: Path) -> float | None:
+    """Size of the files of a directory (of its first ten thousand); None if there is nothing."""
+    total = 0
+    try:
+        for file in itertools.islice(directory.rglob("*"), _MOST_FILES):
+            status = file.lstat()
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    except OSError:  # it is being changed, or gone: so much is known
+        pass
+    return float(total) or None
 
 
 def _spread(found: Steady) -> float:

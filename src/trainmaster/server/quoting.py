@@ -271,7 +271,9 @@ class Quoter:
         if own:
             slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
         arch = _ARCHES.get(platform.machine().lower(), "")
-        return Market(catalogue, own, slots, options.parameter_server, arch=arch)
+        local_store = self._service.home.store_url.startswith("file:")
+        server = options.parameter_server
+        return Market(catalogue, own, slots, server, arch=arch, data_leaves=local_store and not own)
 
     def _catalogue(self, recipe: Recipe, options: QuoteOptions) -> Catalogue:
         """The named one; else what the provider has."""

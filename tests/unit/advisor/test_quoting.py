@@ -196,6 +196,16 @@ def test_spot_costs_time_and_is_counted_in_the_interval():
     assert spot.time_s.p95 > calm.time_s.p95
 
 
+def test_what_leaves_the_cloud_costs():
+    points = [measured(n, 128, output_bytes=5 * GB, checkpoint_bytes=1 * GB) for n in (1, 2)]
+    subject = Subject(workload(most=1, checkpoint_every_s=600.0), knowledge(*points))
+    inside = make_quote([subject], market(V100), Limits()).main
+    outside = make_quote([subject], market(V100, data_leaves=True), Limits()).main
+    checkpoints = math.ceil(inside.time_s.p50 / 600)
+    assert outside.cost_usd.p50 - inside.cost_usd.p50 == pytest.approx(0.09 * (5 + checkpoints), rel=0.1)
+    assert outside.time_s == inside.time_s
+
+
 def test_the_billing_minimum_counts():
     short = training(most=1, epochs=1, examples=256)
     own = make_quote([short], market(offer("m", 3.6, billing_minimum_s=3600.0)), Limits()).main
