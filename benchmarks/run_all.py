@@ -12,6 +12,7 @@ SCRIPTS = (
     "one_task",
     "many_tasks",
     "sweep_tasks",
+    "executors",
     "postgres",
     "ddp_rate",
     "tf_rate",

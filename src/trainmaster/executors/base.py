@@ -65,6 +65,8 @@ class MemberRequest:
             (parameter servers) are then stopped.
         gpus: how many GPUs it needs for itself (``CUDA_VISIBLE_DEVICES`` is set to them).
         container: runs it in there; it then gets ``env`` and nothing else, and sees those GPUs only.
+        node_labels: the node it runs on has all of these (``{"market": "spot"}``); of no effect where there
+            is one node only.
     """
 
     name: str
@@ -75,6 +77,7 @@ class MemberRequest:
     essential: bool = True
     gpus: int = 0
     container: Container | None = None
+    node_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class GangRequest:
         grace_s: seconds between SIGTERM and SIGKILL when a member failed and the others are stopped.
         share_gpus: each member sees the GPUs of all members of its node (and picks by LOCAL_RANK),
             instead of its own only.
+        per_node: so many members of a role share a node, and different ones are on different nodes
+            (0: on as few nodes as there is room on); of no effect where there is one node only.
     """
 
     attempt: str
@@ -103,6 +108,7 @@ class GangRequest:
     hold: bool = False
     grace_s: float = 20.0
     share_gpus: bool = False
+    per_node: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ class MemberStatus:
         exit_code: None unless it exited by itself.
         signal: number of the signal that killed it, else None.
         stopped: we had asked it to stop (so its exit tells nothing about the user's code).
-        lost: its supervisor died with it: how it ended is not known.
+        lost: its supervisor or its node died with it: how it ended is not known.
         oom: the kernel's OOM killer struck while it ran, and it died of SIGKILL that was not ours.
         error: why it could not be started, else empty.
     """
@@ -145,6 +151,8 @@ class GangStatus:
         ports: free ports held per member (GRANTED), else empty.
         started_at: Unix time in seconds of the first member's start.
         ended_at: Unix time in seconds of the last member's end.
+        addresses: where the other members reach each one, from GRANTED on; empty where all are on this
+            machine.
     """
 
     attempt: str
@@ -153,6 +161,7 @@ class GangStatus:
     ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     started_at: float | None = None
     ended_at: float | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

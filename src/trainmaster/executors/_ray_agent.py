@@ -1,0 +1,278 @@
+"""The one actor per node that speaks with its supervisor on behalf of the gateway.
+
+The supervisor is no child of Ray's: it and its members outlive the agent, the raylet and the whole Ray, and
+its journal is the truth. The agent only hands over what was asked for and tells what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainmaster.executors._ray_commands import NODE_FILE_VARIABLE
+from trainmaster.executors._ray_mirror import ANSWER_BYTES, Piece, identity, read_at, read_pieces
+from trainmaster.executors.base import Capacity, GangStatus, Phase
+from trainmaster.executors.local import LocalExecutor
+from trainmaster.spec.errors import ExecutorError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.executors._wire import Message
+
+#: All gangs of a cluster are one run to the node's supervisor: the gateway decides who comes next.
+_RUN = "cluster"
+#: Ray counts the slots; the supervisor never makes a gang wait.
+_ANY_SLOTS = 1 << 30
+#: A gateway that does not ask for news for so long is gone: what it held here is dropped.
+PATIENCE_S = 15.0
+_LOOK_S = 1.0
+_FOLLOW_S = 0.25
+#: While gangs wait in lanes, news go out at most this often.
+_GATHER_S = 0.01
+
+
+class NodeExecutor(LocalExecutor):
+    """`LocalExecutor` that takes gangs as they came over the wire, and can be waited for."""
+
+    def submit_messages(self, gangs: Sequence[Message]) -> None:
+        """As `submit`."""
+        self._live.update(dict.fromkeys(gang["attempt"] for gang in gangs))
+        self._send({"do": "submit", "gangs": list(gangs)})
+
+    def launch_message(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """As `launch`, with an environment that is portable already."""
+        self._send({"do": "launch", "attempt": attempt, "env": env})
+
+    def fileno(self) -> int:
+        """The connection to the supervisor, -1 when there is none."""
+        stream = self._connection._socket
+        return -1 if stream is None else stream.fileno()
+
+
+class Agent:
+    """Runs in a Ray worker; its methods are called from threads. ``token`` is the gateway that is served."""
+
+    def __init__(self) -> None:
+        _be_ordinary()
+        self._node = json.loads(Path(os.environ[NODE_FILE_VARIABLE]).read_text())
+        self._lock = threading.RLock()
+        self._news_came = threading.Condition(self._lock)
+        self._token = ""
+        self._executor: NodeExecutor | None = None
+        self._news: dict[str, GangStatus] = {}
+        self._output: dict[tuple[str, str], None] = {}
+        self._lanes: dict[str, deque[Message]] = {}
+        self._lane_of: dict[str, str] = {}
+        self._asked_at = time.monotonic()
+        self._told_at = 0.0
+        self._error = ""
+        self._wake_in, self._wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def attach(self, token: str, attempts: Sequence[str]) -> dict[str, Any]:
+        """Serve this gateway from now on; what an earlier one held (but had not started) is dropped.
+
+        Returns:
+            The node's file, and the status of each attempt.
+        """
+        with self._lock:
+            self._detach()
+            executor = NodeExecutor(Path(self._node["home"]))
+            executor.open(_RUN, Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {})
+            executor.output()
+            statuses = executor.observe(list(attempts))
+            # a supervisor drops what its client held a moment after that has hung up
+            statuses = [
+                GangStatus(each.attempt, Phase.UNKNOWN)
+                if each.phase in (Phase.QUEUED, Phase.GRANTED)
+                else each
+                for each in statuses
+            ]
+            self._executor, self._token, self._error = executor, token, ""
+            self._asked_at = time.monotonic()
+            self._wake()
+            return {"node": self._node, "statuses": statuses}
+
+    def detach(self, token: str) -> None:
+        """The gateway ends."""
+        with self._lock:
+            if token == self._token:
+                self._detach()
+
+    def do(self, token: str, commands: Sequence[Message]) -> dict[str, bool]:
+        """Carry out commands in their order.
+
+        Returns:
+            For each directory that was probed: whether it is the same one as the driver's.
+        """
+        with self._lock:
+            executor = self._serving(token)
+            shared = {}
+            for command in commands:
+                match command["do"]:
+                    case "submit":
+                        starting = [gang for gang in command["gangs"] if self._is_its_turn(gang)]
+                        executor.submit_messages(starting)
+                    case "launch":
+                        executor.launch_message(command["attempt"], command["env"])
+                    case "stop":
+                        if not self._leave_lane(command["attempt"]):
+                            executor.stop(command["attempt"], command["grace_s"])
+                    case "recall":
+                        self._leave_lane(command["attempt"])
+                    case "forget":
+                        executor.forget(command["attempts"])
+                    case "probe":
+                        path = command["directory"]
+                        shared[path] = identity(path) == command["here"]
+            self._wake()
+            return shared
+
+    def poll(
+        self, token: str, timeout_s: float, follow: Mapping[str, tuple[str, Sequence[str], Mapping[str, int]]]
+    ) -> tuple[list[GangStatus], list[tuple[str, str]], list[tuple[str, Piece]], set[str]]:
+        """Wait for news; also read on in the files of attempts that are followed.
+
+        Args:
+            token: see the class.
+            timeout_s: how long to wait.
+            follow: directory, members and bytes that the driver has, by attempt.
+
+        Returns:
+            What has changed; (attempt, member) of those that wrote; pieces of files by attempt; the attempts
+            of which there is more to read.
+        """
+        deadline = time.monotonic() + (min(timeout_s, _FOLLOW_S) if follow else timeout_s)
+        with self._lock:
+            self._serving(token)
+            self._asked_at = time.monotonic()
+            while not self._news and not self._output and token == self._token and not self._error:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._news_came.wait(left_s)
+            while (
+                any(len(lane) > 1 for lane in self._lanes.values())
+                and (left_s := self._told_at + _GATHER_S - time.monotonic()) > 0
+            ):
+                self._news_came.wait(left_s)  # the lanes are full: nothing waits for this answer
+            self._serving(token)
+            self._asked_at = self._told_at = time.monotonic()
+            news, self._news = list(self._news.values()), {}
+            output, self._output = list(self._output), {}
+        pieces: list[tuple[str, Piece]] = []
+        behind = set()
+        left_bytes = ANSWER_BYTES
+        for attempt, (directory, members, have) in follow.items():
+            found, more = read_pieces(directory, members, have, left_bytes)
+            left_bytes -= sum(len(data) for _, _, data in found)
+            pieces += [(attempt, piece) for piece in found]
+            if more:
+                behind.add(attempt)
+        return news, output, pieces, behind
+
+    def read(self, path: str, offset: int, limit_bytes: int) -> bytes:
+        """A part of a file of this node."""
+        return read_at(path, offset, limit_bytes)
+
+    def _is_its_turn(self, gang: Message) -> bool:
+        """Whether a gang may start; otherwise it waits in its lane."""
+        name = gang.pop("lane", "")
+        if (old := self._news.get(gang["attempt"])) is not None and old.phase is Phase.UNKNOWN:
+            del self._news[gang["attempt"]]  # said of an earlier one
+        if not name:
+            return True
+        lane = self._lanes.setdefault(name, deque())
+        lane.append(gang)
+        self._lane_of[gang["attempt"]] = name
+        return len(lane) == 1
+
+    def _leave_lane(self, attempt: str) -> bool:
+        """Un-queue a gang that waits in a lane; False if it does not."""
+        lane = self._lanes.get(self._lane_of.get(attempt, ""))
+        waiting = [gang for gang in list(lane)[1:] if gang["attempt"] == attempt] if lane else []
+        if lane is None or not waiting:
+            return False
+        lane.remove(waiting[0])
+        del self._lane_of[attempt]
+        self._news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
+        self._news_came.notify_all()
+        return True
+
+    def _next_in_lane(self, attempt: str) -> list[Message]:
+        """Who may start because a gang has ended."""
+        lane = self._lanes.get(name := self._lane_of.pop(attempt, ""))
+        if lane is None:
+            return []
+        lane.popleft()
+        if not lane:
+            del self._lanes[name]
+            return []
+        return [lane[0]]
+
+    def _serving(self, token: str) -> NodeExecutor:
+        if token != self._token or self._executor is None:
+            raise ExecutorError(
+                "the agent serves another gateway", self._error or "It has been attached to anew."
+            )
+        return self._executor
+
+    def _watch(self) -> None:
+        """Take what the supervisor says as soon as it says it."""
+        while True:
+            poll = select.poll()
+            poll.register(self._wake_in, select.POLLIN)
+            executor = self._executor
+            if executor is not None and executor.fileno() >= 0:
+                poll.register(executor.fileno(), select.POLLIN)
+            poll.poll(int(_LOOK_S * 1000))
+            with self._lock:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_in, 4096)
+                if self._executor is None:
+                    continue
+                if time.monotonic() - self._asked_at > PATIENCE_S:
+                    self._detach()
+                    continue
+                self._take(self._executor)
+
+    def _take(self, executor: NodeExecutor) -> None:
+        try:
+            following: list[Message] = []
+            for status in executor.changes(0.0):
+                self._news[status.attempt] = status
+                if status.phase in (Phase.EXITED, Phase.UNKNOWN):
+                    following += self._next_in_lane(status.attempt)
+            if following:
+                executor.submit_messages(following)
+            self._output.update(dict.fromkeys(executor.output()))
+        except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
+            self._detach()
+            self._error = str(error)
+        self._news_came.notify_all()
+
+    def _detach(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+        self._executor, self._token = None, ""
+        self._news, self._output = {}, {}
+        self._lanes, self._lane_of = {}, {}
+        self._news_came.notify_all()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is awake
+            os.write(self._wake_out, b"x")
+
+
+def _be_ordinary() -> None:
+    """The supervisor is started from here, and members inherit from it: undo what Ray set for its workers."""
+    with contextlib.suppress(OSError):  # the kernel does not let us
+        Path("/proc/self/oom_score_adj").write_text("0")

@@ -1,0 +1,221 @@
+"""The one process per cluster that speaks with Ray: a daemon on the head node.
+
+Drivers reach it through a socket (from elsewhere through `_ray_relay` over SSH) and speak to it as they do
+to a supervisor. Nothing of Ray gets into a driver's process, one process may drive several clusters, and no
+port of Ray's is open to anybody outside of the cluster. When it is killed, the next one finds what runs:
+reservations are detached, records of gangs are in Ray's own store, and the supervisors never noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.executors._ray_clients import Client
+from trainmaster.executors._ray_commands import authentication
+from trainmaster.executors._wire import PROTOCOL
+
+if TYPE_CHECKING:
+    from trainmaster.executors._ray_scheduler import Scheduler
+    from trainmaster.executors._wire import Message
+
+#: Without drivers and gangs it stays so long: starting it takes a second or two.
+IDLE_S = 300.0
+#: Nodes that do not answer within this time after a start are taken to be unreachable.
+_SETTLE_S = 15.0
+_NAMESPACE = "trainmaster"
+_BACKLOG = 128
+
+
+class Gateway:
+    """The loop around the `Scheduler`."""
+
+    def __init__(self) -> None:
+        self._clients: set[Client] = set()
+        self._wanted = asyncio.Event()
+        self._idle_since = time.monotonic()
+        self._ended = asyncio.Event()
+        self._reads: set[asyncio.Task[None]] = set()
+        self.scheduler: Scheduler
+
+    async def run(self, listener: socket.socket) -> None:
+        """Until nobody needs it any more, or SIGTERM."""
+        from trainmaster.executors._ray_scheduler import Scheduler
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._ended.set)
+        self.scheduler = Scheduler(self._clients, loop, note)
+        self.scheduler.wake = self._wanted.set
+        self.scheduler.load()
+        nodes = self.scheduler.nodes
+        await nodes.look()
+        waits = [asyncio.ensure_future(link.attached.wait()) for link in nodes.links.values()]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=_SETTLE_S)
+            for wait in late:
+                wait.cancel()
+        self.scheduler.settle()
+        server = await asyncio.start_unix_server(self._accept, sock=listener, limit=1 << 20)
+        tasks = [asyncio.ensure_future(each) for each in (nodes.watch(), self._place(), self._until_ended())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        server.close()
+        for client in list(self._clients):
+            client.close()
+        await nodes.close()
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+            task.cancel()
+
+    async def _until_ended(self) -> None:
+        await self._ended.wait()
+
+    async def _place(self) -> None:
+        """Give gangs their places, and end when there is nothing to do."""
+        while True:
+            self._wanted.clear()
+            wait_s = self.scheduler.tick()
+            if self._clients or self.scheduler.busy:
+                self._idle_since = time.monotonic()
+            elif time.monotonic() - self._idle_since > IDLE_S:
+                self._ended.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), min(wait_s or 1.0, 1.0))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Client(reader, writer)
+        self._clients.add(client)
+        teller = asyncio.create_task(client.tell(self.scheduler.row))
+        try:
+            await client.listen(self._handle, note)
+        finally:
+            teller.cancel()
+            self._clients.discard(client)
+            self.scheduler.drop_client(client)
+            self._wanted.set()
+
+    def _handle(self, client: Client, message: Message) -> None:
+        scheduler = self.scheduler
+        match message["do"]:
+            case "open":
+                client.run = message["run"]
+                client.env = message["env"]
+                client.send({"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()})
+                scheduler.nodes_changed()
+            case "submit":
+                scheduler.submit(client, message["gangs"])
+            case "launch":
+                scheduler.launch(message["attempt"], message["env"])
+            case "observe":
+                self._observe(client, message)
+            case "stop":
+                scheduler.stop(message["attempt"], message["grace_s"])
+            case "forget":
+                scheduler.forget(message["attempts"])
+            case "watch":
+                scheduler.watch(client)
+            case "follow":
+                gang = scheduler.gangs.get(message["attempt"])
+                if gang is not None:
+                    scheduler.files.take_up(client, gang, message["here"], message["have"])
+            case "gone":
+                scheduler.nodes.declare_gone(message["node"])
+            case "read":
+                task = asyncio.create_task(self._read(client, message))
+                self._reads.add(task)
+                task.add_done_callback(self._reads.discard)
+
+    def _observe(self, client: Client, message: Message) -> None:
+        for attempt in message["attempts"]:
+            gang = self.scheduler.gangs.get(attempt)
+            if gang is not None and gang.parts and gang.client is not client:
+                client.send({"plan": [attempt, gang.directory, list(gang.essential)]})
+        rows = [self.scheduler.row(attempt) for attempt in message["attempts"]]
+        client.send_rows("gangs", rows, reply="observe", id=message["id"])
+
+    async def _read(self, client: Client, message: Message) -> None:
+        answer: Message = {"reply": "read", "id": message["id"]}
+        gang = self.scheduler.gangs.get(message["attempt"])
+        part = (
+            next((part for part in gang.parts if message["member"] in part.members), None) if gang else None
+        )
+        link = self.scheduler.nodes.links.get(part.key) if part else None
+        if gang is None or part is None:
+            answer["error"] = f"{message['attempt']} has no member {message['member']} that was started"
+        elif link is None or link.node.node_id != part.node_id:
+            answer["error"] = f"the node {part.key} of {message['member']} is no more"
+        else:
+            path = os.path.join(gang.directory, message["name"])  # noqa: PTH118 - of another machine
+            try:
+                data = await link.read(path, message["offset"], message["limit"])
+                answer["data"] = base64.b64encode(data).decode("ascii")
+            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; the driver is told
+                answer["error"] = f"node {part.key} does not answer: {type(error).__name__}"
+        client.send(answer)
+
+
+def note(text: str) -> None:
+    """A line in the gateway's log."""
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{os.getpid()}] {text}\n")
+    sys.stderr.flush()
+
+
+def main(arguments: list[str]) -> None:
+    """Become the gateway of a cluster, unless it has one."""
+    directory = Path(arguments[0])
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(0)  # there is one
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    node = json.loads((directory.parent / "node.json").read_text())
+    os.environ.update(authentication(str(directory.parent / "token")), RAY_USAGE_STATS_ENABLED="0")
+    try:
+        _connect(node)
+        asyncio.run(Gateway().run(_listen(directory)))
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        note(
+            f"the cluster's head at {node['cluster']} does not answer: {str(error).strip().splitlines()[-1:]}"
+        )
+        os._exit(1)
+    (directory / "socket").unlink(missing_ok=True)
+    os._exit(0)  # Ray's own leave-taking takes seconds
+
+
+def _connect(node: dict[str, str]) -> None:
+    import ray
+
+    ray.init(
+        address=node["cluster"],
+        namespace=_NAMESPACE,
+        _node_ip_address=node["address"],
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+    )
+
+
+def _listen(directory: Path) -> socket.socket:
+    (directory / "socket").unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(directory / "socket"))
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,120 @@
+"""Short tasks queue up behind each other on a node, so that the next one starts without asking anybody. Pure.
+
+A lane is a reservation, the gang that runs in it, and equal ones that wait at the node's agent. How many may
+wait follows from how long such gangs have taken: none where they take longer than `SHORT_S`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmaster.executors._ray_plan import NodeRoom
+
+#: Most gangs that wait in a lane, and how long all of them may take together.
+DEPTH = 8
+SHORT_S = 0.1
+_TOGETHER_S = 0.2
+#: Who waits so long behind one that takes longer than expected is called back.
+PATIENCE_S = 0.5
+_SMOOTHING = 0.3
+
+
+class Lane:
+    """One reservation's queue.
+
+    Attributes:
+        name: of the reservation.
+        node: where it is.
+        slots: what a gang takes there.
+        queue: attempts; the first one runs.
+        since: monotonic time since when the first one has been that.
+    """
+
+    def __init__(self, name: str, node: NodeRoom, slots: float, shape: tuple[object, ...]) -> None:
+        self.name = name
+        self.node = node
+        self.slots = slots
+        self.shape = shape
+        self.queue: list[str] = []
+        self.since = 0.0
+
+
+class Lanes:
+    """All lanes."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, Lane] = {}
+        self._by_attempt: dict[str, Lane] = {}
+        self._waiting: Counter[tuple[object, ...] | None] = Counter()
+        self._usual_s = SHORT_S * 2
+
+    def expect(self, shape: tuple[object, ...] | None, count: int = 1) -> None:
+        """A gang of this shape has been queued (or, with -1, is no more); None: one that no lane takes."""
+        self._waiting[shape] += count
+        if self._waiting[shape] <= 0:
+            del self._waiting[shape]
+
+    def took(self, seconds: float) -> None:
+        """A gang of a lane has taken so long."""
+        self._usual_s += _SMOOTHING * (seconds - self._usual_s)
+
+    def room(self) -> int:
+        """Slots that may be granted beyond those that there are: only while all who wait are alike."""
+        if len(self._waiting) != 1 or not (depth := self._depth()):
+            return 0
+        (shape,) = self._waiting
+        return int(
+            sum(
+                lane.slots * max(0, depth + 1 - len(lane.queue))
+                for lane in self._lanes.values()
+                if lane.shape == shape
+            )
+        )
+
+    def open(self, lane: Lane, attempt: str, now: float) -> None:
+        """A gang runs in a new lane."""
+        self._lanes[lane.name] = lane
+        lane.since = now
+        self._enter(lane, attempt)
+
+    def join(self, attempt: str, shape: tuple[object, ...]) -> Lane | None:
+        """Have a gang wait in the shortest lane, if there is one."""
+        depth = self._depth()
+        fitting = [each for each in self._lanes.values() if each.shape == shape and len(each.queue) <= depth]
+        if not depth or not fitting:
+            return None
+        lane = min(fitting, key=lambda each: len(each.queue))
+        self._enter(lane, attempt)
+        return lane
+
+    def leave(self, attempt: str, now: float) -> tuple[bool, str]:
+        """A gang has ended, or waits no more: whether it held the reservation, and who holds it now."""
+        lane = self._by_attempt.pop(attempt, None)
+        if lane is None:
+            return True, ""
+        first = lane.queue[0] == attempt
+        lane.queue.remove(attempt)
+        if not lane.queue:
+            del self._lanes[lane.name]
+            return first, ""
+        if first:
+            lane.since = now
+        return first, lane.queue[0] if first else ""
+
+    def late(self, now: float) -> list[str]:
+        """Those that wait behind one that takes long."""
+        return [
+            attempt
+            for lane in self._lanes.values()
+            if len(lane.queue) > 1 and now - lane.since > PATIENCE_S
+            for attempt in lane.queue[1:]
+        ]
+
+    def _enter(self, lane: Lane, attempt: str) -> None:
+        lane.queue.append(attempt)
+        self._by_attempt[attempt] = lane
+
+    def _depth(self) -> int:
+        return 0 if self._usual_s > SHORT_S else min(DEPTH, int(_TOGETHER_S / max(self._usual_s, 0.001)))

@@ -1,0 +1,215 @@
+"""What members write on their nodes, and the driver's copy of it.
+
+A node is asked for what lies behind given offsets (`read_pieces`); the driver writes each piece at its own
+place (`Mirror`). So a copy that was cut short is gone on with from its size, a piece that comes twice changes
+nothing, and neither end remembers anything. Several nodes write ``samples.jsonl``: its lines are merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainmaster.executors._logfile import KEEP_LAST
+from trainmaster.executors.usage import SAMPLES_FILE
+
+#: Most bytes of one file, and of all files, that one answer of a node carries.
+PIECE_BYTES = 256 << 10
+ANSWER_BYTES = 1 << 20
+
+Piece = tuple[str, int, bytes]
+
+
+def identity(directory: str) -> list[object] | None:
+    """Tells whether two processes mean the same directory by a path; None when there is none."""
+    try:
+        found = os.stat(directory)  # noqa: PTH116 - a text comes over the wire
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return [boot, found.st_dev, found.st_ino]
+
+
+def belongs(name: str, members: Iterable[str]) -> bool:
+    """Whether a file of an attempt's directory is one that is copied.
+
+    >>> [belongs(name, ["worker-1"]) for name in ("worker-1.log.2", "worker-10.log", "samples.jsonl", "../x")]
+    [True, False, True, False]
+    """
+    if "/" in name or name.endswith(".sh"):
+        return False
+    return name == SAMPLES_FILE or any(name.startswith(f"{member}.") for member in members)
+
+
+def read_pieces(
+    directory: str, members: Iterable[str], have: Mapping[str, int], limit_bytes: int
+) -> tuple[list[Piece], bool]:
+    """What the files of an attempt hold behind what the driver has.
+
+    Args:
+        directory: of the attempt, on this node.
+        members: whose files.
+        have: bytes by file name; files that are missing there are read from their beginning.
+        limit_bytes: most bytes to read.
+
+    Returns:
+        (name, offset, bytes) of each piece, and whether there is more.
+    """
+    pieces: list[Piece] = []
+    more = False
+    names = sorted(members)
+    try:
+        entries = sorted(
+            (entry.name, entry.stat(follow_symlinks=False).st_size)
+            for entry in os.scandir(directory)
+            if belongs(entry.name, names) and entry.is_file(follow_symlinks=False)
+        )
+    except OSError:
+        return [], False
+    for name, size in entries:
+        offset = have.get(name, 0)
+        if size <= offset:
+            continue
+        count = min(size - offset, PIECE_BYTES, limit_bytes)
+        data = read_at(f"{directory}/{name}", offset, count) if count > 0 else b""
+        if data:
+            pieces.append((name, offset, data))
+            limit_bytes -= len(data)
+        more = more or offset + len(data) < size
+    return pieces, more
+
+
+def read_at(path: str, offset: int, count: int) -> bytes:
+    """A part of a regular file; empty when it is gone, no file, or a link."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, count, offset) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+class Mirror:
+    """The driver's copies of attempts' files; pieces of the same file come in order."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, tuple[Path, tuple[str, ...]]] = {}
+        self._rests: dict[tuple[str, str], bytes] = {}
+        self._last: dict[str, dict[str, tuple[float, bytes]]] = {}
+
+    def follow(self, attempt: str, directory: Path, members: Iterable[str]) -> dict[str, int]:
+        """Copy an attempt's files to a directory; how many bytes of which are there already."""
+        self._places[attempt] = (directory, tuple(members))
+        try:
+            found = [
+                entry for entry in os.scandir(directory) if belongs(entry.name, self._places[attempt][1])
+            ]
+            return {
+                entry.name: entry.stat(follow_symlinks=False).st_size
+                for entry in found
+                if entry.name != SAMPLES_FILE and entry.is_file(follow_symlinks=False)
+            }
+        except OSError:
+            return {}
+
+    def follows(self, attempt: str) -> bool:
+        """Whether it is copied."""
+        return attempt in self._places
+
+    def directory(self, attempt: str) -> Path | None:
+        """Where the copy of an attempt goes."""
+        place = self._places.get(attempt)
+        return place[0] if place else None
+
+    def forget(self, attempt: str) -> None:
+        """It is copied no more."""
+        self._places.pop(attempt, None)
+        self._last.pop(attempt, None)
+        self._rests = {key: rest for key, rest in self._rests.items() if key[0] != attempt}
+
+    def write(self, attempt: str, node: str, name: str, offset: int, data: bytes) -> None:
+        """Put a piece to its place.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        place = self._places.get(attempt)
+        if place is None or not belongs(name, place[1]):
+            return
+        directory, _ = place
+        directory.mkdir(parents=True, exist_ok=True)
+        if name == SAMPLES_FILE:
+            self._merge(attempt, node, directory / name, offset, data)
+            return
+        _write_at(directory / name, offset, data)
+        if not offset:
+            _drop_old_segment(directory, name)
+
+    def _merge(self, attempt: str, node: str, path: Path, offset: int, data: bytes) -> None:
+        """Append the lines that are not there yet: each member has its own, in the order of time."""
+        rest = b"" if not offset else self._rests.pop((attempt, node), b"")
+        *lines, rest = (rest + data).split(b"\n")
+        self._rests[attempt, node] = rest
+        last = self._last.get(attempt)
+        if last is None:
+            last = self._last[attempt] = _last_lines(path)
+        fresh = []
+        for line in lines:
+            key = _key(line)
+            if key is None:
+                continue
+            member, time = key
+            known = last.get(member)
+            if known is not None and (time < known[0] or line == known[1]):
+                continue
+            last[member] = (time, line)
+            fresh.append(line + b"\n")
+        if fresh:
+            with path.open("ab") as file:
+                file.write(b"".join(fresh))
+
+
+def _last_lines(path: Path) -> dict[str, tuple[float, bytes]]:
+    found: dict[str, tuple[float, bytes]] = {}
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        for line in file:
+            stripped = line.rstrip(b"\n")
+            if key := _key(stripped):
+                found[key[0]] = (key[1], stripped)
+    return found
+
+
+def _key(line: bytes) -> tuple[str, float] | None:
+    try:
+        row: Any = json.loads(line)
+        return str(row["member"]), float(row["time"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_at(path: Path, offset: int, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(descriptor, view, offset)
+            offset += written
+            view = view[written:]
+    finally:
+        os.close(descriptor)
+
+
+def _drop_old_segment(directory: Path, name: str) -> None:
+    """A log is bounded here as it is on its node: its first segment and the last ones."""
+    stem, _, number = name.rpartition(".")
+    if stem.endswith(".log") and number.isdigit() and int(number) > KEEP_LAST:
+        (directory / f"{stem}.{int(number) - KEEP_LAST}").unlink(missing_ok=True)

@@ -1,0 +1,176 @@
+"""Whose turn it is, and where there is room: `Slots` says the one, Ray's placement groups the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainmaster.executors._ray_lanes import Lane, Lanes
+from trainmaster.executors._ray_plan import Plan, plan_gang
+from trainmaster.executors._ray_reservations import Reservations
+from trainmaster.executors._slots import Slots, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from trainmaster.executors._ray_gangs import Gang, Part
+    from trainmaster.executors._ray_nodes import Nodes
+    from trainmaster.executors._wire import Message
+
+_ANY_SLOTS = 1 << 30
+
+
+class Placing:
+    """The queue of gangs.
+
+    Args:
+        gangs: by attempt, as they will be then.
+        nodes: those that there are, as they will be then.
+        clock: monotonic time in seconds.
+        start: a gang has its place; with its reservation and the lane that it is in, or empty texts.
+        refuse: a gang can have no place, and why.
+        tell: has a part's node do something.
+    """
+
+    def __init__(
+        self,
+        gangs: Mapping[str, Gang],
+        nodes: Nodes,
+        clock: Callable[[], float],
+        start: Callable[[Gang, str, str], None],
+        refuse: Callable[[Gang, str], None],
+        tell: Callable[[Part, Message], None],
+    ) -> None:
+        self._gangs = gangs
+        self._nodes = nodes
+        self._clock = clock
+        self._start = start
+        self._refuse = refuse
+        self._tell = tell
+        self._reservations = Reservations(self._placed)
+        self._slots = Slots()
+        self._lanes = Lanes()
+        self._plans: dict[str, Plan] = {}
+
+    def queue(self, gang: Gang) -> None:
+        """It wants a place; where there is none even on empty nodes, it waits for nodes."""
+        request = gang.request
+        plan = plan_gang(request, self._nodes.rooms)
+        if plan is None:
+            return
+        self._plans[gang.attempt] = plan
+        self._lanes.expect(plan.shape if gang.simple else None)
+        self.offer(gang.run)
+        gpus = sum(bundle.gpus for bundle in plan.bundles)
+        most = request["group_slots"]
+        if most >= self._total():
+            most = _ANY_SLOTS  # those that only wait in a lane would count
+        self._slots.add(Ticket(gang.attempt, gang.run, request["slots"], _group(gang), most, gpus))
+
+    def hold(self, gang: Gang, record: Message) -> None:
+        """It has had its place since before this gateway."""
+        need, most = record["slots"], record["group_slots"]
+        self._slots.hold(Ticket(gang.attempt, gang.run, need, _group(gang), most, record["gpus"]))
+        if record["reservation"]:
+            nodes = [part.node_id for part in gang.parts]
+            self._reservations.adopt(gang.attempt, record["reservation"], nodes)
+
+    def remove_others(self, attempts: Iterable[str]) -> None:
+        """Only these hold reservations."""
+        self._reservations.remove_others(self._reservations.id_of(attempt) for attempt in attempts)
+
+    def reservation(self, attempt: str) -> str:
+        """Ray's id of the one that a gang holds, empty if none."""
+        return self._reservations.id_of(attempt)
+
+    def took(self, gang: Gang) -> None:
+        """It has ended: how long such gangs take decides how many may wait in a lane."""
+        if gang.simple and not gang.freed and (seconds := gang.seconds()) is not None:
+            self._lanes.took(seconds)
+
+    def give_back(self, gang: Gang) -> None:
+        """It needs its place no more, or wants none any more."""
+        self._unplan(gang)
+        if gang.freed:
+            return
+        gang.freed = True
+        self._slots.remove(gang.attempt)
+        held, following = self._lanes.leave(gang.attempt, self._clock())
+        if following:
+            self._reservations.hand_over(gang.attempt, following)
+        elif held:
+            self._reservations.give_back(gang.attempt, self._nodes.alive)
+
+    def again(self, gang: Gang) -> None:
+        """Queue it anew, at the end."""
+        self.give_back(gang)
+        gang.freed = False
+        self.queue(gang)
+
+    def offer(self, run: str, extra: int = 0) -> None:
+        """Tell `Slots` what there is."""
+        rooms = self._nodes.rooms
+        gpus = [f"{node.key}:{index}" for node in rooms for index in range(node.gpus)]
+        self._slots.set_capacity(run, max(1, extra + int(self._total())), gpus)
+
+    def tick(self) -> float | None:
+        """Place what can be placed; seconds until there may be more to do."""
+        self._recall()
+        if self._plans and not self._reservations.stuck():
+            total, extra = self._total(), self._lanes.room()
+            for run in {self._gangs[attempt].run for attempt in self._plans}:
+                self.offer(run, extra)
+            for ticket in self._slots.grant():
+                self._grant(self._gangs[ticket.key], total - self._reservations.used >= ticket.need)
+        return self._reservations.tick()
+
+    def _grant(self, gang: Gang, room: bool) -> None:
+        plan = self._plans[gang.attempt]
+        if not room and gang.simple and not self._reservations.has_idle(plan):
+            lane = self._lanes.join(gang.attempt, plan.shape)
+            if lane is not None:
+                self._unplan(gang)
+                gang.place(plan, [lane.node])
+                self._start(gang, "", lane.name)
+                return
+        try:
+            self._reservations.take(gang.attempt, plan, self._nodes.alive)
+        except (ValueError, TypeError) as error:  # labels that Ray does not take
+            self._refuse(gang, f"no room can be asked for: {error}")
+
+    def _placed(self, attempt: str, node_ids: list[str]) -> None:
+        """Its reservation is there."""
+        gang = self._gangs[attempt]
+        by_id = {node.node_id: node for node in self._nodes.rooms}
+        plan = self._unplan(gang)
+        if plan is None or not all(each in by_id for each in node_ids):
+            self.again(gang)  # a node went away in that very moment
+            return
+        gang.place(plan, [by_id[each] for each in node_ids])
+        reservation = self._reservations.id_of(attempt)
+        lane = ""
+        if gang.simple:
+            lane = f"{reservation}-{attempt}"
+            found = Lane(lane, by_id[node_ids[0]], gang.request["slots"], plan.shape)
+            self._lanes.open(found, attempt, self._clock())
+        self._start(gang, reservation, lane)
+
+    def _recall(self) -> None:
+        """Those that wait behind one that takes longer than expected are queued anew."""
+        for attempt in self._lanes.late(self._clock()):
+            gang = self._gangs[attempt]
+            if not gang.recalled and gang.parts[0].status is None:
+                gang.recalled = True
+                self._tell(gang.parts[0], {"do": "recall", "attempt": attempt})
+
+    def _unplan(self, gang: Gang) -> Plan | None:
+        plan = self._plans.pop(gang.attempt, None)
+        if plan is not None:
+            self._lanes.expect(plan.shape if gang.simple else None, -1)
+        return plan
+
+    def _total(self) -> float:
+        return sum(node.slots for node in self._nodes.rooms)
+
+
+def _group(gang: Gang) -> str:
+    return f"{gang.run}\0{gang.request['group']}"

@@ -1,0 +1,77 @@
+"""The contract of executors: what members write."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from trainmaster.executors.base import Executor, Phase
+from trainmaster.executors.logs import read_log
+from trainmaster.testing.executor_contract_tools import ContractTools, until
+
+#: 4 segments of 32 MiB and some notes.
+LOG_BOUND_BYTES = 140 << 20
+
+
+class OutputContract(ContractTools):
+    """Logs."""
+
+    def test_output_of_any_kind(self, executor: Executor) -> None:
+        """Both streams, in order, as bytes."""
+        request = self.gang("0", r"printf 'a\xff\x00b\r'; printf 'c\n' >&2; printf d")
+        self.run(executor, request)
+        assert self.log(request) == b"a\xff\x00b\rc\nd"
+
+    def test_output_is_there_at_once(self, executor: Executor) -> None:
+        """Whoever follows a log sees a line when it was written, not when the member ends."""
+        request = self.gang("0", "for i in {1..600}; do echo $i; sleep 0.1; done")
+        executor.submit([request])
+        until(lambda: self.log(request).startswith(b"1\n2\n"), "the first lines are there")
+        executor.stop(request.attempt, 0.0)
+        self.wait(executor, request)
+
+    def test_output_wakes_up(self, executor: Executor) -> None:
+        """Whoever waits for changes is woken by output, once he has asked for it."""
+        request = self.gang("0", "until [ -e go ]; do sleep 0.02; done; echo hello; sleep 600")
+        assert executor.output() == []
+        executor.submit([request])
+        self.wait(executor, request, Phase.RUNNING)
+        executor.changes(0.1)
+        (self.directory / "go").touch()
+        started = time.monotonic()
+        grew: list[tuple[str, str]] = []
+        while not grew:
+            executor.changes(10.0)
+            grew = executor.output()
+        assert grew == [(request.attempt, "worker-0")]
+        assert time.monotonic() - started < 5.0
+        assert self.log(request) == b"hello\n"
+
+    def test_endless_output_is_bounded(self, executor: Executor) -> None:
+        """Beginning and end are kept, others are not kept waiting."""
+        script = "echo first; head -c 400M /dev/zero; echo; echo last"
+        request = self.gang("0", script)
+        executor.submit([request])
+        self.wait(executor, request, Phase.RUNNING)
+        small = self.gang("1", "true")
+        assert self.run(executor, small).members[0].exit_code == 0
+        assert self.wait(executor, request).members[0].exit_code == 0
+        directory = Path(request.directory)
+        assert sum(path.stat().st_size for path in directory.iterdir()) < LOG_BOUND_BYTES
+        size = dropped = offset = 0
+        tail = b""
+        while chunk := read_log(directory, "worker-0", offset):
+            if not chunk.data and chunk.next_offset == offset:
+                break
+            offset, size, dropped = chunk.next_offset, size + len(chunk.data), dropped + chunk.dropped_bytes
+            tail = (tail + chunk.data)[-10:]
+        assert read_log(directory, "worker-0", 0).data.startswith(b"first\n")
+        assert tail.endswith(b"\nlast\n")
+        assert size + dropped == offset == len("first\n") + (400 << 20) + len("\nlast\n")
+
+    def test_closed_output(self, executor: Executor) -> None:
+        """A member may close what it does not need, and work on."""
+        request = self.gang("0", "echo here; exec >&- 2>&-; sleep 0.1; touch after")
+        assert self.run(executor, request).members[0].exit_code == 0
+        assert self.log(request) == b"here\n"
+        assert (self.directory / "after").exists()

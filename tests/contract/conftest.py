@@ -1,0 +1,99 @@
+"""One Ray cluster for all tests that need one; starting it takes some seconds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_place():
+    """A short directory (Ray's sockets) that holds all: ``HOME``, nodes, homes, records."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    place = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
+    (place / "user").mkdir()
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_node(ray_place):
+    """Describes the node of a number; all are on this machine."""
+    from trainmaster.executors.ray_cluster import ClusterNode
+
+    base = 20200 + os.getpid() % 20 * 600  # a session that has just ended may still have its ports
+
+    def node(number, **options):
+        return ClusterNode(
+            **{
+                "key": f"n{number}",
+                "address": f"127.0.0.{number + 2}",
+                "slots": 4,
+                "directory": f"{ray_place}/{number}",
+                "home": f"{ray_place}/home-{number}",
+                "port_base": base + 200 * number,
+                "labels": {"market": "spot" if number else "ondemand"},
+                **options,
+            }
+        )
+
+    return node
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(ray_place, ray_node):
+    """A cluster of one node with 4 slots."""
+    from trainmaster.executors.ray_cluster import RayCluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(ray_place / "user"))
+        patch.setenv("RAY_ADDRESS", "10.255.255.1:1")  # the user's own Ray must not be met
+        patch.setenv("RAY_SECRET_OF_THE_USER", "ray-secret")
+        cluster = RayCluster(ray_place / "record", [ray_node(0)])
+        try:
+            cluster = RayCluster.start(ray_place / "record", [ray_node(0)])
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture
+def connect_ray(ray_cluster):
+    """Makes unconnected executors; ends and forgets all that was submitted through them."""
+    from trainmaster.executors.base import Capacity, Phase
+    from trainmaster.executors.ray import RayExecutor
+    from trainmaster.testing.executor_contract import until
+
+    attempts = {}
+    made = []
+
+    class Recording(RayExecutor):
+        def submit(self, gangs):
+            attempts.update(dict.fromkeys(gang.attempt for gang in gangs))
+            super().submit(gangs)
+
+    def connect(**options):
+        made.append(Recording(ray_cluster, **options))
+        return made[-1]
+
+    yield connect
+    for executor in made:
+        executor.close()
+    janitor = RayExecutor(ray_cluster)
+    janitor.open("janitor", Capacity(1), {})
+    for attempt in attempts:
+        janitor.stop(attempt, 0.0)
+
+    def ended():
+        janitor.changes(0.05)
+        phases = {status.phase for status in janitor.observe(list(attempts))}
+        return phases <= {Phase.EXITED, Phase.UNKNOWN}
+
+    until(ended, "nothing runs any more")
+    janitor.forget(list(attempts))
+    assert all(status.phase is Phase.UNKNOWN for status in janitor.observe(list(attempts)))
+    janitor.close()
