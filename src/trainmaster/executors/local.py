@@ -217,7 +217,9 @@ class LocalExecutor:
         if self._watching:
             self._send({"do": "watch"})
         for status in self.observe(list(self._live)):
-            self._news[status.attempt] = status
+            known = self._news.get(status.attempt)
+            if known is None or known.phase is not Phase.EXITED:  # news of the end may have come after it
+                self._news[status.attempt] = status
             if status.phase is Phase.UNKNOWN:
                 self._live.pop(status.attempt, None)
 
