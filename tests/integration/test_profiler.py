@@ -178,7 +178,7 @@ def test_what_needs_another_experiment(tm, profile):
 
 def test_a_run_is_a_measurement_too(tm, profile):
     """Its durations, and the steps of what runs long enough to be looked at."""
-    tm.write("train.py", REPORTING.replace("100000", "350"))
+    tm.write("train.py", REPORTING.replace("100000", "700"))
     experiments = {
         "short": {"command": "test {{n}} -ne 5", "parameters": {"n": {"range": "1-34", "step": 1}}},
         "long": {"command": "python train.py"},
