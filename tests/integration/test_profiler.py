@@ -192,7 +192,7 @@ def test_a_run_is_a_measurement_too(tm, profile):
     assert found["same"] == {"short": 20 + 1, "long": 1}
     (measured,) = found["known"]["long"]
     assert measured["point"]["step_time_s"] == pytest.approx(0.0205, rel=0.3)
-    assert measured["steps_done"] == 349
+    assert measured["steps_done"] == 699
     assert measured["duration_s"] > measured["startup_s"] > 0.3
     assert 0 <= measured["tail_s"] < 10
 
