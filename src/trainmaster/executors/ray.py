@@ -281,6 +281,7 @@ class RayExecutor(LocalExecutor):
         """Drop exit records; see `Executor.forget`."""
         super().forget(attempts)
         for attempt in attempts:
+            self._news.pop(attempt, None)  # `observe` looks there too
             self._gateway.mirror.forget(attempt)
             self._directories.pop(attempt, None)
             self._gateway.addresses.pop(attempt, None)
