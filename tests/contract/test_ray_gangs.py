@@ -13,7 +13,14 @@ import pytest
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
 from trainmaster.testing.executor_contract import alive, until
 
-pytestmark = pytest.mark.ray
+#: Nothing uses this executor yet, and it has faults (docs/architecture.md, "Not there yet").
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.skipif(
+        not os.environ.get("TRAINMASTER_TEST_RAY"),
+        reason="the executor `ray` is not finished; TRAINMASTER_TEST_RAY=1 runs its tests",
+    ),
+]
 RUN = "gangs-0"
 
 
