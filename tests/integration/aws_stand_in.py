@@ -506,3 +506,13 @@ class AwsBench:
     def close(self) -> None:
         for provider in self._providers:
             provider.close()
+
+
+def runs(stand_in: StandIn) -> list[Call]:
+    """The machines that were asked for."""
+    return [call for call in stand_in.calls if call.action == "RunInstances"]
+
+
+def hidden(call: Call, answer: Answer) -> Answer:
+    """EC2 does not show yet what it has made."""
+    return done("DescribeInstances", "<reservationSet/>")

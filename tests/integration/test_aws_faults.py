@@ -26,9 +26,10 @@ from aws_stand_in import (
     Call,
     Rule,
     StandIn,
-    done,
     free_port,
+    hidden,
     running,
+    runs,
 )
 
 from trainmaster.providers.aws import AwsProvider
@@ -50,15 +51,6 @@ def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
     found = AwsBench(stand_in, tmp_path)
     yield found
     found.close()
-
-
-def runs(stand_in: StandIn) -> list[Call]:
-    return [call for call in stand_in.calls if call.action == "RunInstances"]
-
-
-def hidden(call: Call, answer: Answer) -> Answer:
-    """EC2 does not show yet what it has made."""
-    return done("DescribeInstances", "<reservationSet/>")
 
 
 # --- what is rented ----------------------------------------------------------------------------------

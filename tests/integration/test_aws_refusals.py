@@ -21,13 +21,11 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 from aws_stand_in import (
     ZONES,
-    Answer,
     AwsBench,
-    Call,
     Rule,
     StandIn,
-    done,
     running,
+    runs,
 )
 
 from trainmaster.providers import aws_requests
@@ -52,15 +50,6 @@ def bench(stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
     found = AwsBench(stand_in, tmp_path)
     yield found
     found.close()
-
-
-def runs(stand_in: StandIn) -> list[Call]:
-    return [call for call in stand_in.calls if call.action == "RunInstances"]
-
-
-def hidden(call: Call, answer: Answer) -> Answer:
-    """EC2 does not show yet what it has made."""
-    return done("DescribeInstances", "<reservationSet/>")
 
 
 # --- failures that do not ----------------------------------------------------------------------------

@@ -36,7 +36,7 @@ class ContractTools:
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Iterator[Callable[[], Executor]]:
         """Makes unconnected executors for one and the same node, and ends all processes afterwards."""
-        raise NotImplementedError
+        raise NotImplementedError("give your tests a `connect` fixture")
 
     def lose_supervisor(self, executor: Executor) -> None:
         """Kill, with SIGKILL, whatever starts the members."""
