@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -25,8 +24,6 @@ def ray_node(ray_place):
     """Describes the node of a number; all are on this machine."""
     from trainmaster.executors.ray_cluster import ClusterNode
 
-    base = 20200 + os.getpid() % 20 * 600  # a session that has just ended may still have its ports
-
     def node(number, **options):
         return ClusterNode(
             **{
@@ -35,7 +32,6 @@ def ray_node(ray_place):
                 "slots": 4,
                 "directory": f"{ray_place}/{number}",
                 "home": f"{ray_place}/home-{number}",
-                "port_base": base + 200 * number,
                 "labels": {"market": "spot" if number else "ondemand"},
                 **options,
             }
@@ -61,6 +57,33 @@ def ray_cluster(ray_place, ray_node):
             cluster.stop()
 
 
+@pytest.fixture(scope="module")
+def three(ray_cluster, ray_node):
+    """The cluster has three nodes meanwhile."""
+    ray_cluster.add([ray_node(1), ray_node(2)])
+    yield ray_cluster
+    for key in ("n1", "n2"):
+        ray_cluster.remove(key)
+
+
+@pytest.fixture
+def bench(three, connect_ray, tmp_path):
+    """A connected executor that has reached all three."""
+    from ray_bench import Bench
+
+    from trainmaster.testing.executor_contract import until
+
+    bench = Bench(connect_ray, tmp_path)
+
+    def complete():
+        bench.executor.changes(0.05)
+        nodes = bench.executor.nodes()
+        return len(nodes) == 3 and all(node.unreachable_since is None for node in nodes)
+
+    until(complete, "three nodes are reached")
+    return bench
+
+
 @pytest.fixture
 def connect_ray(ray_cluster):
     """Makes unconnected executors; ends and forgets all that was submitted through them."""
@@ -84,16 +107,18 @@ def connect_ray(ray_cluster):
     for executor in made:
         executor.close()
     janitor = RayExecutor(ray_cluster)
-    janitor.open("janitor", Capacity(1), {})
-    for attempt in attempts:
-        janitor.stop(attempt, 0.0)
+    try:
+        janitor.open("janitor", Capacity(1), {})
+        for attempt in attempts:
+            janitor.stop(attempt, 0.0)
 
-    def ended():
-        janitor.changes(0.05)
-        phases = {status.phase for status in janitor.observe(list(attempts))}
-        return phases <= {Phase.EXITED, Phase.UNKNOWN}
+        def ended():
+            janitor.changes(0.05)
+            phases = {status.phase for status in janitor.observe(list(attempts))}
+            return phases <= {Phase.EXITED, Phase.UNKNOWN}
 
-    until(ended, "nothing runs any more")
-    janitor.forget(list(attempts))
-    assert all(status.phase is Phase.UNKNOWN for status in janitor.observe(list(attempts)))
-    janitor.close()
+        until(ended, "nothing runs any more")
+        janitor.forget(list(attempts))
+        assert all(status.phase is Phase.UNKNOWN for status in janitor.observe(list(attempts)))
+    finally:
+        janitor.close()

@@ -7,14 +7,7 @@ import pytest
 from trainmaster.executors.base import Executor
 from trainmaster.testing.executor_contract import ExecutorContract, alive, until
 
-#: Nothing uses this executor yet, and it has faults (docs/architecture.md, "Not there yet").
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.skipif(
-        not os.environ.get("TRAINMASTER_TEST_RAY"),
-        reason="the executor `ray` is not finished; TRAINMASTER_TEST_RAY=1 runs its tests",
-    ),
-]
+pytestmark = pytest.mark.ray
 
 
 def supervisor_pid(node) -> int:

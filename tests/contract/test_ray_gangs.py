@@ -9,92 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from ray_bench import fields
 
-from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
+from trainmaster.executors.base import GangRequest, MemberRequest, Phase
 from trainmaster.testing.executor_contract import alive, until
 
-#: Nothing uses this executor yet, and it has faults (docs/architecture.md, "Not there yet").
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.skipif(
-        not os.environ.get("TRAINMASTER_TEST_RAY"),
-        reason="the executor `ray` is not finished; TRAINMASTER_TEST_RAY=1 runs its tests",
-    ),
-]
-RUN = "gangs-0"
-
-
-@pytest.fixture(scope="module")
-def three(ray_cluster, ray_node):
-    """The cluster has three nodes meanwhile."""
-    ray_cluster.add([ray_node(1), ray_node(2)])
-    yield ray_cluster
-    for key in ("n1", "n2"):
-        ray_cluster.remove(key)
-
-
-class Bench:
-    """Requests, and waiting for what becomes of them."""
-
-    def __init__(self, connect, directory):
-        self.connect = connect
-        self.directory = directory
-        self.executor = self.open()
-
-    def open(self, **options):
-        executor = self.connect(**options)
-        executor.open(RUN, Capacity(1), {**os.environ, "RAY_ADDRESS": "10.255.255.1:1"})
-        return executor
-
-    def gang(self, task, *scripts, roles=(), labels=None, serving=(), ports=0, **options):
-        members = [
-            MemberRequest(
-                name=roles[index] if roles else f"worker-{index}",
-                script=script,
-                cwd=str(self.directory),
-                ports=ports,
-                essential=index not in serving,
-                node_labels=(labels or {}).get(index, {}),
-            )
-            for index, script in enumerate(scripts)
-        ]
-        values = {
-            "attempt": f"{RUN}/train/{task}/1",
-            "directory": str(self.directory / "attempts" / task),
-            "members": tuple(members),
-            "slots": len(members),
-            "group": "train",
-            "group_slots": 100,
-            "grace_s": 3.0,
-            "per_node": 1,
-        }
-        return GangRequest(**{**values, **options})
-
-    def wait(self, gang, phase=Phase.EXITED, executor=None, patience_s=20.0):
-        executor = executor or self.executor
-        deadline = time.monotonic() + patience_s
-        while (status := executor.observe([gang.attempt])[0]).phase is not phase:
-            assert time.monotonic() < deadline, f"not {phase}: {status}"
-            executor.changes(0.2)
-        return status
-
-    def pid_in(self, name):
-        path = self.directory / name
-        until(lambda: path.exists() and path.read_text().endswith("\n"), f"{name} is written")
-        return int(path.read_text())
-
-
-@pytest.fixture
-def bench(three, connect_ray, tmp_path):
-    bench = Bench(connect_ray, tmp_path)
-
-    def complete():
-        bench.executor.changes(0.05)
-        nodes = bench.executor.nodes()
-        return len(nodes) == 3 and all(node.unreachable_since is None for node in nodes)
-
-    until(complete, "three nodes are reached")
-    return bench
+pytestmark = pytest.mark.ray
 
 
 LISTEN_OR_CALL = """exec python3 -c '
@@ -228,7 +148,7 @@ def test_cannot_start_on_one_node(bench):
     gang = bench.gang("0", "sleep 600", "true", "sleep 600")
     bad = MemberRequest(name="worker-1", script="true", cwd=str(bench.directory / "gone"))
     members = (gang.members[0], bad, gang.members[2])
-    gang = GangRequest(**{**{name: getattr(gang, name) for name in gang.__slots__}, "members": members})
+    gang = GangRequest(**{**fields(gang), "members": members})
     bench.executor.submit([gang])
     first, second, third = bench.wait(gang).members
     assert "gone" in second.error
@@ -339,10 +259,6 @@ def test_copies_of_what_members_write(bench, tmp_path):
         second.read(gang.attempt, "worker-1", "../x", 0, 10)
 
 
-def fields(request):
-    return {name: getattr(request, name) for name in request.__slots__}
-
-
 def with_env(member, env):
     return MemberRequest(**{**fields(member), "env": env})
 
@@ -395,65 +311,3 @@ def test_found_again(three):
     assert [node.key for node in found.nodes] == [node.key for node in three.nodes]
     assert all(found.runs(node) for node in found.nodes)
     assert RayCluster.find(three.directory / "elsewhere") is None
-
-
-def raylet_pid(node):
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if command[0].endswith(b"/raylet") and f"--node_ip_address={node.address}".encode() in command:
-                return int(entry.name)
-    raise AssertionError("no raylet")
-
-
-def test_short_freeze_is_no_loss(bench, three):
-    node = three.nodes[-1]
-    gang = bench.gang("0", *["until [ -e go ]; do sleep 0.02; done"] * 3)
-    bench.executor.submit([gang])
-    bench.wait(gang, Phase.RUNNING)
-    pid = raylet_pid(node)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline:
-            bench.executor.changes(0.2)
-            assert bench.executor.observe([gang.attempt])[0].phase is Phase.RUNNING
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    (bench.directory / "go").touch()
-    assert [member.exit_code for member in bench.wait(gang).members] == [0, 0, 0]
-
-
-def test_raylet_killed(bench, three, ray_node):
-    gang = bench.gang("0", *["trap 'exit 0' TERM; echo $$ >> pids; while :; do sleep 0.05; done"] * 3)
-    bench.executor.submit([gang])
-    until(lambda: all(member.pid for member in bench.wait(gang, Phase.RUNNING).members), "all have started")
-    status = bench.wait(gang, Phase.RUNNING)
-    node = three.nodes[-1]
-    (victim,) = [name for name, address in status.addresses.items() if address == node.address]
-    os.kill(raylet_pid(node), signal.SIGKILL)
-    began = time.monotonic()
-
-    def lost():
-        bench.executor.changes(0.2)
-        return [each.name for each in bench.executor.observe([gang.attempt])[0].members if each.lost]
-
-    until(lost, "the loss is told", patience_s=8.0)
-    print(f"lost after {time.monotonic() - began:.1f} s")
-    assert lost() == [victim]
-    members = bench.wait(gang).members
-    assert [(member.stopped, member.lost) for member in members if member.name != victim] == [
-        (True, False)
-    ] * 2
-    left = next(member.pid for member in members if member.name == victim)
-    assert alive(left), "the supervisor did not notice: its node could be beyond our reach"
-    waits = bench.gang("1", "true", "true", "true")
-    bench.executor.submit([waits])
-    bench.executor.changes(0.3)
-    assert bench.executor.observe([waits.attempt])[0].phase is Phase.QUEUED
-    three.add([node])
-    assert [member.exit_code for member in bench.wait(waits).members] == [0, 0, 0]
-    until(lambda: not alive(left), "what was declared lost is ended when its node comes back")

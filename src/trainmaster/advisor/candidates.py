@@ -51,7 +51,14 @@ class Candidates:
         return Candidates(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     @classmethod
-    def of(cls, workload: Workload, machines: Machines, servers: Machines, slots: int | None) -> Candidates:
+    def of(
+        cls,
+        workload: Workload,
+        machines: Machines,
+        servers: Machines,
+        slots: int | None,
+        hosts: int | None = None,
+    ) -> Candidates:
         """All of them.
 
         Args:
@@ -59,6 +66,7 @@ class Candidates:
             machines: for the workers, or for tasks that are a single process.
             servers: for parameter servers; empty where none are needed.
             slots: processes that run at once on the user's own machine; None where nodes are rented.
+            hosts: how many machines the user has; None where nodes are rented.
         """
         workers = np.array(sorted(workload.lengths), dtype=float)
         lengths = [workload.lengths[int(n)] for n in workers]
@@ -81,15 +89,20 @@ class Candidates:
         elif _is_gang(workload):
             nodes = np.ceil(workers[n] / per_node)
             total = nodes * g
-            helpers = np.full(len(k), float(workload.servers)) * g
-            good = total <= np.maximum(MOST_NODES, nodes)
+            helpers = np.full(len(k), float(workload.servers if len(servers) else 0)) * g
+            if hosts is None:
+                good = total <= np.maximum(MOST_NODES, nodes)
+            else:  # the fewest workers that are allowed share hosts if they must
+                good = (total <= hosts) | ((g == 1) & (workers[n] == workers.min()))
+                nodes = np.minimum(nodes, hosts)
+                total = nodes * g
             if workload.spread is not None:
                 good &= (total <= workload.spread) | (g == 1)
         else:  # single processes, several on a node
             nodes = np.ones(len(k))
             total = np.ceil(g / per_node)
             helpers = np.zeros(len(k))
-            good = total <= min(workload.spread or MOST_NODES, MOST_NODES)
+            good = total <= min(workload.spread or MOST_NODES, hosts or MOST_NODES)
         price = machines.price[k] * total
         if workload.servers and len(servers) and slots is None:
             price = price + servers.price[s] * helpers

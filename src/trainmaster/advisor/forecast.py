@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,13 @@ from trainmaster.advisor.candidates import Candidates
 from trainmaster.advisor.joint import together
 from trainmaster.advisor.quote import Interval
 from trainmaster.advisor.shapes import Floats
-from trainmaster.advisor.surroundings import OVERHEAD_S
+from trainmaster.advisor.surroundings import (
+    GIVING_BACK_ELSEWHERE_S,
+    GIVING_BACK_S,
+    OVERHEAD_S,
+    LogNormal,
+    provisioning,
+)
 from trainmaster.advisor.timing import DRAWS, Timing
 
 #: How much the time to come differs from what the time until now says (log): others use the machine too.
@@ -97,6 +104,75 @@ def forecast(
     ending = OVERHEAD_S.median * np.exp(OVERHEAD_S.spread * rng.standard_normal(DRAWS))
     time_s = elapsed_s + rest * later + ending
     cost = np.broadcast_to(np.asarray(cost_usd, dtype=float), (len(time_s),))
+    marks = (0.05, 0.5, 0.95)
+    return Interval(*np.quantile(time_s, marks).tolist()), Interval(*np.quantile(cost, marks).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class RentedPart:
+    """A cluster of a run.
+
+    Attributes:
+        experiments: that it is for. usd_per_hour: of all its machines.
+        is_there: it is paid for already; else only from when the first of its experiments begins.
+    """
+
+    experiments: tuple[str, ...]
+    usd_per_hour: float
+    is_there: bool
+
+
+def forecast_rented(
+    elapsed_s: float,
+    spent_usd: float,
+    left: Mapping[str, Floats],
+    after: Mapping[str, Sequence[str]],
+    parts: Sequence[RentedPart],
+    provider: str,
+    waited_s: Sequence[float] = (),
+) -> tuple[Interval, Interval]:
+    """Seconds and dollars of a whole run on machines of a provider.
+
+    A cluster is paid for until the last of its experiments has ended, and while it is given back.
+
+    Args:
+        elapsed_s: since its start.
+        spent_usd: until now.
+        left: (DRAWS,) of each experiment that has not ended, once its machines are there.
+        after: which experiments each waits for.
+        parts: the clusters.
+        provider: whose they are.
+        waited_s: how long earlier runs waited for its machines.
+    """
+    rng = np.random.default_rng(6)
+
+    def drawn(belief: LogNormal) -> Floats:
+        values: Floats = belief.median * np.exp(belief.spread * rng.standard_normal(DRAWS))
+        return values
+
+    later = np.exp(_LATER * rng.standard_normal(DRAWS))
+    wait = drawn(provisioning(provider, waited_s))
+    ending = drawn(OVERHEAD_S)
+    giving_back = drawn(GIVING_BACK_S.get(provider, GIVING_BACK_ELSEWHERE_S))
+    absent = {name for part in parts if not part.is_there for name in part.experiments}
+    begins: dict[str, Floats] = {}
+    ends: dict[str, Floats] = {}
+    graph = {name: [each for each in after.get(name, ()) if each in left] for name in left}
+    for name in TopologicalSorter(graph).static_order():
+        begins[name] = (
+            np.max([ends[each] for each in graph[name]], axis=0) if graph[name] else np.zeros(DRAWS)
+        )
+        ends[name] = begins[name] + left[name] * later + (wait if name in absent else 0.0)
+    rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
+    cost = np.full(DRAWS, spent_usd)
+    for part in parts:
+        mine = [name for name in part.experiments if name in left]
+        if not mine:
+            continue
+        until = np.max([ends[name] for name in mine], axis=0)
+        since = 0.0 if part.is_there else np.min([begins[name] for name in mine], axis=0)
+        cost = cost + part.usd_per_hour / 3600 * (until - since + ending + giving_back)
+    time_s = elapsed_s + rest + ending + giving_back
     marks = (0.05, 0.5, 0.95)
     return Interval(*np.quantile(time_s, marks).tolist()), Interval(*np.quantile(cost, marks).tolist())
 

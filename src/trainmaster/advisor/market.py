@@ -13,15 +13,40 @@ from trainmaster.advisor.choosing import Limits
 from trainmaster.advisor.infeasible import NoFeasibleQuote
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.room import roomy
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.workload import Workload
-from trainmaster.providers import Catalogue, OfferFilter
+from trainmaster.providers import Catalogue, Offer, OfferFilter
 from trainmaster.spec.errors import UsageError
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
 _KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 #: Share of a memory that a job may need.
 FULL: Final = 0.92
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How much of what is published machines really have, where somebody says so: in a lab.
+
+    Attributes:
+        cpu, memory, network: shares. least_memory_bytes: that every machine has.
+    """
+
+    cpu: float
+    memory: float
+    network: float
+    least_memory_bytes: int = 0
+
+    def of(self, offer: Offer) -> Offer:
+        """An offer with what it really has."""
+        return replace(
+            offer,
+            vcpus=offer.vcpus * self.cpu,
+            memory_bytes=max(int(offer.memory_bytes * self.memory), self.least_memory_bytes, 1),
+            nic_gbps=offer.nic_gbps and offer.nic_gbps * self.network,
+            nic_burst_gbps=offer.nic_burst_gbps and offer.nic_burst_gbps * self.network,
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,9 @@ class Market:
         waited_s: what earlier runs waited for machines.
         data_leaves: models and checkpoints are kept outside of the cloud that is rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
+        hosts: how many machines the user has, all alike, of which the memory is not known; None where
+            nodes are rented, or there is one machine only.
+        shares: of what the offers say; None: all of it.
     """
 
     catalogue: Catalogue
@@ -44,6 +72,17 @@ class Market:
     waited_s: tuple[float, ...] = ()
     data_leaves: bool = False
     arch: str = ""
+    hosts: int | None = None
+    shares: Shares | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Nothing is rented: what the recipe wishes of machines does not choose any."""
+        return self.own_machine or self.hosts is not None
+
+    def real(self, offers: Catalogue) -> Catalogue:
+        """Offers with what they really have."""
+        return offers if self.shares is None else offers.with_offers(map(self.shares.of, offers))
 
 
 def offers_for(workload: Workload, market: Market) -> Catalogue:
@@ -55,7 +94,7 @@ def offers_for(workload: Workload, market: Market) -> Catalogue:
     Raises:
         UsageError: it leaves nothing; names the wish that nothing meets.
     """
-    if market.own_machine:
+    if market.is_there:
         return market.catalogue
     found = market.catalogue.where(_wishes(workload))
     if not len(found):
@@ -65,12 +104,13 @@ def offers_for(workload: Workload, market: Market) -> Catalogue:
             _nothing_because(workload, market),
         )
     alike = _alike(workload, found, market.arch)
-    return alike if len(alike) else found
+    chosen = alike if len(alike) else found
+    return chosen.with_offers(roomy(chosen.offers, workload.hardware))
 
 
 def left_aside(workload: Workload, market: Market) -> tuple[str, ...]:
     """What of the recipe's ``hardware`` is not looked at, and which offers were not, as notes."""
-    if market.own_machine:
+    if market.is_there:
         return ()
     notes: tuple[str, ...] = ()
     found = market.catalogue.where(_wishes(workload))
@@ -141,8 +181,8 @@ def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats
             return np.maximum(np.floor(columns.accelerators / hardware.gpus), 1.0)
         share = float(hardware.gpus) if hardware.gpus is not None else columns.accelerators
         return np.maximum(np.full(len(offers), share) if isinstance(share, float) else share, 1.0)
-    if max(workload.lengths) == 1 and hardware.cpus:
-        return np.maximum(np.floor(columns.vcpus / hardware.cpus), 1.0)
+    if max(workload.lengths) == 1 and not workload.servers:  # as many as it has slots for
+        return np.clip(np.floor(columns.vcpus / workload.slots_per_member), 1.0, float(workload.tasks))
     return np.ones(len(offers))
 
 

@@ -98,18 +98,21 @@ class _Asked:
         workload = subject.workload
         wished = offers_for(workload, market)
         per_node = per_node_of(workload, wished, market)
+        wished = market.real(wished)
         offers = wished.offers
-        if market.own_machine:
+        if market.is_there:
             machines = Machines.of(wished.columns(), per_node)
+            if market.hosts is not None:
+                machines = replace(machines, memory=np.full(len(machines), np.nan))
             servers = machines[:0]
         elif workload.servers:
-            hosts = servers_for(workload, market)
+            hosts = market.real(servers_for(workload, market))
             machines, servers = _together(subject, wished, hosts, per_node)
             offers = offers + hosts.offers
         else:
             machines = Machines.of(wished.columns(), per_node).undominated(_measured(subject, wished))
             servers = machines[:0]
-        candidates = Candidates.of(workload, machines, servers, market.slots)
+        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts)
         candidates, notes = that_fit(workload.name, candidates, machines, subject.knowledge, limits)
         notes = (*left_aside(workload, market), *notes)
         timing = Timing(

@@ -64,6 +64,11 @@ UNSEEN_PAUSES: Final = LogNormal(0.02, 0.9)
 STARTUP_ELSEWHERE: Final = LogNormal(1.5, 0.5)
 
 
+#: Seconds from the end of the work until a provider's machines are paid for no more, and the run is over.
+GIVING_BACK_S: Final[Mapping[str, LogNormal]] = {"hosts": LogNormal(0.5, 0.7), "lab": LogNormal(3.0, 0.7)}
+GIVING_BACK_ELSEWHERE_S: Final = LogNormal(30.0, 0.6)
+
+
 def provisioning(provider: str, seen: Sequence[float] = ()) -> LogNormal:
     """Seconds until a provider's machines can be worked on.
 

@@ -104,6 +104,7 @@ def status(as_json: _Json = False) -> None:
     if as_json:
         for condition in found.get("conditions", {}).values():
             condition.pop("host_key", None)
+            condition.pop("key_name", None)
         print_json(found)
     elif client is None:
         left = _place().hosts.is_dir()

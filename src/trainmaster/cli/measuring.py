@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, say
 from trainmaster.control.profile_attempt import ProfilePhase, ProfileProgress
 from trainmaster.server import Service
 from trainmaster.spec import Recipe
+
+if TYPE_CHECKING:
+    from trainmaster.server.quoting import Quoter
 
 
 class Measuring:
@@ -65,15 +71,36 @@ def catch_interrupts(interrupt: Callable[[], None]) -> None:
         signal.signal(number, stop)
 
 
+@dataclass
+class Caught:
+    """Who ends in order when the user presses Ctrl-C; nobody as yet: then it is Python's own way."""
+
+    quoter: Quoter | None = None
+
+    def interrupt(self) -> None:
+        """Ctrl-C. Signal-safe."""
+        if self.quoter is None:
+            raise KeyboardInterrupt
+        self.quoter.interrupt()
+
+
+@contextmanager
+def interruptible() -> Iterator[Caught]:
+    """Let Ctrl-C and SIGTERM end measurements of `Caught.quoter` in order; afterwards all is as before."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    caught = Caught()
+    catch_interrupts(caught.interrupt)
+    try:
+        yield caught
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:
     """Measure a recipe that leaves the number of workers open, and take the number that was quoted."""
     from trainmaster.server.quoting import Quoter
 
-    quoter = Quoter(service, say, Measuring().show)
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    catch_interrupts(quoter.interrupt)
-    try:
-        return quoter.settle(recipe, path, os.environ)
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(number, handler)
+    with interruptible() as caught:
+        caught.quoter = Quoter(service, say, Measuring().show)
+        return caught.quoter.settle(recipe, path, os.environ)

@@ -92,6 +92,7 @@ def show_quote(made: Quote) -> None:
 
 def _show_experiment(one: ExperimentQuote) -> None:
     from trainmaster.cli.output import duration, say, table
+    from trainmaster.server.promise import dollars
 
     say(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
@@ -110,11 +111,11 @@ def _show_experiment(one: ExperimentQuote) -> None:
         many = _count(following.workers, "worker")
         what = f"{many} on {following.instance} for {duration(following.seconds)}"
         gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
-        say(f"  measuring {what} ({_price(following.cost_usd)}) would narrow a step's time {gain}")
+        say(f"  measuring {what} ({dollars(following.cost_usd)}) would narrow a step's time {gain}")
     for note in one.notes:
         say(f"  note: {note}")
     if len(one.pareto) > 1:
-        rows = [[a.cluster.words(), duration(a.time_s), _price(a.cost_usd)] for a in _some(list(one.pareto))]
+        rows = [[a.cluster.words(), duration(a.time_s), dollars(a.cost_usd)] for a in _some(list(one.pareto))]
         lines = table(
             ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
         )
@@ -138,22 +139,11 @@ def _span(interval: Interval) -> str:
 
 
 def _dollars(interval: Interval) -> str:
+    from trainmaster.server.promise import dollars
+
     if not interval.p95:
         return "$0"
-    return f"{_price(interval.p50)} ({_price(interval.p5)} to {_price(interval.p95)})"
-
-
-def _price(usd: float) -> str:
-    """Dollars for people: cents, and two digits of what is less than ten cents.
-
-    >>> _price(12.345), _price(0.0018), _price(0.0), _price(3e-7)
-    ('$12.35', '$0.0018', '$0', '<$0.0001')
-    """
-    if not usd:
-        return "$0"
-    if usd < 0.0001:
-        return "<$0.0001"
-    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
+    return f"{dollars(interval.p50)} ({dollars(interval.p5)} to {dollars(interval.p95)})"
 
 
 def _count(number: int, noun: str) -> str:

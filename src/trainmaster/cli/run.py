@@ -26,28 +26,31 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     import os
+    import time
 
     from trainmaster.cli.driving import drive_in_background, drive_to_end
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
-    from trainmaster.spec import parse_duration, read_recipe
-    from trainmaster.spec.errors import UsageError
+    from trainmaster.spec import read_recipe
 
-    if keep is not None:
-        try:
-            parse_duration(keep)  # on `local` nothing is rented, so nothing needs to be kept
-        except ValueError as error:
-            raise UsageError(f"--keep: {error}") from None
+    keep_s = _keep_s(keep)
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     service = Service(Home.from_environment())
-    if not detach:
-        service.warm_up()
-    if any(e.distributed and e.distributed.is_flexible for e in found.experiments.values()):
-        from trainmaster.cli.measuring import settle_workers
+    if found.provider == "local":
+        if not detach:
+            service.warm_up()
+        if any(e.distributed and e.distributed.is_flexible for e in found.experiments.values()):
+            from trainmaster.cli.measuring import settle_workers
 
-        found = settle_workers(service, found, recipe)
-    session = service.start(found, recipe, os.environ)
+            found = settle_workers(service, found, recipe)
+        session = service.start(found, recipe, os.environ)
+    else:
+        from trainmaster.cli.renting import agree
+
+        offer = agree(service, found, recipe, yes=yes, allow_stale=allow_stale)
+        session = service.start(offer.recipe, recipe, os.environ, plans=offer.plans, keep_s=keep_s)
+        offer.note_down(service.store, session.run, time.time())
     for note in session.notes:
         say(f"note: {note}")
     if detach:
@@ -57,3 +60,14 @@ def run(
             print_json(service.status(session.run))
         return
     raise typer.Exit(drive_to_end(service, session, as_json=as_json))
+
+
+def _keep_s(text: str | None) -> float:
+    """Seconds of ``--keep``; 0 without."""
+    from trainmaster.spec import parse_duration
+    from trainmaster.spec.errors import UsageError
+
+    try:
+        return 0.0 if text is None else parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--keep: {error}") from None

@@ -16,14 +16,14 @@ from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.tick import Turn, tick
 from trainmaster.executors.base import Executor, GangStatus, Phase
-from trainmaster.spec.errors import InterruptedByUser
+from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, Note, Progress
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
-    from trainmaster.control.seams import Background, Bench, Forecaster, Records
+    from trainmaster.control.seams import Background, Bench, Forecaster, Machines, Records
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
@@ -33,6 +33,7 @@ RENEW_S = 5.0
 PROGRESS_S = 0.5
 STORE_PROGRESS_S = 2.0
 FORECAST_LOOK_S = 1.0
+MACHINES_LOOK_S = 0.5
 
 
 class Watcher(Protocol):
@@ -59,6 +60,7 @@ class Controller:
         meter: what it costs, and may cost.
         forecaster: compares it with its quote.
         recorder: keeps what the attempts show of their speed.
+        machines: rents what the run needs; None on the user's own machine.
         clock: gives Unix seconds.
     """
 
@@ -75,6 +77,7 @@ class Controller:
         meter: Meter | None = None,
         forecaster: Forecaster | None = None,
         recorder: Recorder | None = None,
+        machines: Machines | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.board = board
@@ -89,6 +92,7 @@ class Controller:
         self._meter = meter
         self._forecaster = forecaster
         self._recorder = recorder
+        self._machines = machines
         self._clock = clock
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
@@ -99,7 +103,7 @@ class Controller:
         self._doomed: dict[tuple[str, int], str] = {}
         self._wanted: EndReason | None = None
         self._renewed_at = self._clock()
-        self._read_at = self._stored_at = self._asked_at = 0.0
+        self._read_at = self._stored_at = self._asked_at = self._machines_at = 0.0
         self._forecast_at = self._renewed_at
 
     @property
@@ -123,12 +127,14 @@ class Controller:
         self._adopt()
         while True:
             now = self._clock()
+            told = self._look_at_machines(now)
             self._watch_budget(now)
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._checkpoint_notes()
             turn.changes += self._forecasts(now)
+            turn.changes += told
             if turn.changes:
                 self._store.commit(self._lease, turn.changes, now)
                 self._renewed_at = now
@@ -241,6 +247,24 @@ class Controller:
         if self._meter is not None and self._wanted is None and self._meter.must_end(now):
             self._store.want_stop(self.board.run, EndReason.BUDGET)
             self._wanted = EndReason.BUDGET
+
+    def _look_at_machines(self, now: float) -> list[Note]:
+        """What was rented and given back; if there is no way to have what is needed, the run ends."""
+        if (
+            self._machines is None
+            or now - self._machines_at < MACHINES_LOOK_S
+            or self._wanted is EndReason.INTERNAL
+        ):
+            return []
+        self._machines_at = now
+        try:
+            return [Note(text) for text in self._machines.look(self.board, self._meter, now)]
+        except LeaseLostError:
+            raise
+        except TrainmasterError as error:
+            self._store.want_stop(self.board.run, EndReason.INTERNAL)
+            self._wanted = EndReason.INTERNAL
+            return [Note(one_line(error))]
 
     def _forecasts(self, now: float) -> list[Note]:
         if self._forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:

@@ -85,6 +85,16 @@ def member_environment(
     return env
 
 
+def on_nodes(variables: Mapping[str, str], library: str) -> dict[str, str]:
+    """The recipe's ``env`` and secrets on a node, where scripts can also ``import trainmaster``.
+
+    >>> on_nodes({"PYTHONPATH": "lib"}, "/ours/lib")
+    {'PYTHONPATH': 'lib:/ours/lib'}
+    """
+    own = variables.get("PYTHONPATH")
+    return {**variables, "PYTHONPATH": f"{own}:{library}" if own else library}
+
+
 def read_secrets(
     names: Sequence[str], caller: Mapping[str, str], file: Path
 ) -> tuple[dict[str, str], list[str]]:

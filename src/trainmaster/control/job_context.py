@@ -14,6 +14,7 @@ from trainmaster.volumes import Listing
 
 if TYPE_CHECKING:
     from trainmaster.control.images import Images
+    from trainmaster.control.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class TaskContext:
         images: of the run, if the experiment names one as ``container``.
         environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
+        site: the nodes that it runs on; None for this machine.
     """
 
     home: Home
@@ -49,6 +51,7 @@ class TaskContext:
     images: Images | None = None
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
+    site: Site | None = None
 
     @property
     def checkpoints_uri(self) -> str:

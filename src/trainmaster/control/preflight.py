@@ -18,6 +18,7 @@ def check_parts(recipe: Recipe) -> None:
 
     Raises:
         MissingPartError: with one line per key.
+        UsageError: there is no such provider.
     """
     missing = list(_missing(recipe))
     if missing:
@@ -49,7 +50,7 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     """Does one machine have what the experiments ask for?
 
     Args:
-        recipe: for provider ``local``.
+        recipe: of any provider; what is not for ``local`` is not for this machine.
         machine: what it has.
 
     Returns:
@@ -58,6 +59,8 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     Raises:
         UsageError: a demand that this machine can never meet.
     """
+    if recipe.provider != "local":
+        return []
     if any(experiment.container is not None for experiment in recipe.experiments.values()):
         from trainmaster.executors.engines import find_engine  # only containers need it
 
@@ -96,9 +99,29 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
 
 def _missing(recipe: Recipe) -> Iterator[str]:
     if recipe.provider != "local":
-        yield f"provider: {recipe.provider}: this version rents no machines; only `local` is there"
+        _check_provider(recipe.provider)
     for experiment in recipe.experiments.values():
         yield from _missing_in(experiment)
+        if experiment.container is not None and recipe.provider != "local":
+            yield (
+                f"experiments.{experiment.name}.container: containers run on provider `local` only as yet; "
+                "without it, `setup` makes an environment on each node"
+            )
+
+
+def _check_provider(name: str) -> None:
+    """Refuse a name that no provider has.
+
+    Raises:
+        UsageError: with the names that there are.
+    """
+    from importlib.metadata import entry_points  # reads every installed package: only if needed
+
+    from trainmaster.providers.finding import BUILT_IN, GROUP, get_provider
+    from trainmaster.providers.place import ProviderPlace
+
+    if name not in BUILT_IN and name not in {point.name for point in entry_points(group=GROUP)}:
+        get_provider(name, ProviderPlace(Path(), ""))  # has the words for it
 
 
 def _missing_in(experiment: Experiment) -> Iterator[str]:

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.gangs import checkpoints_of
@@ -27,6 +27,9 @@ from trainmaster.volumes import (
 )
 from trainmaster.volumes.tree import parts_listing
 
+if TYPE_CHECKING:
+    from trainmaster.control.site import Site
+
 #: How much of the end of a log is searched for metrics and for known failures.
 METRICS_TAIL_BYTES = 4 << 20
 FAILURE_TAIL_BYTES = 16 << 10
@@ -43,6 +46,8 @@ _OUT_OF_MEMORY = re.compile(
 
 def is_quick(context: TaskContext) -> bool:
     """True if an ended attempt left next to nothing, so that saving it needs no background job."""
+    if context.site is not None:  # it has to be fetched first
+        return False
     place = context.place
     try:
         if any(_has_entries(part) for part in context.parts.values()) or _has_entries(place.checkpoint):
@@ -69,11 +74,13 @@ def save(context: TaskContext) -> Job:
         "metrics": metrics,
     }
     try:
+        if context.site is not None:
+            context.site.fetch_output(context)
         if any(_has_entries(part) for part in context.parts.values()) and _publish_model(
             context, cast("dict[str, JSON]", kept)
         ):
             fields["model_uri"] = context.model_uri
-        publish_checkpoint(context)
+        publish_checkpoint(context, is_patient=True)
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields)
     return Job(done=True, fields=fields)
@@ -99,6 +106,8 @@ def recover(context: TaskContext) -> Job:
         progressed = progressed or published is not None or _has_published(context)
     except (TrainmasterError, OSError) as failure:  # the attempt's own reason matters more than this
         error = one_line(failure)
+    if context.site is not None:
+        context.site.fetch_output(context, is_final=False)
     reason, message = explain_failure(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     return Job(done=True, error=error, fields=fields, reason=reason, message=message, progressed=progressed)
@@ -113,17 +122,22 @@ def checkpoint(context: TaskContext) -> Job:
     return Job(done=True, progressed=published is not None)
 
 
-def publish_checkpoint(context: TaskContext, *, tries: int = STABLE_TRIES) -> int | None:
+def publish_checkpoint(
+    context: TaskContext, *, tries: int = STABLE_TRIES, is_patient: bool = False
+) -> int | None:
     """Publish what is in the checkpoint directory as the next number of the task's series.
 
     Args:
         context: the attempt.
         tries: how often a directory that changes under the reader is tried.
+        is_patient: a node that does not answer is asked again for a while.
 
     Returns:
         The number, or None if there was nothing new, or nothing stable.
     """
     directory = context.place.checkpoint
+    if context.site is not None and not _fetch_checkpoint(context, context.site, tries, is_patient):
+        return None
     if not _has_entries(directory):
         return None
     series = CheckpointSeries(context.checkpoints_uri)
@@ -140,6 +154,11 @@ def publish_checkpoint(context: TaskContext, *, tries: int = STABLE_TRIES) -> in
             series.prune(checkpoints_of(context.experiment).keep)
         return number
     return None
+
+
+def _fetch_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: bool) -> bool:
+    """Have the directory here as it is on the nodes; False if it never stood still."""
+    return any(site.fetch_checkpoint(context, is_patient=is_patient) for _ in range(tries))
 
 
 def _has_published(context: TaskContext) -> bool:

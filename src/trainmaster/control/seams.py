@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
@@ -11,6 +11,9 @@ from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus
 from trainmaster.spec.states import EndReason
 from trainmaster.store import Change, Lease
+
+if TYPE_CHECKING:
+    from trainmaster.control.budget import Meter
 
 
 class Records(Protocol):
@@ -51,6 +54,17 @@ class Forecaster(Protocol):
 
     def look(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> list[str]:
         """What the user is to be told of time and cost, if anything; quick, and never raises."""
+
+
+class Machines(Protocol):
+    """Who rents and gives back; see `trainmaster.control.clusters.fleet.Fleet`."""
+
+    def look(self, board: Board, meter: Meter | None, now: float) -> list[str]:
+        """What the user is to be told; tells the meter what has been spent.
+
+        Raises:
+            TrainmasterError: there is no way to have the machines that the run needs.
+        """
 
 
 class Bench(Protocol):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from trainmaster.control.decide_task import Job
@@ -24,6 +24,9 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.volumes import CheckpointSeries, fetch
 from trainmaster.volumes.tree import parts_listing
+
+if TYPE_CHECKING:
+    from trainmaster.control.site import Site
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -45,6 +48,9 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
             if source.experiment is not None:
                 take_over(context, name, models[name])
             link_at(context, name)
+        if context.site is not None:
+            _bring(context, context.site)
+            return Job(done=True, fields={"restored": restored})
         if context.images is not None:
             context.images.prepare(context)
         setup_environment(context)
@@ -53,6 +59,15 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=one_line(error))
     return Job(done=True, fields={"restored": restored})
+
+
+def _bring(context: TaskContext, site: Site) -> None:
+    if context.experiment.container is not None:
+        raise UsageError(
+            f"experiments.{context.experiment.name}.container: images are not brought to nodes yet",
+            "Leave `container` out, or use `--provider local`.",
+        )
+    site.bring(context)
 
 
 def data_path(context: TaskContext, name: str) -> Path:
@@ -134,7 +149,10 @@ def environment_path(context: TaskContext) -> Path | None:
 
 def _environment_path(context: TaskContext, setup: str) -> Path:
     code = context.home.code_directory(context.run)
-    python = sys.version if context.images is None else context.images.prepare(context).id
+    if context.site is not None:
+        python = "nodes"  # each sees to it that it fits its own
+    else:
+        python = sys.version if context.images is None else context.images.prepare(context).id
     digest = hashlib.sha256(f"{python}\0{setup}".encode())
     for word in sorted(set(_SHELL_WORD.findall(setup))):
         path = code / word

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.board import Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
-from trainmaster.control.environment import member_environment
-from trainmaster.control.gangs import gang_of, member_names, slots_of, slots_per_member
+from trainmaster.control.environment import member_environment, on_nodes
+from trainmaster.control.gangs import (
+    gang_of,
+    gpus_on_nodes,
+    member_names,
+    node_labels,
+    slots_of,
+    slots_on_nodes,
+    slots_per_member,
+    spread_on_nodes,
+    workers_per_node,
+)
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.jobs import Jobs
 from trainmaster.control.layout import Home, attempt_id
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
-from trainmaster.launchers import Launcher, get_launcher
+from trainmaster.launchers import Gang, Launcher, get_launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes import Listing
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.control.images import Images
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.searching import Searcher
+    from trainmaster.control.site import Site
     from trainmaster.sweeps import Curve
 
 LOOPBACK = "127.0.0.1"
@@ -34,16 +45,17 @@ FindModels = Callable[[str, str | None], list[tuple[int, str]]]
 
 
 class Workshop:
-    """Performs what the loop decided for one run on this machine.
+    """Performs what the loop decided for one run.
 
     Args:
         home: where things lie.
         run: its id.
         recipe: what the user wants.
-        base: what every member inherits.
+        base: what every member inherits; of no effect with a site.
         secrets: per experiment, names and values; they go nowhere but into members' environments.
         find_models: looks up what another experiment left.
-        slots: of this machine, for this run.
+        slots: of this machine for this run, or of all nodes of the site.
+        site: where its attempts run; None for this machine.
     """
 
     def __init__(
@@ -56,6 +68,7 @@ class Workshop:
         secrets: Mapping[str, Mapping[str, str]],
         find_models: FindModels,
         slots: int,
+        site: Site | None = None,
     ) -> None:
         self.jobs = Jobs()
         self._home = home
@@ -65,6 +78,7 @@ class Workshop:
         self._secrets = secrets
         self._find_models = find_models
         self._slots = slots
+        self._site = site
         self._spaces: dict[str, TaskSpace] = {}
         self._launchers: dict[str, Launcher] = {}
         self._searchers: dict[str, Searcher] = {}
@@ -118,8 +132,10 @@ class Workshop:
                 hold = True
         script = experiment.script(context.parameters)
         gang = gang_of(experiment, LOOPBACK, {})
-        cwd = str(self._home.code_directory(self._run))
+        cwd = self._path(self._home.code_directory(self._run))
         environments = {} if hold else self._environments(context, {})
+        if self._site is not None:
+            return self._remote_request(context, gang, script, cwd, environments, hold)
         container = None if context.images is None else context.images.request(context, _data(context))
         members = tuple(
             MemberRequest(
@@ -146,9 +162,51 @@ class Workshop:
             share_gpus=context.launcher.shares_gpus,
         )
 
+    def _remote_request(
+        self,
+        context: TaskContext,
+        gang: Gang,
+        script: str,
+        cwd: str,
+        environments: Mapping[str, Mapping[str, str]],
+        hold: bool,
+    ) -> GangRequest:
+        assert self._site is not None
+        experiment, place = context.experiment, context.place
+        outputs = [place.output(name, first=rank == 0) for rank, name in enumerate(context.members)]
+        return GangRequest(
+            attempt=attempt_id(self._run, experiment.name, context.task, context.attempt),
+            directory=self._path(place.directory),
+            members=tuple(
+                MemberRequest(
+                    name=member.name,
+                    script=context.launcher.script(gang, member, script),
+                    cwd=cwd,
+                    env=environments.get(member.name, {}),
+                    ports=context.launcher.ports_per_member(member.role),
+                    essential=context.launcher.is_essential(gang, member),
+                    gpus=gpus_on_nodes(experiment, member.role),
+                    node_labels=node_labels(experiment, member.role),
+                )
+                for member in gang.members
+            ),
+            slots=slots_on_nodes(experiment),
+            group=f"{self._run}/{experiment.name}",
+            group_slots=spread_on_nodes(experiment, self._site.slots(experiment.name), self._slots),
+            hold=hold,
+            grace_s=experiment.grace_s,
+            share_gpus=context.launcher.shares_gpus,
+            per_node=workers_per_node(experiment),
+            directories=tuple(map(self._path, (place.checkpoint, *outputs))),
+        )
+
+    def _path(self, here: Path) -> str:
+        """Where members find what lies here."""
+        return str(here) if self._site is None else self._site.path(here)
+
     def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
         """The members' variables, now that their ports are known."""
-        return self._environments(self.context(task), gang.ports)
+        return self._environments(self.context(task), gang.ports, gang.addresses)
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """Start a background job of a task's present attempt; quick ones are over at once."""
@@ -174,7 +232,8 @@ class Workshop:
                     return staging.stage(context, models)
 
                 quick = bool(refusal) or (
-                    task.attempt == 1
+                    self._site is None
+                    and task.attempt == 1
                     and not models
                     and context.experiment.setup is None
                     and context.images is None
@@ -222,6 +281,8 @@ class Workshop:
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
         saved = save is not None and save.done and not save.error
         recovered = recover is not None and recover.done and not recover.error
+        if self._site is not None and (save is None or not save.error):  # what was not saved is only there
+            self._site.clean_up(context)
         saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
     def _searcher(self, experiment: str) -> Searcher | None:
@@ -255,10 +316,11 @@ class Workshop:
             images=self._images_of(found),
             environments=self._environments_of_setups,
             listings=self._listings,
+            site=self._site,
         )
 
     def _images_of(self, experiment: Experiment) -> Images | None:
-        if experiment.container is None:
+        if experiment.container is None or self._site is not None:
             return None
         if self._images is None:
             from trainmaster.control.images import Images  # most runs have none
@@ -276,22 +338,30 @@ class Workshop:
         experiment = context.experiment
         restores = context.attempt > 1 or context.parent is not None
         prepares = experiment.setup is not None or experiment.container is not None
-        return ports or restores or prepares or bool(experiment.data)
+        scattered = self._site is not None and len(context.members) > 1  # they are told where the others are
+        return ports or restores or prepares or scattered or bool(experiment.data)
 
     def _environments(
-        self, context: TaskContext, ports: Mapping[str, tuple[int, ...]]
+        self,
+        context: TaskContext,
+        ports: Mapping[str, tuple[int, ...]],
+        addresses: Mapping[str, str] | None = None,
     ) -> dict[str, dict[str, str]]:
         experiment, place = context.experiment, context.place
-        gang = gang_of(experiment, LOOPBACK, dict(ports))
+        gang = gang_of(experiment, LOOPBACK, ports, addresses)
         identity = {
             "TRAINMASTER_RUN": context.run,
             "TRAINMASTER_EXPERIMENT": experiment.name,
             "TRAINMASTER_TASK": str(context.task),
             "TRAINMASTER_ATTEMPT": str(context.attempt),
         }
-        data = {f"TRAINMASTER_DATA_{name.upper()}": str(path) for name, path in _data(context).items()}
+        data = {f"TRAINMASTER_DATA_{name.upper()}": self._path(at) for name, at in _data(context).items()}
         values, venv = experiment.environment(context.parameters), _venv(context)
-        base, added = self._base, {}
+        base, added, variables = self._base, {}, context.variables
+        if self._site is not None:
+            base = added = dict(self._site.environment(experiment.name))
+            variables = on_nodes(variables, self._site.library)
+            venv = Path(self._path(venv)) if venv is not None else None
         if context.images is not None and experiment.container is not None:
             base = context.images.environment(experiment.container)
             added = context.images.additions(experiment.container)
@@ -305,11 +375,11 @@ class Workshop:
                 identity=identity,
                 places={
                     **data,
-                    "TRAINMASTER_CHECKPOINT_DIR": str(place.checkpoint),
-                    "TRAINMASTER_OUTPUT_DIR": str(place.output(member.name, first=rank == 0)),
-                    "TRAINMASTER_METRICS": str(place.metrics(member.name)),
+                    "TRAINMASTER_CHECKPOINT_DIR": self._path(place.checkpoint),
+                    "TRAINMASTER_OUTPUT_DIR": self._path(place.output(member.name, first=rank == 0)),
+                    "TRAINMASTER_METRICS": self._path(place.metrics(member.name)),
                 },
-                recipe_env=context.variables,
+                recipe_env=variables,
                 values=values,
                 venv=venv,
             )

@@ -26,6 +26,7 @@ class Member:
     __slots__ = (
         "container",
         "cwd",
+        "directories",
         "ended_at",
         "env",
         "error",
@@ -53,6 +54,7 @@ class Member:
         self.script = ""
         self.cwd = ""
         self.container: dict[str, Any] | None = None
+        self.directories: list[str] = []
         self.env: dict[str, str] = {}
         self.port_count = 0
         self.ports: list[socket.socket] = []
@@ -189,6 +191,7 @@ class Gang:
             member.port_count = each["ports"]
             member.gpus = each["gpus"]
             member.container = each.get("container")
+            member.directories = each.get("directories", [])
             members.append(member)
         gang = cls(request["attempt"], client.run, request["directory"], request["grace_s"], members)
         gang.hold = request["hold"]

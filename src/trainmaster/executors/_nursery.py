@@ -210,6 +210,8 @@ class Nursery:
         if "/" in member.name or not member.name:
             raise OSError(22, "a member's name is no file name", member.name)
         key = (gang.attempt, member.name)
+        for directory in member.directories:
+            os.makedirs(directory, exist_ok=True)
         path = os.path.join(gang.directory, member.name + ".log")
         try:
             output, writing = self._outputs.open(key, path)

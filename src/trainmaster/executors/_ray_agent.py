@@ -12,7 +12,6 @@ import os
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ _ANY_SLOTS = 1 << 30
 PATIENCE_S = 15.0
 _LOOK_S = 1.0
 _FOLLOW_S = 0.25
-#: While gangs wait in lanes, news go out at most this often.
+#: While gangs queue here, news go out at most this often: nobody waits for them.
 _GATHER_S = 0.01
 
 
@@ -46,6 +45,10 @@ class NodeExecutor(LocalExecutor):
         """As `submit`."""
         self._live.update(dict.fromkeys(gang["attempt"] for gang in gangs))
         self._send({"do": "submit", "gangs": list(gangs)})
+
+    def recall(self, attempts: Sequence[str]) -> None:
+        """Un-queue those that were not started yet."""
+        self._send({"do": "recall", "attempts": list(attempts)})
 
     def launch_message(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """As `launch`, with an environment that is portable already."""
@@ -69,8 +72,7 @@ class Agent:
         self._executor: NodeExecutor | None = None
         self._news: dict[str, GangStatus] = {}
         self._output: dict[tuple[str, str], None] = {}
-        self._lanes: dict[str, deque[Message]] = {}
-        self._lane_of: dict[str, str] = {}
+        self._queued: set[str] = set()
         self._asked_at = time.monotonic()
         self._told_at = 0.0
         self._error = ""
@@ -107,34 +109,41 @@ class Agent:
             if token == self._token:
                 self._detach()
 
-    def do(self, token: str, commands: Sequence[Message]) -> dict[str, bool]:
+    def do(
+        self, token: str, commands: Sequence[Message]
+    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
         """Carry out commands in their order.
 
         Returns:
-            For each directory that was probed: whether it is the same one as the driver's.
+            For each directory that was probed, whether it is the same one as the driver's; for each attempt
+            that was checked, the number that came with it, and its status in between the commands around.
         """
         with self._lock:
             executor = self._serving(token)
-            shared = {}
+            shared: dict[str, bool] = {}
+            checked: list[tuple[int, GangStatus]] = []
             for command in commands:
                 match command["do"]:
                     case "submit":
-                        starting = [gang for gang in command["gangs"] if self._is_its_turn(gang)]
-                        executor.submit_messages(starting)
+                        self._queued.update(gang["attempt"] for gang in command["gangs"])
+                        executor.submit_messages(command["gangs"])
                     case "launch":
                         executor.launch_message(command["attempt"], command["env"])
                     case "stop":
-                        if not self._leave_lane(command["attempt"]):
-                            executor.stop(command["attempt"], command["grace_s"])
+                        executor.stop(command["attempt"], command["grace_s"])
                     case "recall":
-                        self._leave_lane(command["attempt"])
+                        executor.recall(command["attempts"])
+                    case "check":
+                        (status,) = executor.observe([command["attempt"]])
+                        checked.append((command["turn"], status))
                     case "forget":
+                        self._queued.difference_update(command["attempts"])
                         executor.forget(command["attempts"])
                     case "probe":
                         path = command["directory"]
                         shared[path] = identity(path) == command["here"]
             self._wake()
-            return shared
+            return shared, checked
 
     def poll(
         self, token: str, timeout_s: float, follow: Mapping[str, tuple[str, Sequence[str], Mapping[str, int]]]
@@ -159,11 +168,8 @@ class Agent:
                 if left_s <= 0:
                     break
                 self._news_came.wait(left_s)
-            while (
-                any(len(lane) > 1 for lane in self._lanes.values())
-                and (left_s := self._told_at + _GATHER_S - time.monotonic()) > 0
-            ):
-                self._news_came.wait(left_s)  # the lanes are full: nothing waits for this answer
+            while self._queued and (left_s := self._told_at + _GATHER_S - time.monotonic()) > 0:
+                self._news_came.wait(left_s)
             self._serving(token)
             self._asked_at = self._told_at = time.monotonic()
             news, self._news = list(self._news.values()), {}
@@ -182,41 +188,6 @@ class Agent:
     def read(self, path: str, offset: int, limit_bytes: int) -> bytes:
         """A part of a file of this node."""
         return read_at(path, offset, limit_bytes)
-
-    def _is_its_turn(self, gang: Message) -> bool:
-        """Whether a gang may start; otherwise it waits in its lane."""
-        name = gang.pop("lane", "")
-        if (old := self._news.get(gang["attempt"])) is not None and old.phase is Phase.UNKNOWN:
-            del self._news[gang["attempt"]]  # said of an earlier one
-        if not name:
-            return True
-        lane = self._lanes.setdefault(name, deque())
-        lane.append(gang)
-        self._lane_of[gang["attempt"]] = name
-        return len(lane) == 1
-
-    def _leave_lane(self, attempt: str) -> bool:
-        """Un-queue a gang that waits in a lane; False if it does not."""
-        lane = self._lanes.get(self._lane_of.get(attempt, ""))
-        waiting = [gang for gang in list(lane)[1:] if gang["attempt"] == attempt] if lane else []
-        if lane is None or not waiting:
-            return False
-        lane.remove(waiting[0])
-        del self._lane_of[attempt]
-        self._news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
-        self._news_came.notify_all()
-        return True
-
-    def _next_in_lane(self, attempt: str) -> list[Message]:
-        """Who may start because a gang has ended."""
-        lane = self._lanes.get(name := self._lane_of.pop(attempt, ""))
-        if lane is None:
-            return []
-        lane.popleft()
-        if not lane:
-            del self._lanes[name]
-            return []
-        return [lane[0]]
 
     def _serving(self, token: str) -> NodeExecutor:
         if token != self._token or self._executor is None:
@@ -246,13 +217,9 @@ class Agent:
 
     def _take(self, executor: NodeExecutor) -> None:
         try:
-            following: list[Message] = []
             for status in executor.changes(0.0):
                 self._news[status.attempt] = status
-                if status.phase in (Phase.EXITED, Phase.UNKNOWN):
-                    following += self._next_in_lane(status.attempt)
-            if following:
-                executor.submit_messages(following)
+                self._queued.discard(status.attempt)
             self._output.update(dict.fromkeys(executor.output()))
         except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
             self._detach()
@@ -264,7 +231,7 @@ class Agent:
             self._executor.close()
         self._executor, self._token = None, ""
         self._news, self._output = {}, {}
-        self._lanes, self._lane_of = {}, {}
+        self._queued = set()
         self._news_came.notify_all()
 
     def _wake(self) -> None:

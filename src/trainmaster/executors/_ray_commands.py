@@ -18,8 +18,7 @@ from trainmaster.spec.errors import ExecutorError
 NODE_LABEL = "trainmaster-node"
 #: Names the file that says what this node offers; set for Ray's processes, never for members.
 NODE_FILE_VARIABLE = "TRAINMASTER_NODE_FILE"
-#: Where port numbers start that a cluster uses on each of its nodes; it takes `PORT_COUNT` of them.
-PORT_BASE = 21000
+#: A cluster takes so many ports on each of its nodes.
 PORT_COUNT = 200
 #: Ray adds up to 62 bytes to its directory for its sockets, and the kernel takes 107.
 _DIRECTORY_BYTES_MAX = 40
@@ -60,7 +59,7 @@ class ClusterNode:
         labels: what members may ask for with ``node_labels``.
         gpus: ids as for CUDA_VISIBLE_DEVICES.
         python: on the node; has Trainmaster and Ray installed.
-        port_base: first of the 200 ports that are used there; nodes on one machine need different ones.
+        port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000 on.
         environment: more variables for Ray's processes.
     """
 
@@ -72,7 +71,7 @@ class ClusterNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     python: str = sys.executable
-    port_base: int = PORT_BASE
+    port_base: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -92,6 +91,8 @@ class ClusterNode:
                 "Give its private address; for nodes on one machine 127.0.0.2 and so on.",
             )
         last = self.port_base + PORT_COUNT - 1
+        if not self.port_base:
+            return
         if self.port_base < 1024 or last > 65535 or (self.port_base <= 19999 and last >= 10002):
             raise ExecutorError(
                 f"node {self.key} cannot use the ports {self.port_base} to {last}",
@@ -151,16 +152,26 @@ def environment(node: ClusterNode, around: Mapping[str, str]) -> dict[str, str]:
 
 
 def head_command(node: ClusterNode) -> list[str]:
-    """Starts the first node and what the cluster has once."""
+    """Starts the first node and what the cluster has once; ports as `port` has them."""
     own = [
         "--head",
-        f"--port={node.port_base}",
-        f"--ray-client-server-port={node.port_base + 7}",
+        f"--port={port(node, 0)}",
+        f"--ray-client-server-port={port(node, 7)}",
         "--include-dashboard=false",
         "--dashboard-host=127.0.0.1",
-        f"--dashboard-port={node.port_base + 8}",
+        f"--dashboard-port={port(node, 8)}",
     ]
     return [*_start(node), *own]
+
+
+def port(node: ClusterNode, number: int) -> str:
+    """One of a node's ports; what the node itself fills in as long as it has not chosen them.
+
+    >>> node = ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm")
+    >>> port(node, 7), port(ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm", port_base=21000), 7)
+    ('@7@', '21007')
+    """
+    return str(node.port_base + number) if node.port_base else f"@{number}@"
 
 
 def worker_command(node: ClusterNode, head: ClusterNode) -> list[str]:
@@ -170,11 +181,10 @@ def worker_command(node: ClusterNode, head: ClusterNode) -> list[str]:
 
 def cluster_address(head: ClusterNode) -> str:
     """Where a cluster is reached by its nodes."""
-    return f"{head.address}:{head.port_base}"
+    return f"{head.address}:{port(head, 0)}"
 
 
 def _start(node: ClusterNode) -> list[str]:
-    base = node.port_base
     labels = {**node.labels, NODE_LABEL: node.key}
     return [
         node.python,
@@ -190,12 +200,12 @@ def _start(node: ClusterNode) -> list[str]:
         "--labels=" + ",".join(f"{name}={value}" for name, value in labels.items()),
         "--include-log-monitor=false",  # our logs go another way; it takes 80 MB
         "--disable-usage-stats",
-        f"--node-manager-port={base + 1}",
-        f"--object-manager-port={base + 2}",
-        f"--runtime-env-agent-port={base + 3}",
-        f"--dashboard-agent-grpc-port={base + 4}",
-        f"--dashboard-agent-listen-port={base + 5}",
-        f"--metrics-export-port={base + 6}",
-        f"--min-worker-port={base + _WORKER_PORTS_FROM}",
-        f"--max-worker-port={base + PORT_COUNT - 1}",
+        f"--node-manager-port={port(node, 1)}",
+        f"--object-manager-port={port(node, 2)}",
+        f"--runtime-env-agent-port={port(node, 3)}",
+        f"--dashboard-agent-grpc-port={port(node, 4)}",
+        f"--dashboard-agent-listen-port={port(node, 5)}",
+        f"--metrics-export-port={port(node, 6)}",
+        f"--min-worker-port={port(node, _WORKER_PORTS_FROM)}",
+        f"--max-worker-port={port(node, PORT_COUNT - 1)}",
     ]

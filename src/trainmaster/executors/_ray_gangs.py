@@ -26,6 +26,8 @@ class Part:
         node_id: Ray's id of the node.
         address: of the node.
         members: names, in rank order.
+        turn: of all parts that were handed over since this gateway began, the how manieth; a part that was
+            un-queued may come back under the same name.
         leads: some of its members are essential.
         status: newest news, None before the first.
         assumed: it was found in the records and its node has not answered yet.
@@ -52,6 +54,7 @@ class Part:
         "node_id",
         "shared",
         "status",
+        "turn",
     )
 
     def __init__(self, name: str, node: tuple[str, str, str], members: tuple[str, ...], leads: bool) -> None:
@@ -59,6 +62,7 @@ class Part:
         self.key, self.node_id, self.address = node
         self.members = members
         self.leads = leads
+        self.turn = 0
         self.status: GangStatus | None = None
         self.assumed = False
         self.lost_at: float | None = None
@@ -168,8 +172,8 @@ class Gang:
         """All of it is on one node, whose supervisor then knows what to do when a member ends."""
         return len(self.parts) == 1
 
-    def part_request(self, part: Part) -> Message:
-        """What a node's supervisor is told of it."""
+    def part_request(self, part: Part, lane: str) -> Message:
+        """What a node's supervisor is told of it: those in the same lane run one after another."""
         members = [dict(member) for member in self.request["members"] if member["name"] in part.members]
         for member in members:
             member["essential"] = self.essential[member["name"]] if self.alone else True
@@ -177,8 +181,8 @@ class Gang:
             "attempt": part.name,
             "directory": self.directory,
             "slots": 1,
-            "group": "all",
-            "group_slots": _ANY_SLOTS,
+            "group": lane or "all",
+            "group_slots": 1 if lane else _ANY_SLOTS,
             "hold": self.hold or not self.alone,
             "grace_s": self.grace_s,
             "share_gpus": self.request["share_gpus"],

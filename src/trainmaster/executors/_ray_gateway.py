@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 IDLE_S = 300.0
 #: Nodes that do not answer within this time after a start are taken to be unreachable.
 _SETTLE_S = 15.0
+#: So often drivers hear from us, so that they notice when they do not.
+_BEAT_S = 2.0
+_HEAD_TIMEOUT_S = 5.0
 _NAMESPACE = "trainmaster"
 _BACKLOG = 128
 
@@ -67,7 +70,10 @@ class Gateway:
                 wait.cancel()
         self.scheduler.settle()
         server = await asyncio.start_unix_server(self._accept, sock=listener, limit=1 << 20)
-        tasks = [asyncio.ensure_future(each) for each in (nodes.watch(), self._place(), self._until_ended())]
+        tasks = [
+            asyncio.ensure_future(each)
+            for each in (nodes.watch(), self._place(), self._beat(), self._ended.wait())
+        ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         server.close()
         for client in list(self._clients):
@@ -78,8 +84,12 @@ class Gateway:
                 raise error
             task.cancel()
 
-    async def _until_ended(self) -> None:
-        await self._ended.wait()
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            for client in self._clients:
+                if not client.full:
+                    client.send({"alive": True})
 
     async def _place(self) -> None:
         """Give gangs their places, and end when there is nothing to do."""
@@ -129,6 +139,8 @@ class Gateway:
                 gang = scheduler.gangs.get(message["attempt"])
                 if gang is not None:
                     scheduler.files.take_up(client, gang, message["here"], message["have"])
+            case "part":
+                client.send({"reply": "part", "id": message["id"]})
             case "gone":
                 scheduler.nodes.declare_gone(message["node"])
             case "read":
@@ -186,7 +198,7 @@ def main(arguments: list[str]) -> None:
     try:
         _connect(node)
         asyncio.run(Gateway().run(_listen(directory)))
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         note(
             f"the cluster's head at {node['cluster']} does not answer: {str(error).strip().splitlines()[-1:]}"
         )
@@ -196,6 +208,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _connect(node: dict[str, str]) -> None:
+    host, _, port = node["cluster"].rpartition(":")
+    socket.create_connection((host, int(port)), _HEAD_TIMEOUT_S).close()  # Ray would try for a minute
     import ray
 
     ray.init(

@@ -1,7 +1,8 @@
 """Short tasks queue up behind each other on a node, so that the next one starts without asking anybody. Pure.
 
-A lane is a reservation, the gang that runs in it, and equal ones that wait at the node's agent. How many may
-wait follows from how long such gangs have taken: none where they take longer than `SHORT_S`.
+A lane is a reservation, the gang that runs in it, and equal ones that wait at the node's supervisor, to which
+it is a group of one slot. How many may wait follows from how long such gangs have taken: none where they take
+longer than `SHORT_S`, and none behind one that has taken long already.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Lane:
         self.queue: list[str] = []
         self.since = 0.0
 
+    def is_late(self, now: float) -> bool:
+        """The first one takes longer than expected."""
+        return now - self.since > PATIENCE_S
+
 
 class Lanes:
     """All lanes."""
@@ -60,7 +65,7 @@ class Lanes:
         """A gang of a lane has taken so long."""
         self._usual_s += _SMOOTHING * (seconds - self._usual_s)
 
-    def room(self) -> int:
+    def room(self, now: float) -> int:
         """Slots that may be granted beyond those that there are: only while all who wait are alike."""
         if len(self._waiting) != 1 or not (depth := self._depth()):
             return 0
@@ -69,7 +74,7 @@ class Lanes:
             sum(
                 lane.slots * max(0, depth + 1 - len(lane.queue))
                 for lane in self._lanes.values()
-                if lane.shape == shape
+                if lane.shape == shape and not lane.is_late(now)
             )
         )
 
@@ -79,10 +84,14 @@ class Lanes:
         lane.since = now
         self._enter(lane, attempt)
 
-    def join(self, attempt: str, shape: tuple[object, ...]) -> Lane | None:
+    def join(self, attempt: str, shape: tuple[object, ...], now: float) -> Lane | None:
         """Have a gang wait in the shortest lane, if there is one."""
         depth = self._depth()
-        fitting = [each for each in self._lanes.values() if each.shape == shape and len(each.queue) <= depth]
+        fitting = [
+            each
+            for each in self._lanes.values()
+            if each.shape == shape and len(each.queue) <= depth and not each.is_late(now)
+        ]
         if not depth or not fitting:
             return None
         lane = min(fitting, key=lambda each: len(each.queue))
@@ -105,12 +114,7 @@ class Lanes:
 
     def late(self, now: float) -> list[str]:
         """Those that wait behind one that takes long."""
-        return [
-            attempt
-            for lane in self._lanes.values()
-            if len(lane.queue) > 1 and now - lane.since > PATIENCE_S
-            for attempt in lane.queue[1:]
-        ]
+        return [attempt for lane in self._lanes.values() if lane.is_late(now) for attempt in lane.queue[1:]]
 
     def _enter(self, lane: Lane, attempt: str) -> None:
         lane.queue.append(attempt)

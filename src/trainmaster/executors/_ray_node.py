@@ -10,8 +10,10 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +24,10 @@ _STARTED = "Ray runtime started"
 _START_TIMEOUT_S = 60.0
 #: On a busy machine Ray sometimes gives up on its own raylet.
 _TRIES = 2
+#: Above those of other Rays, below those that the kernel gives to whoever connects.
+_PORTS = range(20000, 32600, 200)
+#: Stands for one of the node's ports.
+_PORT = re.compile(r"@(\d+)@")
 _TERM_PATIENCE_S = 1.0
 _DAEMON_PATIENCE_S = 8.0
 _KILL_PATIENCE_S = 5.0
@@ -41,7 +47,20 @@ def start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
     if _pid(directory / "ray.pid"):
-        return {"ok": True, "already": True}
+        return {"ok": True, "port_base": int((directory / "ports").read_text())}
+    base, held = (request["port_base"], None) if request["port_base"] else _choose_ports(request["ports"])
+    if not base:
+        return {
+            "ok": False,
+            "error": f"no {request['ports']} free ports in a row are left below {_PORTS[-1]}",
+        }
+    with contextlib.closing(held) if held else contextlib.nullcontext():  # until Ray has bound them
+        _write(directory / "ports", str(base))
+        request = json.loads(_PORT.sub(lambda found: str(base + int(found[1])), json.dumps(request)))
+        return {**_start(directory, request), "port_base": base}
+
+
+def _start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     _write(directory / "token", request["token"])
     _write(directory / "node.json", json.dumps(request["node"]))
     Path(request["node"]["home"]).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -55,6 +74,36 @@ def start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     return {"ok": False, "error": error}
 
 
+def _choose_ports(count: int) -> tuple[int, socket.socket | None]:
+    """The first of so many that nobody has bound, and what keeps others of us from choosing them too."""
+    for base in _PORTS:
+        held = socket.socket(socket.AF_UNIX)
+        try:
+            held.bind(f"\0trainmaster-ports-{base}")  # no file: it is gone with us, and any user can
+            if all(map(_is_free, range(base, base + count))):
+                return base, held
+        except OSError:
+            pass
+        held.close()
+    return 0, None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _without_client(command: list[str]) -> list[str]:
+    """Without the port of Ray's client, where that is not installed; else it would take one of a user's Ray."""
+    if importlib.util.find_spec("grpc") is not None:
+        return command
+    return [part for part in command if not part.startswith("--ray-client-server-port")]
+
+
 def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
     """The process that was started, or 0 and why it ended."""
     log = directory / "ray.log"
@@ -65,7 +114,7 @@ def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            request["command"],
+            _without_client(request["command"]),
             env={**around, **request["env"]},
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -88,12 +137,13 @@ def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
 def stop(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     """End Ray, the gateway and, if asked, the supervisor with all members; remove what they left."""
     ended = []
-    if request.get("members") and _end_holder(Path(request["home"]) / "supervisor" / "lock", request["home"]):
-        ended.append("supervisor")
     if _end_holder(directory / "gateway" / "lock", str(directory)):
         ended.append("gateway")
     if _end_session(directory / "ray.pid"):
         ended.append("ray")
+    # last: an agent of Ray's would start another one
+    if request.get("members") and _end_holder(Path(request["home"]) / "supervisor" / "lock", request["home"]):
+        ended.append("supervisor")
     shutil.rmtree(directory, ignore_errors=True)
     return {"ok": True, "ended": ended}
 

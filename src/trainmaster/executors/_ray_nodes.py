@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainmaster.executors._ray_agent import Agent
 from trainmaster.executors._ray_commands import NODE_LABEL
 from trainmaster.executors._ray_plan import NodeRoom
+from trainmaster.executors.base import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.executors.base import GangStatus
 
 LOOK_S = 0.25
-_POLL_S = 4.0
+_POLL_S = 2.0
 #: An agent answers a poll within its time; it is unreachable when it is so much late.
 _LATE_S = 5.0
 _ATTACH_S = 30.0
@@ -39,7 +40,13 @@ class Listener(Protocol):
         """Parts on that node that have not ended, as far as is known."""
 
     def took(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
-        """Statuses of parts; all that were asked for when it was attached to."""
+        """Statuses of parts; that one is UNKNOWN may be old news."""
+
+    def checked(self, node: NodeRoom, statuses: Sequence[tuple[int, GangStatus]]) -> None:
+        """Statuses of parts, by their turns, of the very moment when they were asked for."""
+
+    def attached(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
+        """Statuses of all `attempts_on` that were handed over before."""
 
     def grew(self, written: Sequence[tuple[str, str]]) -> None:
         """(part, member) of each member that wrote something."""
@@ -91,11 +98,6 @@ class Link:
         self._commands.append(command)
         self._wanted.set()
 
-    def is_sending(self, name: str) -> bool:
-        """Whether a gang is still to be handed over."""
-        submits = (command["gangs"] for command in self._commands if command["do"] == "submit")
-        return any(gang["attempt"] == name for gangs in submits for gang in gangs)
-
     async def read(self, path: str, offset: int, limit_bytes: int) -> bytes:
         """A part of a file there."""
         return bytes(await asyncio.wait_for(self._agent.read.remote(path, offset, limit_bytes), _LATE_S))
@@ -144,12 +146,24 @@ class Link:
         asked = self._listener.attempts_on(self.node)
         answer = await asyncio.wait_for(self._agent.attach.remote(token, asked), _ATTACH_S)
         self._token = token
-        self._listener.took(self.node, answer["statuses"])
+        statuses: list[GangStatus] = answer["statuses"]
+        unsent = self._keep_unsent({each.attempt for each in statuses if each.phase is not Phase.UNKNOWN})
+        self._listener.attached(self.node, [each for each in statuses if each.attempt not in unsent])
         self._listener.came(self.node)
         if self.since is not None or not self.attached.is_set():
             self.since = None
             self.attached.set()
             self._listener.nodes_changed()
+
+    def _keep_unsent(self, there: set[str]) -> set[str]:
+        """Who has still to be handed over; of what was handed over nobody knew whether it had arrived."""
+        unsent = set(self._listener.attempts_on(self.node)) - there
+        found: set[str] = set()
+        for command in self._commands:
+            if command["do"] == "submit":
+                command["gangs"] = [gang for gang in command["gangs"] if gang["attempt"] in unsent]
+                found.update(gang["attempt"] for gang in command["gangs"])
+        return found
 
     async def _work(self) -> None:
         tasks = [asyncio.create_task(self._command()), asyncio.create_task(self._poll())]
@@ -166,10 +180,13 @@ class Link:
                 self._wanted.clear()
                 await self._wanted.wait()
             batch = list(self._commands)
-            shared = await asyncio.wait_for(self._agent.do.remote(self._token, batch), _ATTACH_S)
+            reference = self._agent.do.remote(self._token, batch)
+            shared, checked = await asyncio.wait_for(reference, _ATTACH_S)
             del self._commands[: len(batch)]
             if shared:
                 self._listener.probed(self.node, shared)
+            if checked:
+                self._listener.checked(self.node, checked)
 
     async def _poll(self) -> None:
         while True:
@@ -208,16 +225,11 @@ class Nodes:
         """Ray's ids."""
         return {link.node.node_id for link in self.links.values()}
 
-    def send(self, key: str, node_id: str, command: Message) -> None:
-        """To a node's agent; dropped if that node is no more."""
+    def send(self, key: str, node_id: str | None, command: Message) -> None:
+        """To a node's agent; dropped if that node is no more (None: or to the one in its place)."""
         link = self.links.get(key)
-        if link is not None and link.node.node_id == node_id:
+        if link is not None and node_id in (None, link.node.node_id):
             link.send(command)
-
-    def is_sending(self, key: str, name: str) -> bool:
-        """Whether a node has still to be told of a gang."""
-        link = self.links.get(key)
-        return link is not None and link.is_sending(name)
 
     def declare_gone(self, key: str) -> None:
         """The driver has a second witness that a node is gone; Ray need not be waited for."""

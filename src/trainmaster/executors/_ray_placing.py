@@ -116,7 +116,7 @@ class Placing:
         """Place what can be placed; seconds until there may be more to do."""
         self._recall()
         if self._plans and not self._reservations.stuck():
-            total, extra = self._total(), self._lanes.room()
+            total, extra = self._total(), self._lanes.room(self._clock())
             for run in {self._gangs[attempt].run for attempt in self._plans}:
                 self.offer(run, extra)
             for ticket in self._slots.grant():
@@ -126,7 +126,7 @@ class Placing:
     def _grant(self, gang: Gang, room: bool) -> None:
         plan = self._plans[gang.attempt]
         if not room and gang.simple and not self._reservations.has_idle(plan):
-            lane = self._lanes.join(gang.attempt, plan.shape)
+            lane = self._lanes.join(gang.attempt, plan.shape, self._clock())
             if lane is not None:
                 self._unplan(gang)
                 gang.place(plan, [lane.node])
@@ -160,7 +160,7 @@ class Placing:
             gang = self._gangs[attempt]
             if not gang.recalled and gang.parts[0].status is None:
                 gang.recalled = True
-                self._tell(gang.parts[0], {"do": "recall", "attempt": attempt})
+                self._tell(gang.parts[0], {"do": "recall", "attempts": [attempt]})
 
     def _unplan(self, gang: Gang) -> Plan | None:
         plan = self._plans.pop(gang.attempt, None)

@@ -41,6 +41,7 @@ class Scheduler:
         self._loop = loop
         self._note = note
         self._parts: dict[str, tuple[Gang, Part]] = {}
+        self._turns = 0
         self._placing = Placing(self.gangs, self.nodes, loop.time, self._start, self._refuse, self._tell)
         self.files = Files(self._parts, clients, self._tell, self._announce)
         self.wake: Callable[[], None] = lambda: None
@@ -79,18 +80,18 @@ class Scheduler:
 
     def forget(self, attempts: Iterable[str]) -> None:
         """Drop the records of gangs that have ended."""
-        by_node: dict[tuple[str, str], list[str]] = {}
+        by_node: dict[str, list[str]] = {}
         for attempt in dict.fromkeys(attempts):
             gang = self.gangs.get(attempt)
             if gang is None or gang.phase is not Phase.EXITED:
                 continue
             for part in gang.parts:
                 self._parts.pop(part.name, None)
-                by_node.setdefault((part.key, part.node_id), []).append(part.name)
+                by_node.setdefault(part.key, []).append(part.name)
             del self.gangs[attempt]
             _ray_records.erase(attempt)
-        for (key, node_id), names in by_node.items():
-            self.nodes.send(key, node_id, {"do": "forget", "attempts": names})
+        for key, names in by_node.items():
+            self.nodes.send(key, None, {"do": "forget", "attempts": names})
 
     def watch(self, client: Client) -> None:
         """A driver wants to know who writes; those that have are told now."""
@@ -108,7 +109,7 @@ class Scheduler:
                 if not gang.launched and gang.phase is not Phase.EXITED:
                     self._drop(gang)
                 elif gang.simple and gang.phase is Phase.QUEUED:
-                    self._tell(gang.parts[0], {"do": "recall", "attempt": gang.attempt})
+                    self._tell(gang.parts[0], {"do": "recall", "attempts": [gang.attempt]})
                 for part in gang.parts:
                     part.complete = True  # nobody waits for its files; who comes back asks anew
 
@@ -135,10 +136,11 @@ class Scheduler:
         """Hand a gang that has its place to the nodes."""
         _ray_records.store(gang.record(gang.request["group"], reservation))
         for part in gang.parts:
+            self._turns += 1
+            part.turn = self._turns
             self._parts[part.name] = (gang, part)
             self.files.probe(gang, part)
-            request = {**gang.part_request(part), "lane": lane}
-            self._tell(part, {"do": "submit", "gangs": [request]})
+            self._tell(part, {"do": "submit", "gangs": [gang.part_request(part, lane)]})
         if not gang.simple:
             gang.strip()
 
@@ -169,21 +171,55 @@ class Scheduler:
         """News from a node's supervisor."""
         touched: dict[str, Gang] = {}
         for status in statuses:
-            gang, part = self._parts.get(status.attempt, (None, None))
-            if gang is None or part is None or part.node_id != node.node_id or part.over:
+            gang, part = self._living_part(node, status.attempt)
+            if gang is None or part is None:
                 continue
-            if status.phase is Phase.QUEUED:
-                continue  # for a moment only: there is room
-            part.assumed = False
-            if status.phase is not Phase.UNKNOWN:
-                part.status = status
-            elif self.nodes.is_sending(part.key, part.name):
-                continue  # it is on its way there; this was said of an earlier one
-            else:
-                part.dropped, part.lost_at, part.complete = True, time.time(), True
-            touched[gang.attempt] = gang
+            if (
+                status.phase is Phase.UNKNOWN
+            ):  # or was, before it was handed over anew: ask in between the two
+                self._tell(part, {"do": "check", "attempt": part.name, "turn": part.turn})
+            elif self._took(part, status):
+                touched[gang.attempt] = gang
         for gang in touched.values():
             self._after(gang)
+
+    def checked(self, node: NodeRoom, statuses: Sequence[tuple[int, GangStatus]]) -> None:
+        """What is so for certain, if the part has not been handed over anew since."""
+        for turn, status in statuses:
+            gang, part = self._living_part(node, status.attempt)
+            if gang is None or part is None:
+                self._tidy(node, status)
+            elif part.turn == turn and self._took(part, status):
+                self._after(gang)
+
+    def attached(self, node: NodeRoom, statuses: Sequence[GangStatus]) -> None:
+        """What has become of all that were handed over."""
+        for status in statuses:
+            gang, part = self._living_part(node, status.attempt)
+            if gang is not None and part is not None and self._took(part, status):
+                self._after(gang)
+
+    def _living_part(self, node: NodeRoom, name: str) -> tuple[Gang | None, Part | None]:
+        gang, part = self._parts.get(name, (None, None))
+        if gang is None or part is None or part.node_id != node.node_id or part.over:
+            return None, None
+        return gang, part
+
+    def _tidy(self, node: NodeRoom, status: GangStatus) -> None:
+        """What was forgotten while its node was away has ended there."""
+        if status.phase is Phase.EXITED and status.attempt not in self._parts:
+            self.nodes.send(node.key, node.node_id, {"do": "forget", "attempts": [status.attempt]})
+
+    def _took(self, part: Part, status: GangStatus) -> bool:
+        """Keep a part's status; whether anything follows."""
+        if status.phase is Phase.QUEUED:
+            return False  # it waits in its lane
+        part.assumed = False
+        if status.phase is Phase.UNKNOWN:
+            part.dropped, part.lost_at, part.complete = True, time.time(), True
+        else:
+            part.status = status
+        return True
 
     def lost(self, node: NodeRoom) -> None:
         """A node is dead: its members are lost."""
@@ -203,7 +239,8 @@ class Scheduler:
     def came(self, node: NodeRoom) -> None:
         """A node is there; what was declared lost on it before must not go on."""
         for name in _ray_records.take_fences(node.key):
-            self.nodes.send(node.key, node.node_id, {"do": "stop", "attempt": name, "grace_s": 0.0})
+            for command in ({"do": "stop", "grace_s": 0.0}, {"do": "check", "turn": 0}):
+                self.nodes.send(node.key, node.node_id, {**command, "attempt": name})
 
     def _lose(self, part: Part) -> None:
         part.lost_at, part.complete = time.time(), True

@@ -97,6 +97,7 @@ class GangRequest:
             instead of its own only.
         per_node: so many members of a role share a node, and different ones are on different nodes
             (0: on as few nodes as there is room on); of no effect where there is one node only.
+        directories: absolute; made on each node, with those above them, before members start there.
     """
 
     attempt: str
@@ -109,6 +110,7 @@ class GangRequest:
     grace_s: float = 20.0
     share_gpus: bool = False
     per_node: int = 0
+    directories: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

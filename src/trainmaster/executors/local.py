@@ -244,6 +244,8 @@ def _request(gang: GangRequest) -> Message:
                 "essential": member.essential,
                 "gpus": member.gpus,
                 "container": _container(member.container),
+                # with each member, as those of a gang may be told to different nodes
+                "directories": list(gang.directories),
             }
             for member in gang.members
         ],

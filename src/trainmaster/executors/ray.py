@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import itertools
-import queue
-import socket
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors._connection import Connection, ConnectionLost
-from trainmaster.executors._ray_mirror import Mirror, identity
-from trainmaster.executors._wire import WireError
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
+from trainmaster.executors._connection import ConnectionLost
+from trainmaster.executors._ray_connection import READ_BYTES, GatewayConnection, HeadGone, NodeState
+from trainmaster.executors._ray_mirror import identity
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.local import LocalExecutor, _request
 from trainmaster.spec.errors import ExecutorError
 
@@ -28,172 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeState", "RayExecutor"]
 
-#: The head may have to start the gateway, and that has to ask all nodes.
-_OPEN_TIMEOUT_S = 90.0
-_READ_TIMEOUT_S = 30.0
-_READ_BYTES = 1 << 20
 _GONE_PAUSE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node that Ray takes to be alive.
-
-    Attributes:
-        key: its name in the cluster.
-        address: private.
-        unreachable_since: Unix time in seconds since when it has not answered, None while it does.
-    """
-
-    key: str
-    address: str
-    unreachable_since: float | None = None
-
-
-class GatewayConnection(Connection):
-    """The driver's end of the stream to the gateway; a thread takes what arrives.
-
-    Attributes:
-        mirror: copies of what members write.
-        addresses: of members, by attempt.
-        plans: attempts that another driver has started: directory and members, newest news last.
-        nodes: by key.
-    """
-
-    def __init__(self, connect: Callable[[], socket.socket]) -> None:
-        super().__init__(Path("/"))
-        self._dial = connect
-        self.mirror = Mirror()
-        self.addresses: dict[str, dict[str, str]] = {}
-        self.plans: dict[str, tuple[str, list[str]]] = {}
-        self.nodes: dict[str, NodeState] = {}
-        self.broken: set[str] = set()
-        self._inbox: deque[Message] = deque()
-        self._arrived = threading.Condition()
-        self._answers: dict[int, queue.SimpleQueue[Message]] = {}
-        self._numbers = itertools.count(1)
-        self._refusal = ""
-
-    def start(self) -> None:
-        """Nothing can be done early."""
-
-    def open(self, hello: Message) -> None:
-        """Connect to the gateway, which is started if there is none.
-
-        Raises:
-            ExecutorError: the cluster cannot be reached.
-        """
-        deadline = time.monotonic() + _OPEN_TIMEOUT_S
-        while True:
-            self._socket = self._dial()
-            self._inbox.clear()
-            self._early = []
-            self._refusal = ""
-            threading.Thread(target=self._listen, args=(self._socket,), name="gateway", daemon=True).start()
-            try:
-                self.send(hello)
-                self._expect_welcome(deadline)
-                return
-            except ConnectionLost:
-                if self._refusal:
-                    raise self._error(self._refusal) from None
-                if time.monotonic() > deadline:
-                    raise self._error("the gateway does not answer") from None
-                time.sleep(0.1)  # it was just about to end
-
-    def receive(self, timeout_s: float) -> list[Message]:
-        """Frames that have arrived, after waiting for one at most ``timeout_s``.
-
-        Raises:
-            ConnectionLost: the gateway is gone.
-        """
-        if self._early:
-            early, self._early = self._early, []
-            return early
-        with self._arrived:
-            if not self._inbox and self._socket is None:
-                raise ConnectionLost
-            self._arrived.wait_for(lambda: self._inbox, timeout_s)
-        found = []
-        while self._inbox:
-            message = self._inbox.popleft()
-            if message.get("reply") == "closed":
-                if message["socket"] is self._socket:
-                    self.close()
-                    raise ConnectionLost
-                continue
-            found.append(message)
-        return found
-
-    def close(self) -> None:
-        """Hang up."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # its thread is reading
-        super().close()
-
-    def ask(self, message: Message) -> Message:
-        """Send what has an answer of its own, and wait for that.
-
-        Raises:
-            ExecutorError: there is none.
-            ConnectionLost: the gateway is gone.
-        """
-        number = next(self._numbers)
-        answer: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._answers[number] = answer
-        try:
-            self.send({**message, "id": number})
-            return answer.get(timeout=_READ_TIMEOUT_S)
-        except queue.Empty:
-            raise self._error(f"the gateway did not answer for {_READ_TIMEOUT_S:.0f} s") from None
-        finally:
-            del self._answers[number]
-
-    def _listen(self, stream: socket.socket) -> None:
-        from trainmaster.executors._wire import Splitter
-
-        splitter = Splitter()
-        try:
-            while data := stream.recv(_READ_BYTES):
-                for message in splitter.feed(data):
-                    self._take(message)
-        except (OSError, WireError):
-            pass
-        self._put({"reply": "closed", "socket": stream})
-
-    def _take(self, message: Message) -> None:
-        if "piece" in message:
-            attempt, node, name, offset, text = message["piece"]
-            if attempt not in self.broken:
-                try:
-                    self.mirror.write(attempt, node, name, offset, base64.b64decode(text))
-                except OSError:  # a full disk: it is asked for again
-                    self.broken.add(attempt)
-        elif "plan" in message:
-            attempt, directory, members = message["plan"]
-            self.plans[attempt] = (directory, members)
-        elif "addresses" in message:
-            self.addresses.update(message["addresses"])
-        elif "nodes" in message:
-            self.nodes = {row["key"]: NodeState(**row) for row in message["nodes"]}
-        elif message.get("reply") == "read":
-            if (waiting := self._answers.get(message["id"])) is not None:
-                waiting.put(message)
-        elif message.get("reply") == "error":
-            self._refusal = message["error"]
-        else:
-            self._put(message)
-
-    def _put(self, message: Message) -> None:
-        with self._arrived:
-            self._inbox.append(message)
-            self._arrived.notify()
-
-    def _error(self, message: str) -> ExecutorError:
-        return ExecutorError(
-            message, "Its log is `gateway/log` in the head's directory; is the Ray cluster still there?"
-        )
+#: A head that has said nothing for so long is asked after.
+SILENT_S = 8.0
 
 
 class RayExecutor(LocalExecutor):
@@ -204,6 +35,11 @@ class RayExecutor(LocalExecutor):
 
     A gang for which there is no room even on an empty cluster waits for nodes to come. When a node is lost,
     its members are ``lost`` and the others of their gangs are stopped, with the gang's grace.
+
+    The head is the only way to the cluster. While it cannot be reached, calls raise `ExecutorError` (and may
+    be repeated) or report nothing new. When ``is_gone`` confirms that it is no more, all gangs that had not
+    ended are EXITED and their members ``lost``; from then on nothing is started (`is_lost`). What runs on the
+    other nodes goes on until those are ended.
 
     Args:
         cluster: started already.
@@ -225,22 +61,37 @@ class RayExecutor(LocalExecutor):
         is_gone: Callable[[str], bool] | None = None,
     ) -> None:
         super().__init__(Path("/"))
-        self._gateway = GatewayConnection(cluster.connect)
+        self._cluster = cluster
+        self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
         self._connection = self._gateway
         self._place = place or Path
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
+        self._asked_head_at = 0.0
+        self._lost_at: float | None = None
+        self._known: dict[str, GangStatus] = {}
         self._directories: dict[str, tuple[str, Sequence[str]]] = {}
 
     def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
         """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
-        super().open(
-            run, capacity, {name: value for name, value in env.items() if not name.startswith("RAY_")}
-        )
+        own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
+        try:
+            super().open(run, capacity, own)
+        except HeadGone:
+            raise ExecutorError(
+                f"the head of the cluster, {self._cluster.head.key}, is gone", "Start another cluster."
+            ) from None
+
+    @property
+    def is_lost(self) -> bool:
+        """The cluster's head is gone: nothing can be started, and what ran was reported as lost."""
+        return self._lost_at is not None
 
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs; see `Executor.submit`."""
-        if not gangs:
+        if self.is_lost:  # none of them was taken
+            self._news.update((gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs)
+        if not gangs or self.is_lost:
             return
         self._live.update(dict.fromkeys(gang.attempt for gang in gangs))
         messages = []
@@ -266,8 +117,8 @@ class RayExecutor(LocalExecutor):
             statuses = super().observe(attempts)  # what has ended is so when its files are here
         # news of an end may have come right behind the answer
         newer = [self._news.get(status.attempt, status) for status in statuses]
-        return [
-            self._with_addresses(new if new.phase is Phase.EXITED else old)
+        return [  # of one that was forgotten, such news is old
+            self._with_addresses(new if new.phase is Phase.EXITED and old.phase is not Phase.UNKNOWN else old)
             for old, new in zip(statuses, newer, strict=True)
         ]
 
@@ -282,13 +133,16 @@ class RayExecutor(LocalExecutor):
         super().forget(attempts)
         for attempt in attempts:
             self._news.pop(attempt, None)  # `observe` looks there too
+            self._known.pop(attempt, None)
             self._gateway.mirror.forget(attempt)
             self._directories.pop(attempt, None)
             self._gateway.addresses.pop(attempt, None)
 
     def close(self) -> None:
         """Disconnect; see `Executor.close`."""
+        self._gateway.part()
         super().close()
+        self._known.clear()
         self._gateway.addresses.clear()
 
     def read(self, attempt: str, member: str, name: str, offset: int, limit_bytes: int) -> bytes:
@@ -313,7 +167,7 @@ class RayExecutor(LocalExecutor):
             "member": member,
             "name": name,
             "offset": offset,
-            "limit": min(limit_bytes, _READ_BYTES),
+            "limit": min(limit_bytes, READ_BYTES),
         }
         while True:
             try:
@@ -327,7 +181,12 @@ class RayExecutor(LocalExecutor):
 
     def nodes(self) -> list[NodeState]:
         """Those that Ray takes to be alive, as of the last `changes`."""
-        return sorted(self._gateway.nodes.values(), key=lambda node: node.key)
+        rows = {**self._gateway.nodes}
+        head = rows.get(self._cluster.head.key)
+        silent_s = time.monotonic() - self._gateway.heard_at
+        if head is not None and silent_s > SILENT_S:
+            rows[head.key] = replace(head, unreachable_since=time.time() - silent_s)
+        return sorted(rows.values(), key=lambda node: node.key)
 
     def _with_addresses(self, status: GangStatus) -> GangStatus:
         found = self._gateway.addresses.get(status.attempt)
@@ -367,11 +226,96 @@ class RayExecutor(LocalExecutor):
         here, have = self._follow(attempt, directory, members)
         self._send({"do": "follow", "attempt": attempt, "here": here, "have": have})
 
+    # -- when the head is gone
+
+    def _send(self, message: Message) -> None:
+        if self.is_lost:
+            return
+        try:
+            super()._send(message)
+        except HeadGone:
+            self._lose_all()
+
+    def _receive(self, timeout_s: float) -> list[Message]:
+        if not self.is_lost:
+            try:
+                return super()._receive(timeout_s)
+            except HeadGone:
+                self._lose_all()
+        elif not self._news:
+            time.sleep(timeout_s)  # nothing can come any more
+        return []
+
+    def _observe(self, attempts: list[str]) -> list[GangStatus]:
+        if not self.is_lost:
+            try:
+                statuses = super()._observe(attempts)
+                self._know(statuses)
+                return statuses
+            except HeadGone:
+                self._lose_all()
+        return [self._known.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
+
+    def _take(self, message: Message) -> None:
+        super()._take(message)
+        self._know(self._news[row[0]] for row in message.get("news", ()))
+
+    def _revive(self) -> None:
+        try:
+            super()._revive()
+        except ExecutorError:
+            self._losses.clear()  # it may be tried again for as long as the caller likes
+            self._asked_head_at = 0.0  # we know more than when we asked last
+            if self._is_head_gone():
+                raise HeadGone from None
+            raise
+
+    def _know(self, statuses: Iterable[GangStatus]) -> None:
+        for status in statuses:
+            if status.phase is Phase.UNKNOWN:
+                self._known.pop(status.attempt, None)
+            else:
+                self._known[status.attempt] = status
+
+    def _lose_all(self) -> None:
+        """Also what was queued, as far as we know: it may have started since."""
+        if self._lost_at is not None:
+            return
+        self._lost_at = now = time.time()
+        self._gateway.close()
+        for attempt in self._live:
+            status = self._known.get(attempt, GangStatus(attempt, Phase.QUEUED))
+            if status.phase is not Phase.EXITED:
+                _, names = self._directories.get(attempt, ("", ()))
+                members = status.members or tuple(MemberStatus(name) for name in names)
+                self._known[attempt] = self._news[attempt] = GangStatus(
+                    attempt,
+                    Phase.EXITED,
+                    tuple(
+                        each if each.ended_at is not None else replace(each, lost=True, ended_at=now)
+                        for each in members
+                    ),
+                    started_at=status.started_at,
+                    ended_at=now,
+                )
+
+    def _is_head_gone(self) -> bool:
+        now = time.monotonic()
+        if self._is_gone is None or now - self._asked_head_at < _GONE_PAUSE_S:
+            return False
+        self._asked_head_at = now
+        return self._is_gone(self._cluster.head.key)
+
     def _check_nodes(self) -> None:
         now = time.monotonic()
-        if self._is_gone is None or now - self._asked_gone_at < _GONE_PAUSE_S:
+        if self._is_gone is None or self.is_lost or now - self._asked_gone_at < _GONE_PAUSE_S:
             return
         self._asked_gone_at = now
+        head = self._cluster.head.key
+        if now - self._gateway.heard_at > SILENT_S:
+            if self._is_head_gone():
+                self._lose_all()
+            return
         for node in list(self._gateway.nodes.values()):
-            if node.unreachable_since is not None and self._is_gone(node.key):
+            if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
                 self._send({"do": "gone", "node": node.key})

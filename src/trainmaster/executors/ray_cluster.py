@@ -14,11 +14,12 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainmaster.executors._ray_commands import (
-    PORT_BASE,
+    PORT_COUNT,
     ClusterNode,
     cluster_address,
     environment,
@@ -29,7 +30,6 @@ from trainmaster.executors._ray_commands import (
 from trainmaster.spec.errors import ExecutorError
 
 __all__ = [
-    "PORT_BASE",
     "ClusterNode",
     "Opener",
     "RayCluster",
@@ -95,6 +95,7 @@ class RayCluster:
             _write(directory / _TOKEN, secrets.token_hex(32))
         cluster._record()
         cluster._start_node(cluster.head, head_command(cluster.head))
+        cluster._record()  # with the ports that it has chosen
         cluster._start_workers(cluster.nodes[1:])
         return cluster
 
@@ -195,10 +196,13 @@ class RayCluster:
         if nodes:
             with ThreadPoolExecutor(_PARALLEL) as pool:
                 list(pool.map(lambda node: self._start_node(node, worker_command(node, self.head)), nodes))
+            self._record()
 
     def _start_node(self, node: ClusterNode, command: list[str]) -> None:
         request = {
             "do": "start",
+            "port_base": node.port_base,
+            "ports": PORT_COUNT,
             "token": (self.directory / _TOKEN).read_text(),
             "command": command,
             "env": environment(node, {}),
@@ -216,6 +220,7 @@ class RayCluster:
                 f"Ray could not be started on node {node.key}: {answer['error']}",
                 f"Its log was {node.directory}/ray.log there.",
             )
+        self.nodes[self.nodes.index(node)] = replace(node, port_base=answer["port_base"])
 
     def _ask(self, node: ClusterNode, request: Mapping[str, Any]) -> dict[str, Any]:
         command = [node.python, "-m", "trainmaster.executors._ray_node"]

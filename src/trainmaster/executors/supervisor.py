@@ -20,7 +20,7 @@ import sys
 import time
 
 from trainmaster.executors._clients import Client, Clients
-from trainmaster.executors._gangs import UNKNOWN, Gang
+from trainmaster.executors._gangs import QUEUED, UNKNOWN, Gang
 from trainmaster.executors._journal import Journal
 from trainmaster.executors._members import Spawner
 from trainmaster.executors._nursery import Nursery
@@ -140,10 +140,19 @@ class Supervisor:
             client.send({"reply": "observe", "id": message["id"], "gangs": gangs})
         elif operation == "stop":
             self.nursery.stop(message["attempt"], message["grace_s"])
+        elif operation == "recall":
+            self._recall(message["attempts"])
         elif operation == "forget":
             self.nursery.forget(message["attempts"])
         elif operation == "watch":
             self._watch(client)
+
+    def _recall(self, attempts: list[str]) -> None:
+        """Un-queue those that have not started; the others go on."""
+        for attempt in attempts:
+            gang = self.nursery.gangs.get(attempt)
+            if gang is not None and gang.phase == QUEUED:
+                self.nursery.stop(attempt, 0.0)
 
     def _watch(self, client: Client) -> None:
         client.watches = True

@@ -106,7 +106,9 @@ def known_hosts(hosts: Iterable[tuple[tuple[str, ...], str]]) -> str:
 
 
 def hosts_yaml(place: LabPlace, status: Mapping[str, Any], cpus: Mapping[str, int], python: str) -> str:
-    """The running hosts as the inventory of the provider ``hosts``.
+    """The running hosts that the lab's own key opens, as the inventory of the provider ``hosts``.
+
+    Those that somebody else has rented (the provider ``lab``, say) are not lent to yet another one.
 
     Args:
         place: of the lab.
@@ -116,9 +118,9 @@ def hosts_yaml(place: LabPlace, status: Mapping[str, Any], cpus: Mapping[str, in
     """
     lines = ["# Hosts of the lab, written by `trainmaster lab up --hosts`.", "hosts:"]
     for host in status["hosts"]:
-        if host["state"] != "running":
-            continue
         condition = status["conditions"][host["id"]]
+        if host["state"] != "running" or condition.get("key_name") != KEY_NAME:
+            continue
         entry = {
             "name": host["id"],
             "address": host["address"],

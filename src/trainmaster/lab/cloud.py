@@ -36,6 +36,7 @@ STATES: Final = {
 LIVE: Final = ("pending", "running", "stopping", "stopped")
 #: Amazon warns two minutes before it takes a spot machine back.
 NOTICE_S: Final = 120.0
+_BY_USER: Final = "Client.UserInitiatedShutdown: User initiated shutdown"
 _BOOTS_AT_ONCE: Final = 8
 _MEMINFO_INTERVAL_S: Final = 1.0
 
@@ -176,7 +177,8 @@ class Cloud:
 
         def take() -> None:
             reason = "Server.SpotInstanceTermination: Spot instance termination"
-            if not self._closing.is_set():
+            # A later notice counts instead, and one who was stopped meanwhile has none any more.
+            if not self._closing.is_set() and self._notices.get(instance_id) == (when, "terminate"):
                 self._end(instance, "shutting-down", None, reason)
 
         timer = threading.Timer(notice_s, take)
@@ -276,6 +278,7 @@ class Cloud:
             if before.name not in (LIVE if state == "shutting-down" else ("pending", "running")):
                 return before
             set_state(instance, state)
+            explain(instance, reason or _BY_USER)  # whoever sees that it ends sees why
             host = self._hosts[instance.id]
         self._submit(self._finish, instance, host, state, grace_s, reason)
         return before
@@ -295,9 +298,7 @@ class Cloud:
                 return  # stopped, and meanwhile terminated: that goes on by itself
             (self._calls.terminate if last else self._calls.stop)(instance)
             if reason:
-                code, _, message = reason.partition(": ")
-                instance._reason = reason
-                instance.state_reason.code, instance.state_reason.message = code, f"{code}: {message}"
+                explain(instance, reason)  # the API's library has its own
         if last:
             self.forgotten(instance.id)
         self.changed()
@@ -347,3 +348,9 @@ class Cloud:
 def set_state(instance: Any, name: str) -> None:
     """Put an instance into a state of EC2."""
     instance._state.name, instance._state.code = name, STATES[name]
+
+
+def explain(instance: Any, reason: str) -> None:
+    """Say why an instance ends: ``CODE: in words``."""
+    instance._reason = reason
+    instance.state_reason.code, instance.state_reason.message = reason.partition(": ")[0], reason

@@ -77,6 +77,7 @@ class Control:
                     "zone": instance._placement.zone,
                     "spot": True if instance.lifecycle == "spot" else None,
                     "host_key": host.key.public,
+                    "key_name": instance.key_name or None,
                 }
                 conditions[instance.id] = {
                     key: value for key, value in condition.items() if value is not None

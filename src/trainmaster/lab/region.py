@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from trainmaster.lab.addresses import mac_of
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.place import LabPlace
 from trainmaster.lab.settings import LabSettings
@@ -73,7 +74,9 @@ class Region:
             [
                 "link set lo up",
                 f"address add {METADATA_ADDRESS}/32 dev lo",
-                f"link add {BRIDGE} type bridge",
+                # An address of its own: else it has that of one of its ports, and another one when that
+                # host goes; the others would ask for their metadata in vain until they had found out.
+                f"link add {BRIDGE} address {mac_of(self._settings.gateway)} type bridge",
                 f"address add {self._settings.gateway}/{prefix} dev {BRIDGE}",
                 f"link set {BRIDGE} up",
             ],

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 _SEND_AGAIN: Final = 2
 #: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
 _LOOKS: Final = 3
+#: Whoever waits for machines to be gone looks at least every so many times the first pause.
+_MOST_PAUSES: Final = 10
 
 
 def aws_provider(place: ProviderPlace) -> AwsProvider:
@@ -187,7 +189,7 @@ class AwsProvider:
                 )
                 return
             self._sleep(pause_s)
-            pause_s = min(2 * pause_s, 5.0)
+            pause_s = min(2 * pause_s, _MOST_PAUSES * self.settings.backoff_s)
         self._memory.forget(cluster)
 
     def reap(self, known: Sequence[str]) -> list[str]:

@@ -127,9 +127,10 @@ def _reason(instance: Mapping[str, Any]) -> str:
     code, message = str(told.get("Code") or ""), str(told.get("Message") or "")
     if state_of(instance) in ("stopping", "stopped"):
         return "it was stopped"
-    plain = _REASONS.get(code)
+    if plain := _REASONS.get(code):
+        return f"{plain} ({code})"
     return (
-        f"{plain} ({code})" if plain else message or code or str(instance.get("StateTransitionReason") or "")
+        message or code or str(instance.get("StateTransitionReason") or "it is ending, EC2 does not say why")
     )
 
 

@@ -144,6 +144,7 @@ class AwsSettings:
                 disk_bytes=8 * _GIB,
                 placement_groups=False,  # the lab's API knows none; its hosts are all on one machine
                 known_hosts=Path(known_hosts) if known_hosts else None,
+                backoff_s=0.1,  # it answers at once, and its hosts are gone within seconds
             )
         except FileNotFoundError:
             raise UsageError(f"no lab is up in {directory}", "Put one up: `trainmaster lab up`.") from None

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 #: What is kept of an answer: enough for any of ours, and no log can fill the memory.
 ANSWER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
-_KILL_S: Final = 2.0
+_KILL_S: Final = 4.0
+_PID_S: Final = 2.0
 _PID: Final = "@@pid "
 _FIRST: Final = f'echo {_PID}$$ >&2; exec /bin/sh -c "$0"'
 
@@ -194,10 +195,24 @@ async def _kill(
         return
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_KILL_S):
-            if (pid := (err.heard or "").removeprefix(_PID)).isdigit():
+            first = err.heard or await _first_line(process)
+            if (pid := first.removeprefix(_PID)).isdigit():
                 await connection.run(f"kill -KILL -- -{pid}")
             process.close()
             await process.wait_closed()
+
+
+async def _first_line(process: asyncssh.SSHClientProcess[bytes]) -> str:
+    """Who a command is that was given up before it said so; empty if it does not start in time."""
+    ears = _Ears(_READ_BYTES, _PID)
+    listening = asyncio.ensure_future(ears.listen(process.stderr))
+    try:
+        async with asyncio.timeout(_PID_S):
+            return await ears.line()
+    except TimeoutError:
+        return ""
+    finally:
+        listening.cancel()
 
 
 def _wrapped(command: str) -> str:

@@ -18,26 +18,37 @@ _SIGNALLED: Final = 128
 def ask_guest(
     connection: Connection,
     python: str,
-    program: str,
+    program: str | tuple[str, ...],
     order: dict[str, Any],
     timeout_s: float,
     answer: Callable[[str], Iterable[bytes] | None] = lambda _: None,
+    sink: Callable[[bytes], None] | None = None,
 ) -> Result:
     """Run one of our programs in `guest/` on a host.
 
     Args:
         connection: to it.
         python: an interpreter there.
-        program: file name.
+        program: file name; of several, each finds the names of those before it.
         order: its arguments, of which nothing shows in a list of processes.
         timeout_s: after which it is ended.
         answer: see `Exchange`.
+        sink: takes what it says piece by piece; nothing is awaited or kept then.
     """
-    source = (resources.files("trainmaster.remote") / "guest" / program).read_bytes()
+    source = _source((program,) if isinstance(program, str) else program)
     boot = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
     command = f"exec {shlex.quote(python)} -I -u -c {shlex.quote(boot)}"
     lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
-    return connection.exchange(Exchange(command, answer, lead=lead, expects="@@"), timeout_s)
+    talk = Exchange(command, answer, lead=lead, reads_first=sink is None, expects="@@", sink=sink)
+    return connection.exchange(talk, timeout_s)
+
+
+def _source(programs: tuple[str, ...]) -> bytes:
+    guest = resources.files("trainmaster.remote") / "guest"
+    texts = [(guest / name).read_text(encoding="utf-8") for name in programs]
+    if len(texts) == 1:
+        return texts[0].encode()
+    return "".join(f"exec({text!r})\n" for text in texts).encode()
 
 
 def guest_words(result: Result) -> str:

@@ -103,6 +103,8 @@ class BootstrapSettings:
         probe_timeout_s, install_timeout_s, check_timeout_s: of these phases.
         wait_s: for somebody else who installs the same thing on the host.
         patience_s: the host gives an upload up after so long without a byte.
+        share_files: libraries that the host sees at the same path (a common file system, a host of the lab)
+            are used where they are, and not sent.
     """
 
     at_once: int = 8
@@ -111,6 +113,7 @@ class BootstrapSettings:
     check_timeout_s: float = 60.0
     wait_s: int = 600
     patience_s: int = 60
+    share_files: bool = True
 
 
 class _Failed(Exception):  # noqa: N818 - becomes a result
@@ -241,10 +244,10 @@ class _Run:
             self._layer(Phase.CODE, connection, plan, plan.code)
 
     def _probe(self, connection: Connection) -> HostFacts:
+        shared = self.kits[0].packages.base if self.settings.share_files else ""
+        script = probe_script(self.target.directory, self.target.python, shared)
         asked_at = time.time()
-        result = connection.shell(
-            probe_script(self.target.directory, self.target.python), timeout_s=self.settings.probe_timeout_s
-        )
+        result = connection.shell(script, timeout_s=self.settings.probe_timeout_s)
         facts = parse_facts(result.out, asked_at, time.time())
         if facts is None:
             raise _Failed(
@@ -261,17 +264,22 @@ class _Run:
 
     def _layer(self, phase: Phase, connection: Connection, plan: Plan, step: Step) -> None:
         with self._phase(phase) as detail:
-            if not step.present and self._install(connection, plan, step):
+            said = "have" if step.present else self._install(connection, plan, step)
+            if said == "linked":
+                detail.append(f"{step.order['name']}, the host sees the very files")
+            elif said == "done":
                 size = f", {step.layer.size_bytes / 1e6:.0f} MB" if step.layer else " by pip"
                 detail.append(f"{step.order['name']}{size}")
             else:
                 detail.insert(0, Outcome.REUSED)
 
-    def _install(self, connection: Connection, plan: Plan, step: Step, *, again: bool = False) -> bool:
-        """Put a layer there; False if somebody else has done so meanwhile."""
+    def _install(self, connection: Connection, plan: Plan, step: Step, *, again: bool = False) -> str:
+        """Put a layer there: ``done``, ``linked`` or, if somebody else has done so meanwhile, ``have``."""
         assert self.facts is not None
+        shared = bool(step.layer and step.order.get("base") and not again)
         order = {
             **step.order,
+            "same": step.layer.stamps() if step.layer and shared else [],
             "root": self.facts.root,
             "again": again,
             "wait_s": self.settings.wait_s,
@@ -283,15 +291,17 @@ class _Run:
                 return None
             return pieces(step.layer.archive(self.cache))
 
-        if step.layer is not None:
+        if step.layer is not None and not shared:
             step.layer.archive(self.cache)  # before anything is held there
         result = ask_guest(
             connection, plan.host_python.path, "install.py", order, self.settings.install_timeout_s, answer
         )
         said = guest_words(result)
-        if said not in ("have", "done"):
+        if shared and said == "done":
+            log.info("%s: what is there cannot be used in place: %s", self.target.name, result.err.strip())
+        if said not in ("have", "done", "linked"):
             raise _Failed(said, "It is safe to try again.")
-        return said == "done"
+        return said
 
     def _try(self, connection: Connection, plan: Plan, kit: Kit) -> str:
         """Why the runtime does not work; empty if it does."""

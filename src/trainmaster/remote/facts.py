@@ -34,6 +34,7 @@ while [ ! -d "$place" ]; do place=${place%%/*}; [ -n "$place" ] || place=/; done
 set -- $(df -Pk "$place" | tail -n 1)
 echo "disk_kb ${4:-}"
 [ -w "$place" ] && echo "writable $place"
+[ -n %(shared)s ] && [ -d %(shared)s ] && echo "shared yes"
 if command -v nvidia-smi >/dev/null 2>&1; then
   timeout 10 nvidia-smi -L 2>/dev/null | while read -r line; do
     case $line in GPU*) echo "gpu $line";; esac
@@ -94,6 +95,7 @@ class HostFacts:
         have: what is complete below the root, such as ``packages/1a2b``.
         clock_skew_s: how far its clock is ahead of ours.
         internet: whether a package index can be reached; None if nobody asked.
+        shared: whether it has the directory that was asked about; files of ours may be there already.
     """
 
     home: str
@@ -112,14 +114,16 @@ class HostFacts:
     have: frozenset[str]
     clock_skew_s: float
     internet: bool | None = None
+    shared: bool = False
 
 
-def probe_script(directory: str = "", python: str = "") -> str:
+def probe_script(directory: str = "", python: str = "", shared: str = "") -> str:
     """What to run on a host; `parse_facts` reads its answer.
 
     Args:
         directory: where our things go; may begin with ``~/``.
         python: to look at; empty to look for one.
+        shared: a directory here that the host may see at the same path; empty for none.
     """
     where = directory or DIRECTORY
     root = (
@@ -132,6 +136,7 @@ def probe_script(directory: str = "", python: str = "") -> str:
         "mark": _MARK,
         "pythons": " ".join(names),
         "says": shlex.quote(_PYTHON_SAYS),
+        "shared": shlex.quote(shared),
     }
 
 
@@ -175,6 +180,7 @@ def parse_facts(said: str, asked_at: float, answered_at: float) -> HostFacts | N
         available_bytes=int(_number(values.get("MemAvailable:", ""))) << 10,
         disk_bytes=int(_number(values.get("disk_kb", ""))) << 10,
         writable="writable" in values,
+        shared="shared" in values,
         gpus=tuple(lists["gpu"]),
         pythons=tuple(dict.fromkeys(found for line in lists["python"] if (found := _python(line)))),
         have=frozenset(lists["have"]),

@@ -59,6 +59,20 @@ class Layer:
         """As `HostFacts.have` lists it."""
         return f"{self.kind}/{self.name}"
 
+    @property
+    def base(self) -> str:
+        """The one directory here that all of it lies in as it does in the layer; empty if there is none."""
+        bases = {str(file).removesuffix(f"/{path}") for path, file in self.files}
+        return bases.pop() if len(bases) == 1 and all(Path(b).is_dir() for b in bases) else ""
+
+    def stamps(self) -> list[tuple[str, int, int]]:
+        """Path, size and time of change (nanoseconds) of each file: enough to know the very same ones by."""
+        found = []
+        for path, file in self.files:
+            status = file.stat()
+            found.append((path, status.st_size, status.st_mtime_ns))
+        return found
+
     def archive(self, cache: Path) -> Path:
         """The layer as one file, made unless it is there.
 

@@ -38,7 +38,8 @@ class Step:
 
     Attributes:
         layer: what is sent; None if pip gets it there.
-        order: for `guest/install.py`, without what concerns patience.
+        order: for `guest/install.py`, without what concerns patience. A ``base`` in it is a directory of this
+            machine that the host sees as well, perhaps with the very files of the layer in it.
         present: whether the host says that it has it.
     """
 
@@ -142,7 +143,8 @@ def make_plan(facts: HostFacts, kit: Kit, code: Layer | None = None) -> Plan | U
 
 def _packages(facts: HostFacts, kit: Kit, python: PythonFacts, *, by_pip: bool) -> Step:
     if not by_pip:
-        return _step(facts, kit.packages, {"inside": "site-packages"})
+        same = {"base": kit.packages.base} if facts.shared else {}
+        return _step(facts, kit.packages, {"inside": "site-packages", **same})
     digest = hashlib.sha256("\n".join((python.soabi, *kit.pins)).encode()).hexdigest()[:_NAME_CHARACTERS]
     order = {"kind": "packages", "name": digest, "inside": "site-packages", "pip": list(kit.pins)}
     return Step(None, order, f"packages/{digest}" in facts.have)

@@ -9,24 +9,26 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.gangs import slots_of
 from trainmaster.control.measuring import measurement_of
-from trainmaster.executors import detect_capacity
-from trainmaster.server.promise import Promise, told
+from trainmaster.server.outlook import NotKnown, RentedNow, outlook
+from trainmaster.server.promise import Promise, dollars, told, told_in_full
+from trainmaster.server.supply import HOST
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 from trainmaster.store import NewQuote, Store
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.devices import Device
     from trainmaster.advisor.forecast import Doing
     from trainmaster.advisor.measurement import Measurement
     from trainmaster.control.board import Board, Experiment
     from trainmaster.control.progress import TaskProgress
+    from trainmaster.server.fleet_view import FleetView
     from trainmaster.server.history import History
 
 #: A binding quote is made when steps are steady, and no sooner; at the latest when they were measured
@@ -73,7 +75,7 @@ class _Known:
 
 
 class QuoteKeeper:
-    """Keeps an eye on the quote of one run on the user's own machine; see `Forecaster`.
+    """Keeps an eye on the quote of one run; see `Forecaster`.
 
     Args:
         store: keeps the quotes.
@@ -81,6 +83,7 @@ class QuoteKeeper:
         histories: reads what was measured before.
         elapsed: seconds that the run has been driven at a Unix time.
         slots: processes that run at once.
+        fleet: the machines that were rented for it; None if it runs on this one.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class QuoteKeeper:
         histories: Histories,
         elapsed: Callable[[float], float],
         slots: int,
+        fleet: FleetView | None = None,
     ) -> None:
         self._store = store
         self._recipe = recipe
@@ -98,12 +102,13 @@ class QuoteKeeper:
         self._histories = histories
         self._elapsed = elapsed
         self._slots = slots
-        self._cores = detect_capacity().cores
+        self._fleet = fleet
+        self._other = ""
         self._known = _Known()
         self._binding: Promise | None = None
         self._begun = False
         self._estimated = False
-        self._told_s: float | None = None
+        self._told: tuple[float, float] | None = None
         #: They do not say how long they train: how long their tasks take is all that can be known of them.
         self._lengthless = {
             name for name, each in recipe.experiments.items() if not each.builtin_values().get("steps")
@@ -143,12 +148,22 @@ class QuoteKeeper:
     def _begin(self) -> None:
         """Read what was measured and promised before; a run that is resumed keeps its quote."""
         self._begun = True
-        for name, history in self._histories().items():
-            self._known.same[name], self._known.similar[name] = history.same, history.similar
+        self._read_histories()
+        # Of machines that are rented the estimate was told before they were; nothing new is known yet.
+        self._estimated = self._fleet is not None
         for row in self._store.quotes_of(self._run):
             self._estimated = True
+            promise = Promise.of_row(row)
+            self._other = promise.other or self._other
             if row["kind"] == "binding":
-                self._binding = Promise.of_row(row)
+                self._binding = promise
+
+    def _read_histories(self) -> None:
+        """What was measured on the machines that the run has: of others only where they are much alike."""
+        for name, history in self._histories().items():
+            device = self._device(name)
+            self._known.same[name] = [each for each in history.same if each.offer == device.offer]
+            self._known.similar[name] = [each for each in history.similar if each.offer == device.offer]
 
     def _measure(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> None:
         """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
@@ -163,19 +178,21 @@ class QuoteKeeper:
                 started_at=task.started_at,
                 ended_at=None,
                 now=now,
-                cores=self._cores,
+                cores=max(round(self._device(name).cores), 1),
+                offer=self._device(name).offer,
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured
         if self._binding is None and any(
             board.experiments[name].ended and name not in self._known.live for name in board.experiments
         ):
-            for name, history in self._histories().items():
-                self._known.same[name], self._known.similar[name] = history.same, history.similar
+            self._read_histories()
 
     def _is_time(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> bool:
         """True if a binding quote can be made: what runs is measured well, and the rest is known."""
-        if self._elapsed(now) < BINDING_AFTER_S:
+        ready_at = None if self._fleet is None else self._fleet.ready_at
+        since = self._elapsed(now) if self._fleet is None else now - (now if ready_at is None else ready_at)
+        if since < BINDING_AFTER_S:
             return False
         for name, experiment in board.experiments.items():
             if experiment.state is State.DONE:
@@ -246,54 +263,20 @@ class QuoteKeeper:
         elapsed = self._elapsed(now)
         self._busy = True
 
+        devices = {name: self._device(name) for name in board.experiments}
+        rented = None
+        if self._fleet is not None:
+            fleet = self._fleet
+            rented = RentedNow(fleet.provider, fleet.spent_usd(now), fleet.clusters(), fleet.waited_s)
+
         def work() -> None:
             try:
-                self._done.put(self._promise(kind, now, elapsed, doing, known))
+                found = outlook(self._recipe, now, elapsed, doing, known, devices, self._slots, rented)
+                self._done.put(Promise(kind, now, *found))
             except Exception as error:  # noqa: BLE001 - told by whoever collects it
                 self._done.put(error)
 
         threading.Thread(target=work, name="forecast", daemon=True).start()
-
-    def _promise(
-        self,
-        kind: str,
-        now: float,
-        elapsed_s: float,
-        doing: Mapping[str, tuple[bool, Doing]],
-        known: Mapping[str, tuple[Sequence[Measurement], Sequence[Measurement]]],
-    ) -> Promise:
-        from datetime import UTC, datetime
-
-        from trainmaster.advisor.forecast import forecast, remaining_s
-        from trainmaster.advisor.knowledge import Knowledge
-        from trainmaster.advisor.own_machine import own_cluster, own_load, own_timing
-        from trainmaster.advisor.workload import Workload
-        from trainmaster.providers import load_catalogue
-        from trainmaster.server.quoting import local_device
-
-        catalogue = load_catalogue("local", today=datetime.fromtimestamp(now, UTC).date())
-        left, load = {}, {}
-        points = 0
-        for number, (name, (is_over, how_far)) in enumerate(doing.items()):
-            if is_over:
-                continue
-            experiment = self._recipe.experiments[name]
-            same, similar = known[name]
-            learnt = Knowledge.of(same, similar, {"local": local_device(experiment)}, {}, self._recipe.seed)
-            workload = Workload.of(experiment, self._recipe.seed)
-            if learnt is not None and learnt.model is not None and not workload.has_length:
-                learnt = learnt.as_whole_tasks()
-            if learnt is None:
-                raise _Unknown(name)
-            points += learnt.points
-            timing = own_timing(workload, learnt, catalogue, self._slots, 100 * number)
-            at_once = min(self._slots // slots_of(experiment), workload.spread or self._slots, workload.tasks)
-            one = own_cluster(timing, self._slots, min(workload.lengths), max(at_once, 1))
-            left[name] = remaining_s(timing, one, how_far)
-            load[name] = float(own_load(workload, one, self._slots)[0])
-        after = {name: self._recipe.experiments[name].depends_on for name in left}
-        time_s, cost = forecast(elapsed_s, left, after, 0.0, load)
-        return Promise(kind, now, time_s, cost, points)
 
     def _collect(self, now: float) -> list[str]:
         try:
@@ -301,7 +284,7 @@ class QuoteKeeper:
         except queue.Empty:
             return []
         self._busy = False
-        if isinstance(found, _Unknown):
+        if isinstance(found, NotKnown):
             return []
         if isinstance(found, Exception):
             raise found
@@ -313,31 +296,61 @@ class QuoteKeeper:
             return [f"estimate: {told(found.time_s)}, from {many} of earlier runs"]
         self._binding = found
         self._next_at = now + FORECAST_EVERY_S
-        within = format_duration(found.time_s.p95)
-        return [f"quote: {told(found.time_s)}; it is kept if the run ends within {within}"]
+        within = f"ends within {format_duration(found.time_s.p95)}"
+        if found.cost_usd.p95:
+            within += f" and costs at most {dollars(found.cost_usd.p95)}"
+        return [f"quote: {told_in_full(found.time_s, found.cost_usd)}; it is kept if the run {within}"]
 
     def _compare(self, forecast: Promise) -> list[str]:
         """Tell when the forecast leaves the quote, and when it comes back."""
         assert self._binding is not None
-        expected, quoted = forecast.time_s.p50, self._binding.time_s
-        if expected <= quoted.p95:
-            if self._told_s is None:
+        time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
+        late = time_s > self._binding.time_s.p95
+        dear = cost_usd > self._binding.cost_usd.p95
+        if not late and not dear:
+            if self._told is None:
                 return []
-            self._told_s = None
-            return [f"again within the quote: {told(forecast.time_s)}"]
-        if self._told_s is not None and expected < _WORSE * self._told_s:
+            self._told = None
+            return [f"again within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}"]
+        if self._told is not None and time_s < _WORSE * self._told[0] and cost_usd <= _WORSE * self._told[1]:
             return []
-        self._told_s = expected
+        self._told = (time_s, cost_usd)
+        what = [word for word, is_so in (("take longer", late), ("cost more", dear)) if is_so]
+        most = [format_duration(self._binding.time_s.p95)] * late + [
+            dollars(self._binding.cost_usd.p95)
+        ] * dear
         return [
-            f"it will take longer than quoted: {told(forecast.time_s)}; "
-            f"quoted were at most {format_duration(quoted.p95)}. "
-            f"Let it go on; or `trainmaster cancel {self._run}` stops it with its checkpoint, and "
-            f"`trainmaster resume {self._run}` goes on from there when the machine is less busy"
+            f"it will {' and '.join(what)} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
+            f"quoted were at most {' and '.join(most)}. {self._choices()}"
         ]
 
+    def _choices(self) -> str:
+        """What the user can do about it."""
+        stop = f"`trainmaster cancel {self._run}` stops it with its checkpoint"
+        again = f"`trainmaster resume {self._run}` goes on from there"
+        if self._fleet is None:
+            return f"Let it go on; or {stop}, and {again} when the machine is less busy"
+        other = f", such as {self._other}" if self._other else ""
+        capped = self._recipe.budget is not None and self._recipe.budget.total_usd is not None
+        money = " (budget.total ends it in any case)" if capped else ""
+        return (
+            f"Let it go on{money}; or {stop} and gives the machines back, and {again}; or run it anew on "
+            f"another cluster{other}: hardware.instance and distributed.workers choose it"
+        )
 
-class _Unknown(Exception):  # noqa: N818 - it is no error: not enough is known
-    """Of this experiment nothing was measured, or its length is unknown."""
+    def _device(self, experiment: str) -> Device:
+        """What a worker of an experiment computes on."""
+        from trainmaster.advisor.devices import Device
+        from trainmaster.server.quoting import local_device
+
+        recipe = self._recipe.experiments[experiment]
+        if self._fleet is None:
+            return local_device(recipe)
+        for each in self._fleet.clusters():
+            if experiment in each.experiments:
+                gpu = recipe.hardware.gpu or "gpu" if recipe.hardware.gpu_count else ""
+                return Device(gpu, float(each.slots), each.instance_type)
+        return Device("", 1.0, HOST)
 
 
 def _doing(experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> Doing:

@@ -21,6 +21,7 @@ class Promise:
     Attributes:
         kind: ``estimate`` or ``binding``. made_at: Unix seconds. time_s, cost_usd: of the whole run.
         measurements: how many it rests on.
+        other: another cluster that was worth a thought, in words; empty if none.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Promise:
     time_s: Interval
     cost_usd: Interval
     measurements: int = 0
+    other: str = ""
 
     @classmethod
     def of_row(cls, row: RowMapping) -> Promise:
@@ -39,6 +41,7 @@ class Promise:
             Interval(**data["time_s"]),
             Interval(**data["cost_usd"]),
             data.get("measurements", 0),
+            data.get("other", ""),
         )
 
     def holds(self, time_s: float, cost_usd: float) -> bool:
@@ -47,13 +50,12 @@ class Promise:
 
     def as_json(self) -> str:
         """For the database."""
-        return json.dumps(
-            {
-                "time_s": self.time_s.as_dict(),
-                "cost_usd": self.cost_usd.as_dict(),
-                "measurements": self.measurements,
-            }
-        )
+        data = {
+            "time_s": self.time_s.as_dict(),
+            "cost_usd": self.cost_usd.as_dict(),
+            "measurements": self.measurements,
+        }
+        return json.dumps(data | ({"other": self.other} if self.other else {}))
 
 
 def quote_summary(store: Store, run: str) -> dict[str, Any] | None:
@@ -85,6 +87,32 @@ def record_truth(store: Store, run: str, succeeded: bool, time_s: float, cost_us
     for row in store.quotes_of(run):
         kept = succeeded and Promise.of_row(row).holds(time_s, cost_usd)
         store.record_truth(row["id"], Truth(time_s, cost_usd, kept))
+
+
+def told_in_full(time_s: Interval, cost_usd: Interval) -> str:
+    """Time and, where anything is to be paid, cost.
+
+    >>> from trainmaster.advisor.quote import Interval
+    >>> told_in_full(Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
+    '1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75)'
+    """
+    if not cost_usd.p95:
+        return told(time_s)
+    span = f"{dollars(cost_usd.p50)} ({dollars(cost_usd.p5)} to {dollars(cost_usd.p95)})"
+    return f"{told(time_s)}, {span}"
+
+
+def dollars(usd: float) -> str:
+    """An amount for people: cents, and two digits of what is less than ten cents.
+
+    >>> dollars(12.345), dollars(0.0018), dollars(0.0), dollars(3e-7)
+    ('$12.35', '$0.0018', '$0', '<$0.0001')
+    """
+    if not usd:
+        return "$0"
+    if usd < 0.0001:
+        return "<$0.0001"
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
 
 
 def told(interval: Interval) -> str:

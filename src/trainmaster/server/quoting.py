@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.server.supply import Supply, supply_of, waited_s
+from trainmaster.server.worker_counts import allowed_workers, with_workers
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.devices import Device
     from trainmaster.advisor.knowledge import Knowledge
     from trainmaster.advisor.market import Market
+    from trainmaster.advisor.measurement import Measurement
     from trainmaster.advisor.quote import Quote
     from trainmaster.advisor.quoting import Subject
     from trainmaster.control.profile_attempt import ProfileProgress
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
     from trainmaster.server.profiling import Profiler
     from trainmaster.server.service import Service
 
-#: Providers whose machines are the user's own: nothing is rented.
-OWN: Final = frozenset({"local"})
 #: This machine's processors as catalogues call them: what was measured here is known to run on such.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -63,13 +64,17 @@ class Quoter:
         service: of the user's home.
         tell: shows lines to the user.
         show: shows how far a measurement is.
+        supply: what there is to be had; None is all that the recipe's provider has.
     """
 
-    def __init__(self, service: Service, tell: Tell, show: Show | None = None) -> None:
+    def __init__(
+        self, service: Service, tell: Tell, show: Show | None = None, supply: Supply | None = None
+    ) -> None:
         self._service = service
         self._tell = tell
         self._show = show
         self._profiler: Profiler | None = None
+        self._supply = supply
 
     def interrupt(self) -> None:
         """Ctrl-C: a measurement under way ends in order. Signal-safe."""
@@ -92,7 +97,7 @@ class Quoter:
             raise UsageError(
                 f"--policy {options.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
             )
-        catalogue = self._catalogue(recipe, options)
+        catalogue = self._catalogue(recipe, environ, options)
         if options.policy != "quote":
             return self._by_policy(recipe, catalogue, options)
         self._check(recipe, catalogue, options)
@@ -105,57 +110,66 @@ class Quoter:
             )
         return self.put_together(recipe, catalogue, options, found, missing)
 
-    def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> Quote | None:
-        """A quote from what earlier runs measured, at once; None where there is nothing to say.
+    def estimate(self, recipe: Recipe, environ: Mapping[str, str]) -> tuple[Quote | None, str]:
+        """A quote from what earlier runs and measurements showed, at once; or why there is none.
 
         Args:
-            recipe: on a provider of the user's own.
+            recipe: of any provider.
             environ: of the caller.
+
+        Raises:
+            NoFeasibleQuote: no cluster keeps the limits.
         """
         options = QuoteOptions()
-        catalogue = self._catalogue(recipe, options)
+        catalogue = self._catalogue(recipe, environ, options)
         known = {
             name: found for name in recipe.experiments if (found := self._known(recipe, name, catalogue))
         }
-        if not known or any(
-            not _has_length(recipe.experiments[name], found) for name, found in known.items()
-        ):
-            return None
+        for name, found in known.items():
+            if not _has_length(recipe.experiments[name], found):
+                return None, no_length(name).args[0]
+        if not known:
+            return None, "nothing was measured before (`trainmaster quote` does so on this machine)"
         missing = {name: "not measured yet" for name in recipe.experiments if name not in known}
-        return self.put_together(recipe, catalogue, options, known, missing)
+        return self.put_together(recipe, catalogue, options, known, missing), ""
 
     def settle(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Recipe:
         """The recipe with a number in place of each ``workers: auto`` or ``1..8``: that of the quote.
 
-        An experiment that cannot be quoted gets as many as this machine has cores: a run never fails for
-        want of a quote.
+        An experiment that cannot be quoted gets as many as this machine has cores, or the fewest that are
+        allowed where machines are rented: a run never fails for want of a quote.
+
+        Raises:
+            NoFeasibleQuote: machines are rented, and none keep the limits.
         """
         flexible = [
             name for name, e in recipe.experiments.items() if e.distributed and e.distributed.is_flexible
         ]
-        if not flexible or recipe.provider not in OWN:
+        if not flexible:
             return recipe
+        from trainmaster.advisor.infeasible import NoFeasibleQuote
+        from trainmaster.providers.offer import FREE_PROVIDERS
+
         counts = {}
         try:
             quote = self.quote(recipe, recipe_path, environ, QuoteOptions(only=tuple(flexible)))
             counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
         except UsageError as reason:
+            if isinstance(reason, NoFeasibleQuote) and recipe.provider not in FREE_PROVIDERS:
+                raise
             self._tell(f"note: no quote: {reason}")
-        experiments = dict(recipe.experiments)
+        fixed = {}
         for name in flexible:
-            workers = counts.get(name) or self._as_many_as_fit(experiments[name])
-            self._tell(f"{name}: {workers} workers")
-            shaped = experiments[name].distributed
-            assert shaped is not None
-            fixed = shaped.model_copy(update={"workers": workers})
-            experiments[name] = experiments[name].model_copy(update={"distributed": fixed})
-        return recipe.model_copy(update={"experiments": experiments})
+            fixed[name] = counts.get(name) or self._as_many_as_fit(recipe.experiments[name], recipe.provider)
+            self._tell(f"{name}: {fixed[name]} workers")
+        return with_workers(recipe, fixed)
 
-    def _as_many_as_fit(self, experiment: Experiment) -> int:
-        from trainmaster.advisor.workload import Workload
+    def _as_many_as_fit(self, experiment: Experiment, provider: str) -> int:
         from trainmaster.executors import detect_capacity
 
-        allowed = sorted(Workload.of(experiment, 0).lengths)
+        allowed = allowed_workers(experiment)
+        if provider != "local":
+            return allowed[0]
         return max([n for n in allowed if n <= detect_capacity().cores] or allowed[:1])
 
     def put_together(
@@ -235,7 +249,10 @@ class Quoter:
         here = local_device(recipe.experiments[name])
         devices = {"local": here}
         nics: dict[str, float] = {}
-        for measurement in [*history.same, *history.similar]:
+        same, similar = (_told_by(list(found), catalogue) for found in (history.same, history.similar))
+        if self._supply is not None and self._supply.shares is not None:
+            catalogue = catalogue.with_offers(map(self._supply.shares.of, catalogue))
+        for measurement in [*same, *similar]:
             offer = catalogue.cheapest(measurement.offer)
             if offer is not None:
                 gpus = max(offer.accelerators, 1.0)
@@ -245,7 +262,7 @@ class Quoter:
                 if offer.nic_gbps:
                     nics[measurement.offer] = offer.nic_gbps * 1000
         experience = experience_of(self._service.store, history.fingerprint.exact)
-        known = Knowledge.of(history.same, history.similar, devices, nics, recipe.seed, experience)
+        known = Knowledge.of(same, similar, devices, nics, recipe.seed, experience)
         return known and replace(known, fingerprint=history.fingerprint.exact)
 
     def _subject(self, recipe: Recipe, name: str, known: Knowledge, options: QuoteOptions) -> Subject:
@@ -272,26 +289,29 @@ class Quoter:
             slots = max([detect_capacity().cores, *(slots_of(e) for e in recipe.experiments.values())])
         arch = _ARCHES.get(platform.machine().lower(), "")
         local_store = self._service.home.store_url.startswith("file:")
-        server = options.parameter_server
-        return Market(catalogue, own, slots, server, arch=arch, data_leaves=local_store and not own)
+        supply = self._supply if options.catalogue is None else None
+        return Market(
+            catalogue,
+            own,
+            slots,
+            options.parameter_server,
+            tuple(waited_s(self._service.store, supply.provider)) if supply else (),
+            data_leaves=local_store and not own,
+            arch=arch,
+            hosts=len(supply.hosts) if supply and supply.hosts else None,
+            shares=supply.shares if supply else None,
+        )
 
-    def _catalogue(self, recipe: Recipe, options: QuoteOptions) -> Catalogue:
+    def _catalogue(self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Catalogue:
         """The named one; else what the provider has."""
-        from trainmaster.providers import load_catalogue
-
         today = datetime.now(UTC).date()
         if options.catalogue is not None:
+            from trainmaster.providers import load_catalogue
+
             return load_catalogue(options.catalogue, today=today)
-        if recipe.provider in OWN:
-            return load_catalogue("local", today=today)
-        catalogue = load_catalogue(today=today)
-        found = catalogue.where(provider=recipe.provider)
-        if not len(found):
-            raise UsageError(
-                f"provider: {recipe.provider}: the catalogue '{catalogue.name}' has no offers of it",
-                "Name another provider, or a catalogue with --catalogue NAME|FILE.",
-            )
-        return found
+        if self._supply is None:
+            self._supply = supply_of(recipe, self._service.home, environ, today)
+        return self._supply.catalogue
 
     def _by_policy(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> Quote:
         from trainmaster.advisor.bandwidth import read_bandwidth
@@ -356,6 +376,15 @@ def no_length(experiment: str) -> UsageError:
 def catalogue_is_own(catalogue: Catalogue) -> bool:
     """True if it is the user's own machine."""
     return len(catalogue) == 1 and catalogue.offers[0].provider == "local"
+
+
+def _told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
+    """What was measured on this machine where it is meant; elsewhere what was measured there, if anything."""
+    here = [each for each in found if each.offer == "local"]
+    if catalogue_is_own(catalogue):
+        return here
+    types = {offer.instance_type for offer in catalogue}
+    return [each for each in found if each.offer in types] or here
 
 
 def local_device(experiment: Experiment) -> Device:

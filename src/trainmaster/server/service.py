@@ -6,31 +6,27 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller, Watcher
-from trainmaster.control.environment import base_environment, read_secrets
-from trainmaster.control.gangs import slots_of
+from trainmaster.control.environment import read_secrets
 from trainmaster.control.layout import Home
-from trainmaster.control.loading import load_board, load_policies
 from trainmaster.control.preflight import check_directories, check_machine, check_parts
-from trainmaster.control.workshop import Workshop
-from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
-from trainmaster.server.history import History, histories, make_recorder
-from trainmaster.server.keeping import QuoteKeeper
-from trainmaster.server.promise import record_truth
+from trainmaster.executors import LocalExecutor, detect_capacity
+from trainmaster.server.history import History, histories
 from trainmaster.server.search_results import SearchResults, search_results
-from trainmaster.server.summary import is_driven, resolve_run, run_seconds, run_summary, runs_summary
+from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import PublishError, StoreError, UsageError
+from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Patience, Store, queries
 from trainmaster.volumes import ObjectStore, materialise, take_snapshot
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.plan import ClusterPlan
 
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
@@ -101,12 +97,26 @@ class Service:
         """
         check_parts(recipe)
         check_directories(recipe)
-        notes = check_machine(recipe, detect_capacity())
+        notes = check_machine(recipe, detect_capacity()) if recipe.provider == "local" else []
         self.secrets_of(recipe, environ)
         return notes
 
-    def start(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Session:
+    def start(
+        self,
+        recipe: Recipe,
+        recipe_path: Path,
+        environ: Mapping[str, str],
+        plans: Sequence[ClusterPlan] = (),
+        keep_s: float = 0.0,
+    ) -> Session:
         """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
+
+        Args:
+            recipe: what to run.
+            recipe_path: where it was read.
+            environ: of the caller.
+            plans: the clusters that it is to have, off this machine.
+            keep_s: how long they are to stay warm afterwards.
 
         Raises:
             UsageError: it cannot run here; nothing was written.
@@ -121,6 +131,13 @@ class Service:
             if not self.home.run_directory(run).exists() and not self.store.has_run(run):
                 break  # homes that share a database share the names too
         materialise(snapshot.path, self.home.code_directory(run))
+        now = time.time()
+        home_id = self.home.identity()
+        clusters = []
+        if plans:
+            from trainmaster.control.clusters.record import new_record  # most runs rent nothing
+
+            clusters = [new_record(run, plan, home_id, keep_s, now).as_row() for plan in plans]
         lease = self.store.create_run(
             NewRun(
                 id=run,
@@ -132,9 +149,10 @@ class Service:
                 store_url=self.home.store_url,
                 experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
                 home=str(self.home.root),
-                home_id=self.home.identity(),
+                home_id=home_id,
+                clusters=clusters,
             ),
-            time.time(),
+            now,
         )
         return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
@@ -179,46 +197,9 @@ class Service:
             LeaseLostError: another process drives it now.
             ExecutorError: the node cannot be reached.
         """
-        recipe, run = session.recipe, session.run
-        home = self.home_of(run)
-        machine = detect_capacity()
-        slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
-        executor = self._executor_of(home)
-        base = base_environment(environ)
-        executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
-        policies = load_policies(recipe)
-        snapshot = Path(self.store.run_row(run)["code_path"])
-        controller = Controller(
-            store=self.store,
-            lease=session.lease,
-            board=load_board(self.store, run, recipe, slots),
-            workshop=Workshop(
-                home=home,
-                run=run,
-                recipe=recipe,
-                base=base,
-                secrets=session.secrets,
-                find_models=lambda experiment, best: self.find_models(run, experiment, best),
-                slots=slots,
-            ),
-            executor=executor,
-            policies=policies,
-            recorder=make_recorder(self.store, home, run, recipe, snapshot, machine, policies),
-            watcher=watcher,
-            meter=Meter.of(recipe.budget),  # this machine costs nothing
-            forecaster=self._keeper(run, recipe, snapshot, slots),
-        )
-        if on_start is not None:
-            on_start(controller)
-        self.store.patience.hurried = lambda: controller.interrupts > 1
-        try:
-            controller.run()
-        finally:
-            self.store.patience.hurried = None
-            with suppress(StoreError):  # the run matters more
-                self._record_truth(run)  # also of one that was interrupted: that is not what was promised
-            with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
-                self.store.release(session.lease, time.time())
+        from trainmaster.server.driving import drive
+
+        drive(self, session, environ, watcher, on_start)
 
     def cancel(self, run: str) -> bool:
         """Ask for the end of a run. True if a living process drives it and will see to it.
@@ -273,7 +254,8 @@ class Service:
             )
         return home
 
-    def _executor_of(self, home: Home) -> LocalExecutor:
+    def executor_of(self, home: Home) -> LocalExecutor:
+        """The executor of this machine, for the supervisor of a home."""
         if home.root == self.home.root:
             self.warm_up()
         elif self._executor is not None:
@@ -379,20 +361,3 @@ class Service:
             ObjectStore(self.home.store_url).check_writable()
         except PublishError as error:
             raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
-
-    def _keeper(self, run: str, recipe: Recipe, snapshot: Path, slots: int) -> QuoteKeeper:
-        row = self.store.run_row(run)
-        return QuoteKeeper(
-            store=self.store,
-            recipe=recipe,
-            run=run,
-            histories=lambda: histories(self.store, self.home, recipe, snapshot),
-            elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
-            slots=slots,
-        )
-
-    def _record_truth(self, run: str) -> None:
-        row = self.store.run_row(run)
-        if row["state"] == State.DONE:
-            succeeded = row["reason"] == EndReason.SUCCEEDED
-            record_truth(self.store, run, succeeded, run_seconds(row), row["cost_usd"])

@@ -11,6 +11,7 @@ from trainmaster.store.changes import (
     RunChange,
     TaskChange,
 )
+from trainmaster.store.cluster_rows import ClusterRow
 from trainmaster.store.leases import Lease, is_alive, this_process
 from trainmaster.store.patience import Patience
 from trainmaster.store.quote_rows import NewMeasurement, NewQuote, Truth
@@ -20,6 +21,7 @@ from trainmaster.store.store import Store
 __all__ = [
     "Change",
     "ClosedAttempt",
+    "ClusterRow",
     "ExperimentChange",
     "Lease",
     "NewMeasurement",

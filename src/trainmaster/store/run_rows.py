@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -14,6 +14,9 @@ from trainmaster.spec.states import State
 from trainmaster.store import tables as t
 from trainmaster.store.events import event_row, insert_events
 from trainmaster.store.leases import LEASE_S, Lease, is_alive
+
+if TYPE_CHECKING:
+    from trainmaster.store.cluster_rows import ClusterRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class NewRun:
         experiments: name and number of tasks, in the recipe's order.
         home: directory of the home its processes will live in.
         home_id: identity of that home.
+        clusters: that it is to have.
     """
 
     id: str
@@ -43,6 +47,7 @@ class NewRun:
     experiments: Sequence[tuple[str, int]]
     home: str = ""
     home_id: str = ""
+    clusters: Sequence[ClusterRow] = ()
 
 
 def insert_run(connection: Connection, new: NewRun, owner: str, now: float) -> None:
@@ -73,6 +78,10 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float) -> N
             for ordinal, (name, total) in enumerate(new.experiments)
         ],
     )
+    if new.clusters:
+        connection.execute(
+            t.cluster.insert(), [{**asdict(row), "run_id": new.id, "changed_at": now} for row in new.clusters]
+        )
     insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])
 
 

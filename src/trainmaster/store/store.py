@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import quote_rows, run_rows
+from trainmaster.store import cluster_rows, quote_rows, run_rows
 from trainmaster.store import tables as t
 from trainmaster.store.changes import Change, ExperimentChange, Progress, RunChange
+from trainmaster.store.cluster_rows import ClusterRow
 from trainmaster.store.database import open_database
 from trainmaster.store.events import change_event, insert_events, storable
 from trainmaster.store.leases import LEASE_S, Lease, this_process
@@ -207,6 +208,46 @@ class Store:
     def record_truth(self, quote: int, truth: Truth) -> None:
         """Keep what a quote came to beside what it promised."""
         self._transactions.write(lambda connection, _: quote_rows.put_truth(connection, quote, truth))
+
+    # --- clusters -----------------------------------------------------------------------------
+
+    def put_cluster(self, lease: Lease, row: ClusterRow, now: float) -> None:
+        """Write a cluster of a run.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        self._transactions.write(lambda connection, _: cluster_rows.put_cluster(connection, lease, row, now))
+
+    def take_kept_cluster(self, lease: Lease, cluster: str, state: str, now: float) -> bool:
+        """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        return self._transactions.write(
+            lambda connection, _: cluster_rows.take_kept(connection, lease, cluster, state, now)
+        )
+
+    def put_cost(self, lease: Lease, cost_usd: float) -> None:
+        """Write what a run has cost so far.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        self._transactions.write(lambda connection, _: cluster_rows.put_cost(connection, lease, cost_usd))
+
+    def clusters_of(self, run: str) -> Sequence[RowMapping]:
+        """The clusters that a run has, or had last."""
+        return self.read(cluster_rows.of_run(run))
+
+    def living_clusters(self, provider: str, home_id: str) -> Sequence[RowMapping]:
+        """Clusters of a provider that may still have machines, with ``run_state``; the newest first."""
+        return self.read(cluster_rows.not_ended(provider, home_id))
+
+    def cluster_waits(self, provider: str) -> list[float]:
+        """Seconds from the first request to a cluster that is up, the newest first."""
+        return [row["waited_s"] for row in self.read(cluster_rows.waits(provider))]
 
     # --- reading ------------------------------------------------------------------------------
 

@@ -167,3 +167,20 @@ quote = Table(
     Column("kept", Boolean, doc="likewise: succeeded within its p95 of time and of cost"),
 )
 Index(None, quote.c.run_id, quote.c.id)
+
+cluster = Table(
+    "cluster",
+    metadata,
+    Column("id", Text, primary_key=True, doc="what its machines are tagged with"),
+    Column(
+        "run_id", Text, ForeignKey("run.id"), nullable=False, doc="whose it is now: a warm one changes hands"
+    ),
+    Column("provider", Text, nullable=False),
+    Column("home_id", Text, nullable=False, doc="of the home that rented it: nobody else may touch it"),
+    Column("state", Text, nullable=False),
+    Column("kept_until", Float, doc="while KEPT: its machines end themselves then"),
+    Column("waited_s", Float, doc="from the first request to the first time that it was up"),
+    Column("data", Text, nullable=False, doc="plan, machines and what went wrong, as JSON"),
+    Column("changed_at", Float, nullable=False),
+)
+Index(None, cluster.c.run_id)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes.manifest import JSON, FileEntry, Manifest
     from trainmaster.volumes.objects import ObjectStore
     from trainmaster.volumes.publishing import AlreadyPublished, Upload, commit, upload
+    from trainmaster.volumes.reading.volume import Volume
     from trainmaster.volumes.snapshot import Snapshot, materialise, take_snapshot
     from trainmaster.volumes.tree import Listing, Stamp, UnstableDirectory, listing, parts_listing
 
@@ -29,6 +30,7 @@ __all__ = [
     "Stamp",
     "UnstableDirectory",
     "Upload",
+    "Volume",
     "commit",
     "delete",
     "fetch",
@@ -54,6 +56,7 @@ _HOME = {
     "Stamp": "tree",
     "UnstableDirectory": "tree",
     "Upload": "publishing",
+    "Volume": "reading.volume",
     "commit": "publishing",
     "delete": "artifact",
     "fetch": "fetching",

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.volumes.objects import ObjectInfo
+from trainmaster.volumes.objects import ObjectDetail, ObjectInfo
 
 if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore as AnyStore
 
 _PART_BYTES = 8 << 20
@@ -29,6 +30,8 @@ class RemoteBackend:
     def __init__(self, scheme: str, rest: str) -> None:
         bucket, _, prefix = rest.partition("/")
         self._store = _opened(scheme, bucket)
+        # The store in memory keeps what it is given, without a copy; its owner may use a buffer again.
+        self._keeps_buffers = scheme == "memory"
         self._prefix = "/".join(part for part in prefix.split("/") if part)
 
     def get(self, key: str) -> bytes | None:
@@ -39,6 +42,36 @@ class RemoteBackend:
         except FileNotFoundError as error:
             _require_bucket(error)
             return None
+
+    def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
+        import obstore
+
+        name = self._key(key)
+        try:
+            if not etag:
+                return memoryview(obstore.get_range(self._store, name, start=start, length=length))
+            options: GetOptions = {"if_match": etag, "range": (start, start + length)}
+            return memoryview(obstore.get(self._store, name, options=options).bytes())
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            raise
+
+    def info(self, key: str) -> ObjectDetail | None:
+        import obstore
+
+        try:
+            return self._detail(obstore.head(self._store, self._key(key)))
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return None
+
+    def details(self, prefix: str) -> Iterator[ObjectDetail]:
+        for meta in self._listed(prefix):
+            yield self._detail(meta)
+
+    def _detail(self, meta: "ObjectMeta") -> ObjectDetail:
+        key = meta["path"][len(self._prefix) + 1 if self._prefix else 0 :]
+        return ObjectDetail(key, meta["size"], meta["e_tag"] or "", meta["last_modified"].timestamp())
 
     def blocks(self, key: str) -> Iterator[bytes]:
         # Ranges rather than one stream: each is tried again by itself when the connection breaks, and
@@ -65,9 +98,11 @@ class RemoteBackend:
                 coming.extend(pool.submit(part, start) for start in islice(starts, 1))
                 yield block
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         import obstore
 
+        if self._keeps_buffers:
+            data = bytes(data)
         obstore.put(self._store, self._key(key), data, use_multipart=False)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -106,13 +141,16 @@ class RemoteBackend:
         return True
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        for meta in self._listed(prefix):
+            yield ObjectInfo(meta["path"][cut:], meta["size"])
+
+    def _listed(self, prefix: str) -> "Iterator[ObjectMeta]":
         import obstore
 
         full = self._key(prefix)
-        cut = len(self._prefix) + 1 if self._prefix else 0
         for page in obstore.list(self._store, f"{full}/" if full else None):
-            for meta in page:
-                yield ObjectInfo(meta["path"][cut:], meta["size"])
+            yield from page
 
     def folders(self, prefix: str) -> Iterable[str]:
         import obstore

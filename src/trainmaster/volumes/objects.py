@@ -20,14 +20,37 @@ class ObjectInfo(NamedTuple):
     size_bytes: int
 
 
+class ObjectDetail(NamedTuple):
+    """An object as the store itself describes it.
+
+    Attributes:
+        key: relative to the store.
+        size_bytes: of the whole object.
+        etag: changes whenever the bytes do; empty where the store has none.
+        modified_s: when it was written, by the store's clock, in seconds since 1970.
+    """
+
+    key: str
+    size_bytes: int
+    etag: str
+    modified_s: float
+
+
+class ObjectChangedError(PublishError):
+    """An object is no longer the one that was meant: its ETag is another."""
+
+
 class Backend(Protocol):
     """What a kind of store has to do; see :class:`ObjectStore` for what each call means."""
 
     in_memory_bytes: int
 
     def get(self, key: str) -> bytes | None: ...  # noqa: D102
+    def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview: ...  # noqa: D102
+    def info(self, key: str) -> ObjectDetail | None: ...  # noqa: D102
+    def details(self, prefix: str) -> Iterator[ObjectDetail]: ...  # noqa: D102
     def blocks(self, key: str) -> Iterator[bytes]: ...  # noqa: D102
-    def put(self, key: str, data: bytes) -> None: ...  # noqa: D102
+    def put(self, key: str, data: bytes | memoryview) -> None: ...  # noqa: D102
     def put_if_absent(self, key: str, data: bytes) -> bool: ...  # noqa: D102
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None: ...  # noqa: D102
     def exists(self, key: str) -> bool: ...  # noqa: D102
@@ -78,6 +101,33 @@ class ObjectStore:
         with self._explained("read", key):
             return self._backend.get(key)
 
+    def get_range(self, key: str, start: int, length: int, etag: str = "") -> memoryview:
+        """Reads a part of an object; less than ``length`` bytes if the object ends before.
+
+        Args:
+            key: which.
+            start: of the first byte.
+            length: in bytes, at least 1.
+            etag: of the object that is meant, as :meth:`info` gave it; empty: any.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ObjectChangedError: it has another ETag.
+            PublishError: it cannot be read.
+        """
+        with self._explained("read", key):
+            return self._backend.get_range(key, start, length, etag)
+
+    def info(self, key: str) -> ObjectDetail | None:
+        """Asks for size, ETag and age of an object; None if there is none."""
+        with self._explained("look for", key):
+            return self._backend.info(key)
+
+    def details(self, prefix: str = "") -> Iterator[ObjectDetail]:
+        """Lists like :meth:`list`, with ETags and ages."""
+        with self._explained("list", prefix):
+            yield from self._backend.details(prefix)
+
     def blocks(self, key: str) -> Iterator[bytes]:
         """Reads an object block by block, in constant memory.
 
@@ -88,7 +138,7 @@ class ObjectStore:
         with self._explained("read", key):
             yield from self._backend.blocks(key)
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """Writes an object, in place of one that is there."""
         with self._explained("write", key):
             self._backend.put(key, data)
@@ -156,13 +206,17 @@ class ObjectStore:
         """
         try:
             yield
-        except FileNotFoundError:
+        except (FileNotFoundError, PublishError):
             raise
         except OSError as error:
             raise explained(error, verb, self.url_of(key)) from error
         except Exception as error:
             if not type(error).__module__.startswith("obstore"):
                 raise
+            if type(error).__name__ == "PreconditionError":
+                raise ObjectChangedError(
+                    f"{self.url_of(key)} is not the object it was.", "It was written again meanwhile."
+                ) from error
             raise explained(error, verb, self.url_of(key)) from error
 
 

@@ -8,19 +8,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainmaster.lab import why_not
+from trainmaster.lab import LabClient, LabPlace, why_not
 
 HERE = Path(__file__).parent
 #: The first `lab up` on a machine makes the image.
 IMAGE_TIMEOUT_S = 600
 #: Hosts of these tests are for looking at, not for measuring: quick enough to boot and log in.
-SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125"]
+SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
+#: What must happen may take so long: others use this machine as well. What must not is looked at for less.
+PATIENCE_S = 120.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"no lab: {reason}"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What the lab had to say belongs to a test that failed in it."""
+    report = yield
+    lab = getattr(item, "funcargs", {}).get("lab") or getattr(item, "funcargs", {}).get("user")
+    if report.failed and isinstance(lab, LabUser):
+        report.sections.append(("the lab", lab.last_words()))
+    return report
+
+
 class Ssh:
     """Calls on a host, as a user of the lab's key pair makes them."""
 
@@ -46,27 +58,30 @@ class Ssh:
         self._command = [
             *("ssh", "-i", access["private_key"], "-o", "BatchMode=yes", "-o", "LogLevel=ERROR"),
             *("-o", f"UserKnownHostsFile={access['known_hosts']}", "-o", "StrictHostKeyChecking=yes"),
-            *("-o", "ConnectTimeout=2", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=2"),
             *(staying if stay else ()),
-            f"{user}@{address}",
         ]
+        self._login = f"{user}@{address}"
 
-    def run(self, script: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, timeout_s: float = PATIENCE_S, *, patience_s: int = 2
+    ) -> subprocess.CompletedProcess[str]:
+        """Try once; a host that is silent for so long is given up."""
+        waits = ["-o", f"ConnectTimeout={patience_s}", "-o", f"ServerAliveInterval={patience_s}"]
         return subprocess.run(
-            [*self._command, script],
+            [*self._command, *waits, "-o", "ServerAliveCountMax=2", self._login, script],
             capture_output=True,
             text=True,
             timeout=timeout_s,
             stdin=subprocess.DEVNULL,
         )
 
-    def __call__(self, script: str, timeout_s: float = 60) -> str:
+    def __call__(self, script: str, timeout_s: float = PATIENCE_S) -> str:
         """Its output; it must succeed."""
-        done = self.run(script, timeout_s)
+        done = self.run(script, timeout_s, patience_s=30)
         assert done.returncode == 0, (script, done.returncode, done.stdout, done.stderr)
         return done.stdout.strip()
 
-    def until_ready(self, timeout_s: float = 60) -> Ssh:
+    def until_ready(self, timeout_s: float = PATIENCE_S) -> Ssh:
         """Wait until somebody can log in."""
         deadline = time.monotonic() + timeout_s
         while (done := self.run("true")).returncode != 0:
@@ -109,6 +124,11 @@ class LabUser:
         found: dict[str, Any] = json.loads(out)
         return found
 
+    def do(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        """What a call would have the daemon do, without the process: for setting up and tidying up."""
+        place = LabPlace.of_home(self.home, self.home, (self.home / "identity").read_text().strip())
+        return LabClient.require(place).do(verb, **arguments)
+
     @property
     def directory(self) -> Path:
         return self.home / "lab"
@@ -150,11 +170,21 @@ class LabUser:
         instance: dict[str, Any] = found["Reservations"][0]["Instances"][0]
         return instance
 
+    def alive(self) -> set[str]:
+        """Every instance that is not terminated."""
+        found = self.ec2.describe_instances()["Reservations"]
+        return {
+            instance["InstanceId"]
+            for reservation in found
+            for instance in reservation["Instances"]
+            if instance["State"]["Name"] not in ("shutting-down", "terminated")
+        }
+
     def state(self, name: str) -> str:
         return str(self.instance(name)["State"]["Name"])
 
-    def until_state(self, name: str, state: str, timeout_s: float = 30) -> None:
-        until(lambda: self.state(name) == state, f"{name} to be {state}, not {self.state(name)}", timeout_s)
+    def until_state(self, name: str, state: str, timeout_s: float = PATIENCE_S) -> None:
+        until(lambda: self.state(name) == state, f"{name} to be {state}", timeout_s)
 
     def ssh(self, name: str, user: str = "admin", *, stay: bool = False) -> Ssh:
         """A way to log in to an instance, once it can be used."""
@@ -166,6 +196,16 @@ class LabUser:
         self.ec2.terminate_instances(InstanceIds=list(names))
         for name in names:
             self.until_state(name, "terminated")
+
+    def last_words(self) -> str:
+        """The end of the daemon's log, and of the console of every host that there is."""
+        files = [self.directory / "daemon.log", *sorted(self.directory.glob("hosts/*/console.log"))]
+        texts = []
+        for file in files:
+            with contextlib.suppress(OSError):
+                lines = file.read_text(errors="replace").splitlines()[-15:]
+                texts += [f"--- {file.relative_to(self.directory)}", *lines]
+        return "\n".join(texts)
 
     # --- what there is in the kernel ------------------------------------------------------------------
 
@@ -195,10 +235,10 @@ class LabUser:
     def clean_up(self) -> None:
         """Nothing is left, whatever the tests did."""
         self.call("down")
-        until(lambda: not any(self.traces().values()), f"traces {self.traces()}", 10)
+        until(lambda: not any(self.traces().values()), f"traces {self.traces()}")
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 30) -> Any:
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> Any:
     """Poll until the condition holds; gives its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -238,12 +278,24 @@ def lab(make_lab_user: Callable[[], LabUser]) -> LabUser:
     return user
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test has rented goes with it, also when it fails: another try finds room and no strangers."""
+    if "lab" not in request.fixturenames:
+        yield
+        return
+    lab: LabUser = request.getfixturevalue("lab")
+    before = lab.alive()
+    yield
+    if extra := lab.alive() - before:
+        lab.ec2.terminate_instances(InstanceIds=sorted(extra))
+
+
 @pytest.fixture
-def host(lab: LabUser) -> Iterator[tuple[str, Ssh]]:
-    """A host of one's own."""
+def host(lab: LabUser) -> tuple[str, Ssh]:
+    """A host of one's own, until `nothing_is_left` ends it."""
     (name,) = lab.rent()
-    yield name, lab.ssh(name)
-    lab.ec2.terminate_instances(InstanceIds=[name])
+    return name, lab.ssh(name)
 
 
 @pytest.fixture(scope="session")

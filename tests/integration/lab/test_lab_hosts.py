@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_the_network_card_has_the_rate_of_the_type(shared_host: Any) -> None:
     _, ssh = shared_host  # 750 Mbit/s at 0.125 is 94 Mbit/s: 6 MB take half a second
     start = time.monotonic()
     assert len(ssh("head -c 6000000 /dev/zero | tr '\\0' x")) == 6_000_000
-    assert 0.4 < time.monotonic() - start < 5
+    assert 0.4 < time.monotonic() - start < 30  # it may be slower, but never quicker
 
 
 def test_hosts_reach_each_other_and_the_metadata(lab: Any, shared_host: Any) -> None:
@@ -82,7 +83,7 @@ def test_user_data_runs_at_boot_once(lab: Any) -> None:
     script = "#!/bin/bash\nid -u >> /root/boots\nhostname > /tmp/name\n"
     (name,) = lab.rent(UserData=script)
     ssh = lab.ssh(name)
-    ssh("for i in $(seq 100); do [ -e /var/lib/cloud/instance/boot-finished ] && break; sleep 0.1; done")
+    ssh("for i in $(seq 600); do [ -e /var/lib/cloud/instance/boot-finished ] && break; sleep 0.1; done")
     assert ssh("sudo cat /root/boots") == "0"
     lab.ec2.stop_instances(InstanceIds=[name])
     lab.until_state(name, "stopped")
@@ -102,7 +103,7 @@ def test_cloud_config_makes_users_and_files(lab: Any) -> None:
     )
     (name,) = lab.rent(UserData=config)
     ssh = lab.ssh(name, user="ada")
-    ssh("for i in $(seq 100); do [ -e /var/lib/cloud/instance/boot-finished ] && break; sleep 0.1; done")
+    ssh("for i in $(seq 600); do [ -e /var/lib/cloud/instance/boot-finished ] && break; sleep 0.1; done")
     assert ssh("sudo stat -c %a /etc/lab/x; sudo cat /etc/lab/x").split("\n") == ["640", "a b"]
     assert ssh("sudo ls /root").split("\n") == ["home", "ran it"]
     lab.end(name)
@@ -123,7 +124,7 @@ def test_stop_start_and_reboot_keep_the_disk_and_change_the_public_address(lab: 
     assert ssh("cat note") == "kept"
     ssh("sudo touch /run/this-boot")
     lab.ec2.reboot_instances(InstanceIds=[name])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while ssh.run("test ! -e /run/this-boot").returncode != 0:
         assert time.monotonic() < deadline
     assert ssh("cat note") == "kept"
@@ -144,8 +145,8 @@ def test_a_host_that_shuts_down_stops_or_is_gone(lab: Any, behaviour: str, state
 def test_processes_are_asked_before_they_are_ended(lab: Any, host: Any, tmp_path: Path) -> None:
     name, ssh = host
     ssh(
-        "nohup bash -c 'trap \"echo asked > ~/asked; exit\" TERM; while :; do sleep 0.1; done'"
-        " > /dev/null 2>&1 &"
+        "nohup bash -c 'trap \"echo asked > ~/asked; exit\" TERM; touch ~/armed; while :; do sleep 0.1; done'"
+        " > /dev/null 2>&1 & for i in $(seq 600); do [ -e armed ] && break; sleep 0.1; done"
     )
     lab.ec2.stop_instances(InstanceIds=[name])
     lab.until_state(name, "stopped")
@@ -178,8 +179,9 @@ def test_an_address_that_is_free_again_is_given_to_the_next(lab: Any) -> None:
 
 
 def test_the_same_client_token_rents_once(lab: Any) -> None:
-    first = lab.rent(ClientToken="once")
-    assert lab.rent(ClientToken="once") == first
+    token = uuid.uuid4().hex
+    first = lab.rent(ClientToken=token)
+    assert lab.rent(ClientToken=token) == first
     with pytest.raises(Exception, match="IdempotentParameterMismatch"):
-        lab.rent("m4.large", ClientToken="once")
+        lab.rent("m4.large", ClientToken=token)
     lab.end(*first)

@@ -78,7 +78,7 @@ def test_after_a_crash_the_next_call_sweeps(user: Any) -> None:
 def test_a_lab_whose_home_is_removed_ends_itself(user: Any) -> None:
     user.call("up", "--hosts", 1, "--scale", 0.25)
     (user.directory / "daemon.json").unlink()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while any(user.traces().values()):
         assert time.monotonic() < deadline, user.traces()
         time.sleep(0.1)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
+import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +18,22 @@ def pair(lab: Any) -> Iterator[tuple[Any, Any, Any, Any]]:
     (one,) = lab.rent(Placement={"AvailabilityZone": "us-east-1a"})
     (other,) = lab.rent(Placement={"AvailabilityZone": "us-east-1b"})
     yield one, other, lab.ssh(one, stay=True), lab.ssh(other, stay=True)
-    for ends in ((one, other), ("us-east-1a", "us-east-1b")):
-        lab.call("delay", *ends, "none")
     lab.end(one, other)
+
+
+@pytest.fixture(autouse=True)
+def plain(lab: Any, pair: Any) -> Iterator[None]:
+    """No delays and the usual security group, before and after: what a test that failed has left, too."""
+    one, other, _, _ = pair
+
+    def reset() -> None:
+        for ends in ((one, other), ("us-east-1a", "us-east-1b")):
+            lab.do("delay", one=ends[0], other=ends[1], delay_ms=None)
+        lab.ec2.modify_instance_attribute(InstanceId=other, Groups=[lab.access["security_group_id"]])
+
+    reset()
+    yield
+    reset()
 
 
 def round_trip_ms(ssh: Any, address: str, count: int = 20) -> float:
@@ -27,21 +43,41 @@ def round_trip_ms(ssh: Any, address: str, count: int = 20) -> float:
     return times[len(times) // 2]
 
 
+def takes_ms(ssh: Any, address: str, least: float, most: float) -> None:
+    """The round trip is never shorter, and as exact as this at least once: others use this machine, too."""
+    seen = []
+    for _ in range(10):
+        seen.append(round_trip_ms(ssh, address))
+        assert seen[-1] >= least
+        if seen[-1] < most:
+            return
+        time.sleep(1)
+    raise AssertionError(seen)
+
+
+def in_time(ssh: Any, script: str) -> None:
+    """It succeeds, if not at the first try."""
+    deadline = time.monotonic() + 60
+    while (done := ssh.run(script)).returncode != 0:
+        assert time.monotonic() < deadline, (script, done)
+        time.sleep(0.2)
+
+
 def test_delay_between_two_hosts_is_exact_and_can_be_changed(lab: Any, pair: Any) -> None:
     one, other, ssh, back = pair
     there, here = (lab.instance(name)["PrivateIpAddress"] for name in (other, one))
-    assert round_trip_ms(ssh, there) < 2
+    takes_ms(ssh, there, 0, 2)
     for delay_ms in (5, 25):
         lab.call("delay", one, other, delay_ms)
-        assert 2 * delay_ms <= round_trip_ms(ssh, there) < 2 * delay_ms + 3
-        assert 2 * delay_ms <= round_trip_ms(back, here) < 2 * delay_ms + 3
+        takes_ms(ssh, there, 2 * delay_ms, 2 * delay_ms + 3)
+        takes_ms(back, here, 2 * delay_ms, 2 * delay_ms + 3)
     assert ssh("true") == ""  # the way from outside is as it was
     lab.call("delay", "us-east-1a", "us-east-1b", 10)
-    assert 50 <= round_trip_ms(ssh, there) < 53  # two hosts are narrower than two zones
+    takes_ms(ssh, there, 50, 53)  # two hosts are narrower than two zones
     lab.call("delay", one, other, "none")
-    assert 20 <= round_trip_ms(ssh, there) < 23
+    takes_ms(ssh, there, 20, 23)
     lab.call("delay", "us-east-1a", "us-east-1b", "none")
-    assert round_trip_ms(ssh, there) < 2
+    takes_ms(ssh, there, 0, 2)
 
 
 def test_packets_are_lost(lab: Any, pair: Any) -> None:
@@ -51,35 +87,41 @@ def test_packets_are_lost(lab: Any, pair: Any) -> None:
     text = ssh(f"sudo ping -q -i 0.01 -c 100 -W 0.5 {address} || true")
     lost = float(re.search(r"([\d.]+)% packet loss", text)[1])  # type: ignore[index]
     assert 25 < lost < 75
-    lab.call("delay", one, other, "none")
 
 
 def test_a_link_still_carries_its_rate_when_it_is_long(lab: Any, pair: Any) -> None:
     one, other, ssh, back = pair
     address = lab.instance(other)["PrivateIpAddress"]
     lab.call("delay", one, other, 5)
-    back("nohup timeout 20 nc -l -p 22222 > ~/got 2> /dev/null < /dev/null &")
-    seconds = float(
-        ssh(
-            f"for i in $(seq 50); do nc -z -w 1 {address} 22 && break; done; sleep 0.3; s=$(date +%s.%N);"
-            f"head -c 12000000 /dev/zero | nc -N -w 10 {address} 22222; e=$(date +%s.%N);"
-            'python3 -c "print($e - $s)"'
+    rates = []
+    for _ in range(5):
+        port = random.randint(20_000, 30_000)
+        back(f"nohup timeout 60 nc -l -p {port} > ~/got 2> /dev/null < /dev/null &")
+        in_time(back, f"ss -Hltn 'sport = {port}' | grep -q .")
+        seconds = float(
+            ssh(
+                f"s=$(date +%s.%N); head -c 12000000 /dev/zero | nc -N -w 30 {address} {port}; "
+                'e=$(date +%s.%N); python3 -c "print($e - $s)"'
+            )
         )
-    )
-    assert int(back("stat -c %s got")) == 12_000_000
-    assert 12 * 8 / seconds > 40  # Mbit/s, of 94
-    lab.call("delay", one, other, "none")
+        in_time(back, "[ $(stat -c %s got) = 12000000 ]")
+        rates.append(12 * 8 / seconds)  # Mbit/s, of 94
+        if rates[-1] > 40:
+            return
+    raise AssertionError(rates)
 
 
 def test_security_groups_are_enforced_and_can_be_changed(lab: Any, pair: Any) -> None:
     _, other, ssh, back = pair
     ec2 = lab.ec2
-    address = lab.instance(other)["PrivateIpAddress"]
-    back("nohup bash -c 'while :; do nc -l -p 8000 < /dev/null; done' > /dev/null 2>&1 &")
-    open_port = f"nc -z -w 1 {address} 8000"
-    assert ssh.run(f"sleep 0.3; {open_port}").returncode == 0  # members of one group
+    address, port = lab.instance(other)["PrivateIpAddress"], random.randint(8000, 8080)
+    back(f"nohup bash -c 'while sleep 0.1; do nc -l -p {port} < /dev/null; done' > /dev/null 2>&1 &")
+    open_port = f"nc -z -w 2 {address} {port}"
+    in_time(ssh, open_port)  # members of one group
 
-    group = ec2.create_security_group(GroupName="closed", Description="ssh only")["GroupId"]
+    group = ec2.create_security_group(GroupName=f"closed-{uuid.uuid4().hex}", Description="ssh only")[
+        "GroupId"
+    ]
     rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
     ec2.modify_instance_attribute(InstanceId=other, Groups=[group])
@@ -89,7 +131,7 @@ def test_security_groups_are_enforced_and_can_be_changed(lab: Any, pair: Any) ->
     own = lab.access["security_group_id"]
     more = {"IpProtocol": "tcp", "FromPort": 8000, "ToPort": 8080, "UserIdGroupPairs": [{"GroupId": own}]}
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[more])
-    assert ssh.run(open_port).returncode == 0
+    in_time(ssh, open_port)
     ec2.revoke_security_group_ingress(GroupId=group, IpPermissions=[more])
     assert ssh.run(open_port).returncode != 0
 

@@ -69,13 +69,22 @@ def new_host(tmp_path: Path, user_key: Path) -> Iterator[Callable[..., SshHost]]
 
 @pytest.fixture
 def ssh(tmp_path: Path) -> Iterator[Ssh]:
-    """Connects, with little patience."""
-    settings = SshSettings(connect_timeout_s=3.0, keepalive_s=0.5, keepalive_count=2, command_timeout_s=20.0)
+    """Connects, with patience: others use this machine, too."""
+    settings = SshSettings(connect_timeout_s=60.0, keepalive_s=10.0, command_timeout_s=120.0)
+    with Ssh(HostKeys(tmp_path / "tm-home" / "known_hosts"), settings) as ssh:
+        yield ssh
+
+
+@pytest.fixture
+def hasty_ssh(tmp_path: Path) -> Iterator[Ssh]:
+    """Connects, with little patience, to see that what hangs is given up."""
+    settings = SshSettings(connect_timeout_s=5.0, keepalive_s=1.0, keepalive_count=3, command_timeout_s=60.0)
     with Ssh(HostKeys(tmp_path / "tm-home" / "known_hosts"), settings) as ssh:
         yield ssh
 
 
 @pytest.fixture
 def bootstrap(ssh: Ssh, kits: tuple[Kit, Kit], cache: Path) -> Bootstrap:
-    """As it is used, with little patience."""
-    return Bootstrap(ssh, kits, cache, BootstrapSettings(install_timeout_s=60.0, wait_s=30, patience_s=10))
+    """As it is used, and as if these hosts were other machines."""
+    settings = BootstrapSettings(check_timeout_s=180.0, probe_timeout_s=120.0, share_files=False)
+    return Bootstrap(ssh, kits, cache, settings)

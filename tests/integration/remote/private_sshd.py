@@ -104,7 +104,7 @@ class SshHost:
             self._server = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
@@ -158,7 +158,7 @@ class SshHost:
         for process in [*everything, *self.processes()]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while any(map(_moves, everything)) and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -57,9 +57,11 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(ssh: Ssh, new_host:
         started = time.monotonic()
         with pytest.raises(RemoteTimeoutError, match=r"not done after 0.5 s: sleep 61"):
             connection.run("sleep 61; true", timeout_s=0.5)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 30
+        with pytest.raises(RemoteTimeoutError):  # also one that has not even said who it is
+            connection.run("sleep 61; true", timeout_s=0.001)
         assert connection.check("echo well").strip() == "well", "the connection outlives it"
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while any("61" in process.cmdline() for process in host.processes()):
         assert time.monotonic() < deadline, "sleep still runs"
         time.sleep(0.05)
@@ -75,7 +77,7 @@ def test_many_threads_share_connections(ssh: Ssh, new_host: NewHost) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(120)
         assert sorted(answers) == sorted(map(str, range(8)))
 
 
@@ -212,25 +214,25 @@ def test_nobody_listens(ssh: Ssh, new_host: NewHost) -> None:
         ssh.connect(host.target)
 
 
-def test_a_frozen_server_is_given_up_in_time(ssh: Ssh, new_host: NewHost) -> None:
+def test_a_frozen_server_is_given_up_in_time(hasty_ssh: Ssh, new_host: NewHost) -> None:
     host = new_host()
     host.freeze()
     started = time.monotonic()
     with pytest.raises(
-        UnreachableError, match="it takes connections, but its SSH server says nothing for 3 s"
+        UnreachableError, match="it takes connections, but its SSH server says nothing for 5 s"
     ):
-        ssh.connect(host.target)
-    assert time.monotonic() - started < 5
+        hasty_ssh.connect(host.target)
+    assert time.monotonic() - started < 20
 
 
-def test_a_host_that_freezes_under_a_command_is_noticed(ssh: Ssh, new_host: NewHost) -> None:
+def test_a_host_that_freezes_under_a_command_is_noticed(hasty_ssh: Ssh, new_host: NewHost) -> None:
     host = new_host()
-    with ssh.connect(host.target) as connection:
+    with hasty_ssh.connect(host.target) as connection:
         threading.Timer(0.5, host.freeze).start()
         started = time.monotonic()
         with pytest.raises(UnreachableError, match="connection was lost"):
-            connection.run("sleep 15", timeout_s=15)
-        assert time.monotonic() - started < 5
+            connection.run("sleep 60", timeout_s=60)
+        assert time.monotonic() - started < 30
 
 
 def test_a_cut_connection_is_noticed(ssh: Ssh, new_host: NewHost) -> None:
@@ -238,7 +240,7 @@ def test_a_cut_connection_is_noticed(ssh: Ssh, new_host: NewHost) -> None:
     with ssh.connect(host.target) as connection:
         threading.Timer(0.3, host.cut).start()
         with pytest.raises(UnreachableError, match="connection was lost"):
-            connection.run("sleep 15", timeout_s=15)
+            connection.run("sleep 60", timeout_s=60)
     with ssh.connect(host.target) as connection:
         assert connection.check("echo again").strip() == "again"
 
@@ -250,7 +252,7 @@ def test_closing_ends_what_is_under_way(ssh: Ssh, new_host: NewHost) -> None:
 
     def work() -> None:
         try:
-            connection.run("sleep 15", timeout_s=15)
+            connection.run("sleep 60", timeout_s=60)
         except UnreachableError as error:
             failed.append(error)
 
@@ -259,8 +261,8 @@ def test_closing_ends_what_is_under_way(ssh: Ssh, new_host: NewHost) -> None:
     time.sleep(0.5)
     started = time.monotonic()
     ssh.close()
-    thread.join(10)
+    thread.join(50)
     assert failed
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     with pytest.raises(UnreachableError, match="was closed"):
         connection.run("true")

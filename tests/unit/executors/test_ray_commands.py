@@ -1,13 +1,17 @@
 import json
+from dataclasses import replace
 
 import pytest
 
-from trainmaster.executors._ray_commands import environment, head_command, worker_command
+from trainmaster.executors._ray_commands import PORT_COUNT, environment, head_command, worker_command
+from trainmaster.executors._ray_node import _choose_ports
 from trainmaster.executors.ray_cluster import ClusterNode, RayCluster
 from trainmaster.spec.errors import ExecutorError
 
-HEAD = ClusterNode("head", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm", labels={"market": "ondemand"})
-WORKER = ClusterNode("w1", "10.0.0.2", 8, "/tmp/tm-1", "/home/me/tm", gpus=("0", "1"))
+HEAD = ClusterNode(
+    "head", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm", labels={"market": "ondemand"}, port_base=21000
+)
+WORKER = ClusterNode("w1", "10.0.0.2", 8, "/tmp/tm-1", "/home/me/tm", gpus=("0", "1"), port_base=21000)
 
 
 def test_commands():
@@ -67,7 +71,8 @@ class Nodes:
             self.running[node.key] = request
         elif request["do"] == "stop":
             self.running.pop(node.key, None)
-        return json.dumps({"ok": True, "pid": int(node.key in self.running)}).encode()
+        base = request.get("port_base") or 23000
+        return json.dumps({"ok": True, "pid": int(node.key in self.running), "port_base": base}).encode()
 
 
 def test_found_by_its_record(tmp_path):
@@ -96,3 +101,21 @@ def test_what_was_started_can_be_ended_after_a_failure(tmp_path):
     found = RayCluster.find(tmp_path, nodes)
     found.stop()
     assert not nodes.running
+
+
+def test_ports_that_a_node_has_chosen_are_kept(tmp_path):
+    nodes = Nodes()
+    head, worker = replace(HEAD, port_base=0), replace(WORKER, port_base=0)
+    RayCluster.start(tmp_path, [head, worker], nodes)
+    assert "--port=@0@" in nodes.running["head"]["command"], "the node fills it in"
+    assert "--address=10.0.0.1:23000" in nodes.running["w1"]["command"]
+    assert [node.port_base for node in RayCluster.find(tmp_path, nodes).nodes] == [23000, 23000]
+
+
+def test_two_nodes_on_one_machine_choose_different_ports():
+    first, held = _choose_ports(PORT_COUNT)
+    with held:
+        second, other = _choose_ports(PORT_COUNT)
+        other.close()
+    assert first
+    assert abs(second - first) >= PORT_COUNT

@@ -10,12 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.lab import LabPlace, requirements
-from trainmaster.lab.access import known_hosts
+from trainmaster.lab.access import hosts_yaml, known_hosts
 from trainmaster.lab.addresses import SPACE, PublicAddresses, free_block, mac_of, port_of, zone_blocks
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.firewall import Permission, filter_table, permissions
+from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.image import Image
 from trainmaster.lab.nfqueue import ACCEPT, packets, verdict
+from trainmaster.lab.settings import KEY_NAME
+from trainmaster.providers.inventory import read_inventory
 
 
 def test_a_lab_gets_addresses_that_nobody_uses() -> None:
@@ -100,3 +103,28 @@ def test_why_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda tool: None if tool == "debootstrap" else tool)
     assert requirements.why_not() == "it needs the packages debootstrap"
+
+
+def test_the_inventory_has_only_hosts_that_the_labs_own_key_opens(tmp_path: Path) -> None:
+    key = SshKey.generate().public
+
+    def condition(**more: str) -> dict[str, str]:
+        return {"private_address": "198.18.0.4", "host_key": key, "zone": "us-east-1a", **more}
+
+    hosts = [
+        {"id": f"i-{number}", "address": f"198.18.16.{number}", "type": "m4.large", "state": state}
+        for number, state in enumerate(("running", "running", "terminated", "running"))
+    ]
+    conditions = {
+        "i-0": condition(key_name=KEY_NAME),
+        "i-1": condition(key_name="trainmaster-abcd-a-cluster"),  # of the provider `lab`
+        "i-2": condition(key_name=KEY_NAME),
+        "i-3": condition(),
+    }
+    place = LabPlace.of_home(tmp_path, tmp_path, "x" * 32)
+    text = hosts_yaml(place, {"hosts": hosts, "conditions": conditions}, {"m4.large": 1}, "/python")
+    place.directory.mkdir()
+    place.private_key.touch()
+    file = tmp_path / "hosts.yaml"
+    file.write_text(text)
+    assert [host.name for host in read_inventory(file).hosts] == ["i-0"]

@@ -70,6 +70,22 @@ def test_all_is_sent_to_a_fresh_host_and_nothing_to_one_that_has_it() -> None:
     assert [step.present for step in (ready.packages, ready.runtime, ready.code) if step] == [True] * 3
 
 
+def test_only_libraries_are_looked_for_where_they_are_here(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b.py").touch()
+    kit = replace(KIT, packages=Layer("packages", "p1", (("a/b.py", tmp_path / "a" / "b.py"),), 1))
+    assert kit.packages.base == str(tmp_path)
+    assert Layer("packages", "p2", (("b.py", tmp_path / "a" / "b.py"), *kit.packages.files), 1).base == ""
+    for shared in (True, False):
+        made = make_plan(replace(FACTS, shared=shared), kit, CODE)
+        assert isinstance(made, Plan)
+        assert made.packages.order.get("base", "") == (str(tmp_path) if shared else "")
+        assert "base" not in made.runtime.order
+    by_pip = make_plan(replace(FACTS, shared=True, pythons=(NEWER,), internet=True), kit, CODE)
+    assert isinstance(by_pip, Plan)
+    assert "base" not in by_pip.packages.order
+
+
 def test_the_venv_finds_the_libraries_wherever_it_lies() -> None:
     made = plan()
     order = made.runtime.order

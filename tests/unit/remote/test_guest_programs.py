@@ -87,6 +87,35 @@ def test_whole_and_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "packages").iterdir()] == ["n1"]
 
 
+def test_what_is_here_already_is_linked_and_not_asked_for(tmp_path: Path) -> None:
+    base, root = tmp_path / "base", tmp_path / "root"
+    (base / "pkg").mkdir(parents=True)
+    (base / "pkg" / "b.py").write_bytes(b"x = 1\n")
+    (base / "one.py").write_bytes(b"y = 2\n")
+    stamps = [
+        (str(path.relative_to(base)), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in (base / "pkg" / "b.py", base / "one.py")
+    ]
+    orders = order(root, base=str(base), same=stamps)
+    assert run("install.py", orders) == (0, ["@@linked"])
+    site = root / "packages" / "n1" / "site"
+    assert {path.name: path.readlink() for path in site.iterdir()} == {
+        "pkg": base / "pkg",
+        "one.py": base / "one.py",
+    }
+    assert run("install.py", orders) == (0, ["@@have"])
+    # Broken, or not the same: sent as to anybody else.
+    assert run("install.py", {**orders, "again": True, "same": []}, SOME) == (0, ["@@want", "@@done"])
+    assert (base / "pkg" / "b.py").exists()
+    os.utime(base / "one.py", ns=(1, 1))
+    assert run("install.py", {**orders, "name": "n2"}, SOME) == (0, ["@@want", "@@done"])
+    if os.getuid() != 0:
+        return
+    os.chown(base / "one.py", 4242, -1)  # somebody else's
+    os.utime(base / "one.py", ns=(stamps[1][2], stamps[1][2]))
+    assert run("install.py", {**orders, "name": "n3"}, SOME) == (0, ["@@want", "@@done"])
+
+
 @pytest.mark.parametrize("sent", [b"", SOME[:10], SOME[: len(SOME) // 2], ONE, b"no archive at all" * 100])
 def test_half_an_archive_leaves_nothing(tmp_path: Path, sent: bytes) -> None:
     code, said = run("install.py", order(tmp_path), sent)

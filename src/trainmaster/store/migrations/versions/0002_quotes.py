@@ -1,4 +1,4 @@
-"""What was measured, what was quoted, and what it came to."""
+"""What was measured, what was quoted and what it came to; what is rented."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Two new tables; nothing of the old ones changes."""
+    """New tables; nothing of the old ones changes."""
     op.create_table(
         "measurement",
         sa.Column("id", sa.Text(), nullable=False),
@@ -48,3 +48,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_quote")),
     )
     op.create_index(op.f("ix_quote_run_id_id"), "quote", ["run_id", "id"], unique=False)
+    op.create_table(
+        "cluster",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("provider", sa.Text(), nullable=False),
+        sa.Column("home_id", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("kept_until", sa.Float(), nullable=True),
+        sa.Column("waited_s", sa.Float(), nullable=True),
+        sa.Column("data", sa.Text(), nullable=False),
+        sa.Column("changed_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name=op.f("fk_cluster_run_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_cluster")),
+    )
+    op.create_index(op.f("ix_cluster_run_id"), "cluster", ["run_id"], unique=False)

@@ -1,0 +1,67 @@
+"""From a recipe to machines that the user has agreed to pay for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainmaster.cli.asking import ask_consent, can_consent, require_consent_possible, show_offer
+from trainmaster.cli.measuring import Measuring, interruptible
+from trainmaster.cli.output import say
+from trainmaster.control.preflight import check_directories, check_parts
+from trainmaster.server import Service
+from trainmaster.server.quoting import Quoter
+from trainmaster.server.renting import RentalOffer, check_with_provider, plan_run
+from trainmaster.server.supply import Supply
+from trainmaster.server.worker_counts import with_fewest
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+
+def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stale: bool) -> RentalOffer:
+    """Show what a run would rent and cost, and ask. Hosts of one's own cost nothing: nobody is asked.
+
+    Args:
+        service: of the home.
+        recipe: as read.
+        path: where.
+        yes: the user has agreed before.
+        allow_stale: old prices will do.
+
+    Raises:
+        UsageError: it cannot be rented, or the user does not want it; nothing was started.
+        ProviderError: nobody can say whether it can be rented.
+    """
+    probe = with_fewest(recipe)
+    check_parts(probe)
+    check_directories(probe)
+    service.secrets_of(probe, os.environ)
+    with interruptible() as caught:
+
+        def make_quoter(supply: Supply) -> Quoter:
+            caught.quoter = Quoter(service, say, Measuring().show, supply)
+            return caught.quoter
+
+        def before_measuring(cheapest: RentalOffer) -> None:
+            """Whoever cannot be asked is not kept waiting for the measurement."""
+            if cheapest.costs and not can_consent(yes=yes):
+                show_offer(cheapest.lines, cheapest.notes)
+                require_consent_possible(cheapest.most_usd_per_hour, yes=yes)
+
+        offer = plan_run(
+            service,
+            recipe,
+            path,
+            os.environ,
+            make_quoter,
+            allow_stale=allow_stale,
+            before_measuring=before_measuring,
+        )
+    show_offer(offer.lines, offer.notes)
+    if offer.costs:
+        require_consent_possible(offer.most_usd_per_hour, yes=yes)
+    for note in check_with_provider(service, offer.plans, os.environ):
+        say(f"note: {note}")
+    if offer.costs and not ask_consent(offer.most_usd_per_hour, yes=yes):
+        raise UsageError("not rented: you did not agree", "Nothing was started.")
+    return offer

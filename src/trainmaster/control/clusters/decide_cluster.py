@@ -1,0 +1,426 @@
+"""What to do next about a cluster: pure, without a clock or a provider.
+
+`decide_cluster` looks at what is written of a cluster and at what was observed of its machines. It gives the
+record as it must be written next, then what is to be done to the world. Everything may be repeated: machines
+are asked for by token, a bootstrap finds what is there, and who is gone may be given back once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from trainmaster.control.clusters.plan import Rental, RolePlan
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Failure, Machine, seats_of
+from trainmaster.providers.aws_capacity import COOL_DOWN_S, CapacityFailure, next_offer
+from trainmaster.providers.base import Node, NodeState
+
+#: A machine that has not come up by then is given back.
+BOOT_S: Final = 600.0
+#: A provider that does not list a machine of ours any more has forgotten it, or shows it late.
+FORGOTTEN_S: Final = 120.0
+#: Hosts that others use now may be free soon.
+HOSTS_S: Final = 15.0
+#: So many machines of one seat may fail to become nodes before the run is ended.
+BROKEN_MOST: Final = 3
+
+
+class Stage(StrEnum):
+    """How far a machine is as a node, as this control process knows it; nothing of it is written.
+
+    NEW: not reached yet. PREPARING: it is bootstrapped. READY: it may join. JOINED: gangs run there.
+    BROKEN: it cannot become a node.
+    """
+
+    NEW = "NEW"
+    PREPARING = "PREPARING"
+    READY = "READY"
+    JOINED = "JOINED"
+    BROKEN = "BROKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer to a request for machines, other than machines.
+
+    Attributes:
+        zones: where there are none; empty: in the whole region.
+        reason: in words.
+        is_final: asking again will not help: permissions, an unknown type.
+        is_capacity: there are none there now; else the provider could not be asked.
+    """
+
+    zones: tuple[str, ...] = ()
+    reason: str = ""
+    is_final: bool = False
+    is_capacity: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was observed.
+
+    Attributes:
+        nodes: the provider's machines of this cluster by id; None if it could not be asked.
+        stages: by machine id; `Stage.NEW` if missing.
+        troubles: why machines are BROKEN, by id.
+        lost_since: since when a machine answers nobody, Unix seconds, by id.
+        estranged: ids of machines that had joined, and that the cluster takes to be dead.
+        rented: ids that requests were answered with, by token, in the order of their seats.
+        refusals: of requests, by token.
+        renting: tokens of requests under way.
+        is_formed: gangs may be sent to it.
+        is_forming: that is being made.
+        is_released: all has been given back.
+    """
+
+    nodes: Mapping[str, Node] | None = None
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
+    lost_since: Mapping[str, float] = field(default_factory=dict)
+    estranged: frozenset[str] = frozenset()
+    rented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    renting: frozenset[str] = frozenset()
+    is_formed: bool = False
+    is_forming: bool = False
+    is_released: bool = False
+
+
+class ActionKind(StrEnum):
+    """What is done to the world, all safe to repeat.
+
+    RENT: ask for the machines of a token. PREPARE: bootstrap machines. FORM: make one cluster of all that
+    are READY (or find it). JOIN: READY ones become part of it. DROP: they are part of it no more. VACATE:
+    gangs on them are asked to end. GIVE_BACK: single machines. RELEASE: all, and what they stood on.
+    """
+
+    RENT = "RENT"
+    PREPARE = "PREPARE"
+    FORM = "FORM"
+    JOIN = "JOIN"
+    DROP = "DROP"
+    VACATE = "VACATE"
+    GIVE_BACK = "GIVE_BACK"
+    RELEASE = "RELEASE"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do: for a token (RENT), or for machines."""
+
+    kind: ActionKind
+    ids: tuple[str, ...] = ()
+    token: str = ""
+
+
+@dataclass(slots=True)
+class Decision:
+    """What follows.
+
+    Attributes:
+        record: to be written before anything is done.
+        actions: in this order.
+        notes: for the user.
+        fatal: why the run cannot go on; empty if it can.
+        retry_at: Unix seconds at which something may be had again that there is none of now.
+    """
+
+    record: ClusterRecord
+    actions: list[Action] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    fatal: str = ""
+    retry_at: float | None = None
+
+    def act(self, kind: ActionKind, ids: Iterable[str] = (), token: str = "") -> None:
+        """One more thing to do."""
+        self.actions.append(Action(kind, tuple(ids), token))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait; seconds.
+
+    Attributes:
+        lost_s: for a machine that answers nobody, before it is given up and replaced.
+        cool_down_s: before machines are asked for again where there were none.
+    """
+
+    lost_s: float = 60.0
+    cool_down_s: float = COOL_DOWN_S
+
+
+def decide_cluster(
+    record: ClusterRecord, seen: Seen, now: float, *, wanted: bool, ending: bool, patience: Patience
+) -> Decision:
+    """The next step of a cluster.
+
+    Args:
+        record: as written.
+        seen: as observed.
+        now: Unix seconds.
+        wanted: one of its experiments runs: it must have all its machines.
+        ending: the run needs it no more.
+        patience: how long to wait for what.
+    """
+    decision = Decision(record)
+    if record.state in (ClusterState.KEPT, ClusterState.ENDED):
+        return decision
+    _take_answers(decision, seen, now)
+    _take_news(decision, seen, now, patience)
+    if ending or record.state is ClusterState.ENDING:
+        _end(decision, seen, now)
+        return decision
+    if not wanted and decision.record.state is ClusterState.PLANNED:
+        return decision
+    _fill_seats(decision, seen, now, patience)
+    _bring_up(decision, seen, now)
+    decision.actions = list(dict.fromkeys(decision.actions))
+    return decision
+
+
+# --- what has become of the machines -----------------------------------------------------------------
+
+
+def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
+    """Requests that were answered, with machines or without."""
+    record = decision.record
+    for token, ids in seen.rented.items():
+        waiting = [m for m in record.live if m.token == token and not m.id]
+        named = [replace(machine, id=node) for machine, node in zip(waiting, ids, strict=False)]
+        record = record.changed(named)
+    for token, refusal in seen.refusals.items():
+        waiting = [m for m in record.live if m.token == token and not m.id]
+        if not waiting or (not refusal.is_capacity and not refusal.is_final):
+            continue  # it could not be asked: asked again with the same token
+        rental = waiting[0].rental
+        record = record.changed(replace(m, is_over=True, reason=refusal.reason) for m in waiting)
+        if refusal.is_final:
+            decision.fatal = refusal.reason
+            continue
+        # Who names no zone has been refused in all of them; hosts have none.
+        places = (refusal.zones or (rental.zone,)) if rental.zone else ("",)
+        failures = [Failure(rental.region, zone, rental.spot, now, rental.instance_type) for zone in places]
+        record = replace(record, failures=(*record.failures, *failures))
+        decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
+    decision.record = record
+
+
+def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
+    """Machines that are gone, leave, never came up, or answer nobody."""
+    for machine in decision.record.rented:
+        node = None if seen.nodes is None else seen.nodes.get(machine.id)
+        if node is not None:
+            machine = _told(decision, machine, node)
+        why = _why_over(machine, node, seen, now, patience)
+        if node is not None and node.state is NodeState.LEAVING and not machine.is_leaving and not why:
+            _leaves(decision, machine, node, now)
+        elif why:
+            _is_over(decision, machine, node, seen, now, why)
+    _settle_over(decision, seen, now)
+
+
+def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
+    """Machines that were given up cost money until their provider says that they have ended."""
+    if seen.nodes is None:
+        return
+    live = {machine.id for machine in decision.record.live}
+    for machine in decision.record.machines:
+        if not (machine.is_over and machine.id) or machine.ended_at is not None or machine.id in live:
+            continue
+        node = seen.nodes.get(machine.id)
+        if node is not None and node.state is not NodeState.GONE:
+            decision.act(ActionKind.GIVE_BACK, [machine.id])
+        elif machine.started_at is not None:
+            ended_at = (node.ended_at if node else None) or now
+            decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
+
+
+def _told(decision: Decision, machine: Machine, node: Node) -> Machine:
+    """What the provider says of it, written down: the bill depends on it."""
+    known = replace(
+        machine,
+        zone=node.zone or machine.zone,
+        started_at=machine.started_at or node.started_at or None,
+    )
+    if known != machine:
+        decision.record = decision.record.changed([known])
+    return known
+
+
+def _why_over(
+    machine: Machine, node: Node | None, seen: Seen, now: float, patience: Patience
+) -> tuple[str, bool] | None:
+    """Why a machine must be given up, and whether it is there to be given back."""
+    if node is not None and node.state is NodeState.GONE:
+        return (node.reason or "it is gone"), False
+    if seen.nodes is not None and node is None and now - (machine.started_at or now) > FORGOTTEN_S:
+        return "its provider knows nothing of it any more", False
+    stage = seen.stages.get(machine.id, Stage.NEW)
+    if stage is Stage.BROKEN:
+        return seen.troubles.get(machine.id, "it cannot become a node"), True
+    if node is not None and node.state is NodeState.STARTING and now - (machine.started_at or now) > BOOT_S:
+        return f"it has not come up for {BOOT_S:.0f} s", True
+    lost_since = seen.lost_since.get(machine.id)
+    if lost_since is not None and now - lost_since > patience.lost_s:
+        return f"it has answered nobody for {now - lost_since:.0f} s", True
+    return None
+
+
+def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> None:
+    left_s = max((node.leaves_at or now) - now, 0.0)
+    record = decision.record.changed([replace(machine, is_leaving=True)])
+    decision.record = _with_failure(record, machine, now)
+    decision.act(ActionKind.VACATE, [machine.id])
+    decision.notes.append(f"{machine.seat} ({machine.id}) is taken back in {left_s:.0f} s")
+
+
+def _is_over(
+    decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float, why: tuple[str, bool]
+) -> None:
+    reason, is_there = why
+    ended_at = None
+    if not is_there:
+        ended_at = (node.ended_at if node else None) or now
+    record = decision.record.changed(
+        [replace(machine, is_over=True, reason=reason, ended_at=machine.ended_at or ended_at)]
+    )
+    if machine.rental.spot and not is_there and not machine.is_leaving:
+        record = _with_failure(record, machine, now)
+    decision.record = record
+    if seen.stages.get(machine.id) is Stage.JOINED:
+        decision.act(ActionKind.DROP, [machine.id])
+    if is_there:
+        decision.act(ActionKind.GIVE_BACK, [machine.id])
+    if record.state is not ClusterState.ENDING:
+        decision.notes.append(f"{machine.seat} ({machine.id}) is given up: {reason}")
+    broken = [m for m in record.machines if m.seat == machine.seat and m.is_over and m.id]
+    stuck = seen.stages.get(machine.id) is Stage.BROKEN
+    if stuck and (not machine.rental.instance_type or len(broken) >= BROKEN_MOST):
+        role = next(role for seat, role in record.seats if seat == machine.seat)
+        if _count(record, role) < role.needed or machine.rental.instance_type:
+            decision.fatal = f"{machine.seat} ({machine.id}) cannot be used: {reason}"
+
+
+def _with_failure(record: ClusterRecord, machine: Machine, now: float) -> ClusterRecord:
+    rental = machine.rental
+    failure = Failure(rental.region, machine.zone or rental.zone, rental.spot, now, rental.instance_type)
+    return replace(record, failures=(*record.failures, failure))
+
+
+# --- what is missing --------------------------------------------------------------------------------------
+
+
+def _count(record: ClusterRecord, role: RolePlan) -> int:
+    return sum(m.role == role.role and not m.is_leaving for m in record.live)
+
+
+def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
+    """Ask for machines for the seats that have none."""
+    for machine in decision.record.live:
+        if not machine.id and machine.token not in seen.renting:
+            decision.act(ActionKind.RENT, token=machine.token)  # asked before a crash, or not answered
+    if decision.fatal:
+        return
+    for role in decision.record.plan.roles:
+        held = {m.seat for m in decision.record.live if not m.is_leaving}
+        free = [seat for seat, of in decision.record.seats if of is role and seat not in held]
+        if not role.rentals[0].instance_type and _count(decision.record, role) >= role.needed:
+            # Another host is no other than the one that could not be used: those that are left are enough.
+            free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
+        if free:
+            _ask(decision, role, free, now, patience)
+
+
+def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: Patience) -> None:
+    record = decision.record
+    cool_down_s = (
+        patience.cool_down_s if role.rentals[0].instance_type else min(patience.cool_down_s, HOSTS_S)
+    )
+    failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]
+    found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
+    if found.offer is None:
+        decision.retry_at = found.retry_at
+        return
+    rental = cast("Rental", found.offer)
+    token = f"{role.role}-{record.asked}"
+    asked = tuple(Machine(seat, role.role, token, rental) for seat in seats)
+    decision.record = replace(
+        record,
+        state=ClusterState.ACTIVE,
+        asked=record.asked + 1,
+        asked_at=record.asked_at or now,
+        machines=(*record.machines, *asked),
+        failures=tuple(f for f in record.failures if now < f.at + patience.cool_down_s),
+    )
+    decision.act(ActionKind.RENT, token=token)
+    decision.notes.append(f"{len(asked)} x {rental.words} for {seats_of(asked)}")
+
+
+# --- becoming one cluster -----------------------------------------------------------------------------
+
+
+def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
+    record = decision.record
+    there = [
+        m
+        for m in record.rented
+        if seen.nodes and (node := seen.nodes.get(m.id)) and node.state is NodeState.READY
+    ]
+    stages = {m.id: seen.stages.get(m.id, Stage.NEW) for m in there}
+    if new := [node for node, stage in stages.items() if stage is Stage.NEW]:
+        decision.act(ActionKind.PREPARE, new)
+    if seen.is_forming:
+        return
+    if not seen.is_formed:
+        ready = [m for m in there if stages[m.id] in (Stage.READY, Stage.JOINED)]
+        if ready and all(_enough(record, role, ready) for role in record.plan.roles):
+            decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready)])
+        return
+    if record.waited_s is None and record.asked_at is not None:
+        decision.record = replace(record, waited_s=now - record.asked_at)
+    back = [m.id for m in there if m.id in seen.estranged and m.id not in seen.lost_since]
+    if back:
+        decision.act(ActionKind.DROP, back)
+    if ready_ids := [m.id for m in there if stages[m.id] is Stage.READY]:
+        decision.act(ActionKind.JOIN, ready_ids)
+
+
+def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine]) -> bool:
+    """Whether a role has the nodes that it needs, and nobody else is on the way."""
+    mine = [m for m in ready if m.role == role.role]
+    coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
+    return len(mine) >= role.count or (len(mine) >= role.needed and not coming)
+
+
+def _in_order(record: ClusterRecord, machines: list[Machine]) -> list[Machine]:
+    """As the seats are: the first one becomes the head, on demand before what may be taken back."""
+    order = {seat: number for number, (seat, _) in enumerate(record.seats)}
+    return sorted(machines, key=lambda m: (m.rental.spot, order[m.seat]))
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+def _end(decision: Decision, seen: Seen, now: float) -> None:
+    record = decision.record
+    if record.state is ClusterState.PLANNED or (seen.is_released and not seen.renting):
+        over = [
+            replace(
+                m, is_over=True, ended_at=m.ended_at or (_ended_at(m, seen) or now) if m.started_at else None
+            )
+            for m in record.machines
+            if m.ended_at is None
+        ]
+        decision.record = replace(record.changed(over), state=ClusterState.ENDED)
+        decision.actions = []
+        return
+    decision.record = replace(record, state=ClusterState.ENDING)
+    decision.actions = [] if seen.renting else [Action(ActionKind.RELEASE)]
+
+
+def _ended_at(machine: Machine, seen: Seen) -> float | None:
+    node = (seen.nodes or {}).get(machine.id)
+    return node.ended_at if node else None

@@ -1,0 +1,169 @@
+"""`Needs`: what an experiment asks of the machines it runs on, and which experiments can share some. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainmaster.control.gangs import slots_per_member
+from trainmaster.spec import Experiment, Hardware, Recipe
+
+WORKER = "worker"
+SERVER = "ps"
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """What a quote took for an experiment, where the recipe leaves a choice.
+
+    Attributes:
+        instance, region, spot: of the workers' machines. nodes: how many of them, for all tasks at a time.
+        server: type of the machines that only parameter servers are on; empty without such.
+        servers: how many of those.
+    """
+
+    instance: str
+    region: str = ""
+    spot: bool = False
+    nodes: int = 1
+    server: str = ""
+    servers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Of one experiment whose number of workers is settled.
+
+    Attributes:
+        name: of the experiment.
+        hardware: of the nodes that its workers, or its tasks, are on.
+        server_hardware: of the nodes that only parameter servers are on; None if these sit with the workers.
+        workers: training processes of one task. servers: nodes of its own that one task's servers need.
+        helpers: members of a task that sit on workers' nodes without being workers.
+        tasks: how many there are. spread: most nodes that the recipe lets them spread over; None if it is
+            silent.
+        member_slots: slots that one member takes.
+        fixed_per_node: workers on a node as the recipe says; None if it is silent.
+        is_gang: its tasks are more than one process.
+        pick: of a quote.
+        notes: wishes that mean nothing.
+    """
+
+    name: str
+    hardware: Hardware
+    server_hardware: Hardware | None
+    workers: int
+    servers: int
+    helpers: int
+    tasks: int
+    spread: int | None
+    member_slots: int
+    fixed_per_node: int | None
+    is_gang: bool
+    pick: Pick | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, experiment: Experiment, seed: int, pick: Pick | None = None) -> Needs:
+        """Read them off an experiment.
+
+        Args:
+            experiment: with a fixed number of workers.
+            seed: the recipe's.
+            pick: what a quote took.
+        """
+        distributed = experiment.distributed
+        roles = {role.name: role for role in experiment.members()}
+        overrides = distributed.hardware if distributed else {}
+        server, own = roles.get(SERVER), overrides.get(SERVER)
+        apart = own is not None or bool(pick and pick.server)
+        notes = []
+        if "chief" in overrides and "chief" in roles:
+            notes.append(f"{experiment.name}: the chief sits on a worker's machine, whatever hardware it has")
+        helpers = sum(role.count for name, role in roles.items() if name not in (WORKER, SERVER))
+        return cls(
+            name=experiment.name,
+            hardware=roles[WORKER].hardware,
+            server_hardware=_of_servers(server.hardware, own) if server and apart else None,
+            workers=roles[WORKER].count,
+            servers=server.count if server and apart else 0,
+            helpers=helpers + (server.count if server and not apart else 0),
+            tasks=len(experiment.tasks(seed)),
+            spread=experiment.workers,
+            member_slots=slots_per_member(experiment),
+            fixed_per_node=distributed.per_node if distributed else None,
+            is_gang=sum(role.count for role in roles.values()) > 1,
+            pick=pick,
+            notes=tuple(notes),
+        )
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Experiments with the same key can share machines."""
+        servers = self.server_hardware and _normal(self.server_hardware)
+        choice = self.pick and (self.pick.instance, self.pick.region, self.pick.spot, self.pick.server)
+        return _normal(self.hardware), servers, choice
+
+    def per_node(self, gpus: float) -> int:
+        """Workers of one task on a node: as the recipe says, else one per GPU, else one.
+
+        Args:
+            gpus: that the node has.
+        """
+        if self.fixed_per_node is not None:
+            return self.fixed_per_node
+        if not self.hardware.gpu_count or not self.is_gang:
+            return 1
+        return max(1, int(self.hardware.gpus if self.hardware.gpus is not None else gpus))
+
+    def gang_nodes(self, gpus: float) -> int:
+        """Nodes that one task's workers fill."""
+        return math.ceil(self.workers / self.per_node(gpus))
+
+    def at_once(self, gang_nodes: int, room: int | None = None) -> int:
+        """Tasks at a time that nodes are wanted for.
+
+        Args:
+            gang_nodes: that one of them fills.
+            room: nodes that are there anyway; None if each is to be rented: then one task's will do, unless
+                the recipe says more.
+        """
+        most = self.spread if room is None else min(self.spread or room, room)
+        return max(1, min(self.tasks, (most or gang_nodes) // gang_nodes))
+
+    def nodes(self, gpus: float) -> int:
+        """Nodes to rent for its workers, or its tasks."""
+        if self.pick is not None:
+            return max(self.pick.nodes, self.gang_nodes(gpus))
+        gang_nodes = self.gang_nodes(gpus)
+        return gang_nodes * self.at_once(gang_nodes)
+
+    def server_nodes(self, gpus: float) -> int:
+        """Nodes to rent for its parameter servers alone."""
+        if self.pick is not None and self.pick.servers:
+            return self.pick.servers
+        return self.servers * self.at_once(self.gang_nodes(gpus))
+
+    def slots_on(self, per_node: int) -> int:
+        """Slots that a node must have so that a gang's share of it fits, whichever of its nodes it is."""
+        return (min(per_node, self.workers) + self.helpers) * self.member_slots
+
+
+def grouped(recipe: Recipe, picks: dict[str, Pick]) -> list[Sequence[Needs]]:
+    """Experiments that share a cluster, in the order of the recipe."""
+    groups: dict[tuple[object, ...], list[Needs]] = {}
+    for name, experiment in recipe.experiments.items():
+        needs = Needs.of(experiment, recipe.seed, picks.get(name))
+        groups.setdefault(needs.key, []).append(needs)
+    return list(groups.values())
+
+
+def _of_servers(hardware: Hardware, own: Hardware | None) -> Hardware:
+    """Servers have the workers' needs, but GPUs only if they themselves ask for some."""
+    mine = own or Hardware()
+    return hardware.model_copy(update={"gpu": mine.gpu, "gpus": mine.gpus})
+
+
+def _normal(hardware: Hardware) -> str:
+    return hardware.model_copy(update={"spot": bool(hardware.spot)}).model_dump_json()

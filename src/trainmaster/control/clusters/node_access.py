@@ -1,0 +1,48 @@
+"""`NodeAccess`: how the control loop reaches a node of a cluster that has been bootstrapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmaster.remote import Connection, HostResult, Ssh, Target
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """A node: what is needed to reach it, and where things are on it.
+
+    Attributes:
+        seat: its place in the cluster, such as ``worker-0``.
+        id: as the provider names the machine.
+        address: private; the nodes of the cluster reach each other there.
+        target: where its SSH server is.
+        result: of its bootstrap: plan, facts, host key.
+        root: on the node, absolute, the same on every node: what is ours there for this home.
+        ssh: connects; shared by threads.
+        ssh_config: on the node, for ``ssh -F`` to the other nodes; empty without keys.
+    """
+
+    seat: str
+    id: str
+    address: str
+    target: Target
+    result: HostResult
+    root: str
+    ssh: Ssh = field(repr=False)
+    ssh_config: str = ""
+
+    @property
+    def python(self) -> str:
+        """The interpreter of our runtime there."""
+        assert self.result.plan is not None
+        return self.result.plan.python
+
+    def connect(self) -> Connection:
+        """A new login; close it.
+
+        Raises:
+            TrainmasterError: it cannot be reached.
+        """
+        return self.ssh.connect(self.target)

@@ -1,0 +1,144 @@
+"""`ClusterPlan`: machines that experiments of a run are to have. Pure; its cluster's row holds it as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rental:
+    """One way to have a machine: an offer, as far as renting and billing need it.
+
+    Attributes:
+        instance_type, region, zone: as the provider names them; empty for hosts of one's own.
+        spot: it may be taken back.
+        usd_per_hour: its price; 0 for the user's own.
+        quantum_s, minimum_s: how its time is rounded up.
+        slots: processes that it takes at once: its vCPUs, or more where the recipe wants more per node.
+        gpus: how many it has.
+        as_of: the day on which the price held, ISO; empty where nothing is paid.
+    """
+
+    instance_type: str = ""
+    region: str = ""
+    zone: str = ""
+    spot: bool = False
+    usd_per_hour: float = 0.0
+    quantum_s: float = 1.0
+    minimum_s: float = 0.0
+    slots: int = 1
+    gpus: int = 0
+    as_of: str = ""
+
+    @property
+    def place(self) -> str:
+        """The zone if it is known, else the region."""
+        return self.zone or self.region
+
+    @property
+    def words(self) -> str:
+        """For people.
+
+        >>> Rental("m4.large", "us-east-1", spot=True).words
+        'm4.large (spot, us-east-1)'
+        """
+        inside = ", ".join(part for part in ("spot" * self.spot, self.place) if part)
+        return (self.instance_type or "host") + (f" ({inside})" if inside else "")
+
+    def billed_usd(self, seconds: float) -> float:
+        """What it costs to have it for so long.
+
+        >>> round(Rental(usd_per_hour=3.6, minimum_s=60).billed_usd(10), 6)
+        0.06
+        """
+        seconds = max(seconds, self.minimum_s)
+        rounds = -(-seconds // self.quantum_s)
+        return rounds * self.quantum_s * self.usd_per_hour / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class RolePlan:
+    """Nodes of one kind.
+
+    Attributes:
+        role: ``worker``, or ``ps`` where the recipe gives parameter servers hardware of their own; members
+            of other roles go where there is room.
+        count: how many nodes.
+        rentals: ways to have them, the best first; never empty.
+        labels: of the nodes, for whoever places members.
+        require: labels that a host of one's own must have.
+        host_slots, host_gpus: how much of a host of one's own is wanted; 0 slots: all of it.
+        disk_bytes: of the root disk; 0 for what the provider takes.
+        least: how many of them are enough to begin with, and to go on; 0: all.
+    """
+
+    role: str
+    count: int
+    rentals: tuple[Rental, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    require: Mapping[str, str] = field(default_factory=dict)
+    host_slots: int = 0
+    host_gpus: int = 0
+    disk_bytes: int = 0
+    least: int = 0
+
+    @property
+    def needed(self) -> int:
+        """How many nodes are enough."""
+        return self.least or self.count
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """A cluster that is to be had.
+
+    Attributes:
+        name: unique in its run: the first of its experiments.
+        experiments: that run on it.
+        provider: who rents it.
+        roles: what it consists of.
+        notes: for the user: what was chosen by default, wishes that mean nothing there.
+    """
+
+    name: str
+    experiments: tuple[str, ...]
+    provider: str
+    roles: tuple[RolePlan, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """How many machines."""
+        return sum(role.count for role in self.roles)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Price of all machines at the best offers."""
+        return sum(role.count * role.rentals[0].usd_per_hour for role in self.roles)
+
+    @property
+    def slots(self) -> int:
+        """Processes that all its nodes take at once, as the best offers have it."""
+        return sum(role.count * role.rentals[0].slots for role in self.roles)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the cluster's row."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ClusterPlan:
+        """What `as_json` gave."""
+        roles = tuple(
+            RolePlan(**{**role, "rentals": tuple(Rental(**rental) for rental in role["rentals"])})
+            for role in data["roles"]
+        )
+        return cls(
+            **{
+                **data,
+                "roles": roles,
+                "experiments": tuple(data["experiments"]),
+                "notes": tuple(data["notes"]),
+            }
+        )

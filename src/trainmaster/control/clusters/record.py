@@ -1,0 +1,225 @@
+"""`ClusterRecord`: a cluster as its row keeps it. Pure values; all that must survive a crash is in here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.store import ClusterRow
+
+
+class ClusterState(StrEnum):
+    """How far a cluster is.
+
+    PLANNED: nobody has asked for anything yet. ACTIVE: its machines are asked for, boot, or work.
+    KEPT: warm, for a run to come; nobody watches it, its machines end themselves at ``kept_until``.
+    ENDING: it is given back. ENDED: nothing of it is there any more.
+    """
+
+    PLANNED = "PLANNED"
+    ACTIVE = "ACTIVE"
+    KEPT = "KEPT"
+    ENDING = "ENDING"
+    ENDED = "ENDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine that was asked for, for one seat of the cluster. Only ever changed forwards.
+
+    Attributes:
+        seat: its place, such as ``worker-0``; its successors have the same.
+        role: ``worker`` or ``ps``.
+        token: under which it was asked for, together with those that have the same.
+        rental: what was asked for.
+        id: as the provider names it; empty until the provider has answered.
+        zone: where it came to be.
+        started_at, ended_at: Unix seconds between which it is billed; None: not yet.
+        is_leaving: its provider takes it back soon: its seat is free, though it still works.
+        is_over: it is given back, gone, or was refused: its seat is free.
+        reason: why it is over, in words.
+    """
+
+    seat: str
+    role: str
+    token: str
+    rental: Rental
+    id: str = ""
+    zone: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    is_leaving: bool = False
+    is_over: bool = False
+    reason: str = ""
+
+    def billed_usd(self, now: float) -> float:
+        """What it has cost until now."""
+        if self.started_at is None:
+            return 0.0
+        return self.rental.billed_usd(max((self.ended_at or now) - self.started_at, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A place that did not give machines, or took them back; see `CapacityFailure`."""
+
+    region: str
+    zone: str
+    spot: bool
+    at: float
+    instance_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """What is written of a cluster.
+
+    Attributes:
+        id: what its machines are tagged with.
+        provider: who rents it. home_id: for which home.
+        plan: what it is to be; None of its machines are named there.
+        state: see `ClusterState`.
+        machines: all that were ever asked for, in that order.
+        failures: where machines could not be had lately.
+        formed: how often its nodes were made one cluster: each time has a directory of its own.
+        asked: how many requests were made; their tokens are numbered.
+        keep_s: how long it is to stay warm afterwards; 0 gives it back at once.
+        kept_until: Unix seconds, while KEPT.
+        paid_from: Unix seconds from which on the present run pays; machines may be older.
+        asked_at: Unix seconds of the first request.
+        waited_s: from then to the first time that it was up.
+    """
+
+    id: str
+    provider: str
+    home_id: str
+    plan: ClusterPlan
+    state: ClusterState = ClusterState.PLANNED
+    machines: tuple[Machine, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    formed: int = 0
+    asked: int = 0
+    keep_s: float = 0.0
+    kept_until: float | None = None
+    paid_from: float = 0.0
+    asked_at: float | None = None
+    waited_s: float | None = None
+
+    @property
+    def seats(self) -> tuple[tuple[str, RolePlan], ...]:
+        """Every place of the cluster with its role; the first one is its head's."""
+        return tuple((f"{role.role}-{n}", role) for role in self.plan.roles for n in range(role.count))
+
+    @property
+    def live(self) -> tuple[Machine, ...]:
+        """Machines that hold a seat."""
+        return tuple(machine for machine in self.machines if not machine.is_over)
+
+    @property
+    def rented(self) -> tuple[Machine, ...]:
+        """Machines that hold a seat and have a name."""
+        return tuple(machine for machine in self.live if machine.id)
+
+    def machine(self, node: str) -> Machine | None:
+        """The machine with that name; a host of one's own may come back, then its last time counts."""
+        return next((machine for machine in reversed(self.machines) if machine.id == node), None)
+
+    def changed(self, machines: Iterable[Machine]) -> ClusterRecord:
+        """With these in place of those with the same token and seat."""
+        new = {(machine.token, machine.seat): machine for machine in machines}
+        return replace(
+            self,
+            machines=tuple(new.get((machine.token, machine.seat), machine) for machine in self.machines),
+        )
+
+    def spent_usd(self, now: float) -> float:
+        """What the present run has to pay for it until now."""
+        total = 0.0
+        for machine in self.machines:
+            if machine.started_at is None or (machine.ended_at or now) < self.paid_from:
+                continue
+            total += machine.billed_usd(now)
+            if machine.started_at < self.paid_from:  # the run before has paid for that
+                total -= machine.billed_usd(min(self.paid_from, machine.ended_at or now))
+        return total
+
+    def usd_per_hour(self) -> float:
+        """Price of what is rented now."""
+        return sum(m.rental.usd_per_hour for m in self.machines if m.started_at and m.ended_at is None)
+
+    def as_row(self) -> ClusterRow:
+        """For the store."""
+        data = asdict(self)
+        for name in ("id", "provider", "home_id", "state", "kept_until", "waited_s"):
+            del data[name]
+        data["plan"] = self.plan.as_json()
+        return ClusterRow(
+            self.id,
+            self.provider,
+            self.home_id,
+            self.state,
+            json.dumps(data, separators=(",", ":")),
+            self.kept_until,
+            self.waited_s,
+        )
+
+    @classmethod
+    def of_row(cls, row: Mapping[Any, Any]) -> ClusterRecord:
+        """What `as_row` gave."""
+        data = json.loads(row["data"])
+        machines = [Machine(**{**one, "rental": Rental(**one["rental"])}) for one in data.pop("machines")]
+        failures = [Failure(**one) for one in data.pop("failures")]
+        return cls(
+            id=row["id"],
+            provider=row["provider"],
+            home_id=row["home_id"],
+            state=ClusterState(row["state"]),
+            kept_until=row["kept_until"],
+            waited_s=row["waited_s"],
+            plan=ClusterPlan.from_json(data.pop("plan")),
+            machines=tuple(machines),
+            failures=tuple(failures),
+            **data,
+        )
+
+
+def cluster_id(run: str, plan: ClusterPlan) -> str:
+    """What the machines of a run's cluster are tagged with; also the name of a directory."""
+    return f"{run}.{plan.name}"
+
+
+def new_record(
+    run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0, now: float = 0.0
+) -> ClusterRecord:
+    """A cluster that is to be had."""
+    return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s, paid_from=now)
+
+
+def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
+    """Whether a warm cluster is what a plan asks for: as many machines of kinds that it would take."""
+    if kept.provider != plan.provider or not kept.rented:
+        return False
+    have = {role.role: role for role in kept.plan.roles}
+    if have.keys() != {role.role for role in plan.roles}:
+        return False
+    for role in plan.roles:
+        machines = [machine for machine in kept.rented if machine.role == role.role]
+        if len(machines) != role.count or dict(have[role.role].labels) != dict(role.labels):
+            return False
+        kinds = {_kind(rental) for rental in role.rentals}
+        if not all(_kind(machine.rental) in kinds for machine in machines):
+            return False
+    return True
+
+
+def _kind(rental: Rental) -> tuple[str, str, bool, int]:
+    return rental.instance_type, rental.region, rental.spot, rental.gpus
+
+
+def seats_of(machines: Sequence[Machine]) -> str:
+    """For people: which seats."""
+    return ", ".join(machine.seat for machine in machines)

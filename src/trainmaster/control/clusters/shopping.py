@@ -1,0 +1,280 @@
+"""`plan_clusters`: from what experiments need, and what there is, to the machines to have. Pure.
+
+A cluster is in one region, as its nodes reach each other by their private addresses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from trainmaster.control.clusters.needs import SERVER, WORKER, Needs, Pick, grouped
+from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.clusters.suiting import suited
+from trainmaster.providers import Offer
+from trainmaster.providers.aws_capacity import in_zones
+from trainmaster.providers.inventory import InventoryHost
+from trainmaster.spec import Experiment, Hardware, Recipe
+from trainmaster.spec.errors import UsageError
+
+#: Label of every node that is planned: what it is for.
+ROLE_LABEL: Final = "role"
+#: Ways to have a machine that are kept: for when there is no capacity.
+MOST_RENTALS: Final = 20
+#: Where there is no capacity, machines up to so much dearer are taken, unless the recipe names types.
+DEARER: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What there is to be had.
+
+    Attributes:
+        provider: whose.
+        offers: of a provider that rents.
+        zones: by region, where they are known.
+        hosts: the user's own machines; None if machines are rented.
+        arch: processors that the code is known to run on, as in `Offer`; empty is any.
+        source: where the offers, or the hosts, are listed.
+    """
+
+    provider: str
+    offers: tuple[Offer, ...] = ()
+    zones: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    hosts: tuple[InventoryHost, ...] | None = None
+    arch: str = ""
+    source: str = ""
+
+
+def plan_clusters(
+    recipe: Recipe, shop: Shop, picks: Mapping[str, Pick] | None = None
+) -> tuple[ClusterPlan, ...]:
+    """The clusters of a run, in the order of the recipe.
+
+    Args:
+        recipe: with every number of workers settled.
+        shop: what there is.
+        picks: what a quote took, by experiment.
+
+    Raises:
+        UsageError: an experiment asks for what is not there; names it and the nearest that is.
+    """
+    plans = []
+    for group in grouped(recipe, dict(picks or {})):
+        roles, notes = _rented(group, shop) if shop.hosts is None else _lent(group, shop, shop.hosts)
+        told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
+        names = tuple(needs.name for needs in group)
+        plans.append(ClusterPlan(names[0], names, shop.provider, roles, tuple(told)))
+    return tuple(plans)
+
+
+def workers_per_node(experiment: Experiment, plan: ClusterPlan) -> int:
+    """Workers of one task on each node of its cluster: more than the recipe's where hosts are few.
+
+    Args:
+        experiment: one of the plan's.
+        plan: of its cluster.
+    """
+    role = next(role for role in plan.roles if role.role == WORKER)
+    needs = Needs.of(experiment, 0)
+    return max(needs.per_node(role.rentals[0].gpus), math.ceil(needs.workers / role.count))
+
+
+# --- renting ---------------------------------------------------------------------------------------
+
+
+def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], list[str]]:
+    """Of machines that cost something: the cheapest, all in one region."""
+    first = group[0]
+    where = f"experiments.{first.name}.hardware"
+    offers, notes = suited(shop, first.hardware, where)
+    servers: list[Offer] | None = None
+    if first.server_hardware is not None:
+        servers, more = suited(
+            shop, first.server_hardware, f"experiments.{first.name}.distributed.hardware.{SERVER}"
+        )
+        notes += more
+
+    def count(offer: Offer) -> int:
+        return max(needs.nodes(offer.accelerators) for needs in group)
+
+    def key(offer: Offer) -> tuple[object, ...]:
+        return (not _is_picked(offer, first.pick), count(offer) * offer.price_usd_per_hour, *_better(offer))
+
+    def server_key(offer: Offer) -> tuple[object, ...]:
+        picked = first.pick is not None and offer.instance_type == first.pick.server
+        return (not picked, offer.price_usd_per_hour, *_better(offer))
+
+    regions = {offer.region for offer in offers}
+    if servers is not None:
+        regions &= {offer.region for offer in servers}
+        if not regions:
+            raise UsageError(
+                f"experiments.{first.name}: no region has both the workers' and the servers' machines",
+                "Widen hardware.region, or distributed.hardware.ps.",
+            )
+
+    def whole(region: str) -> tuple[object, ...]:
+        """How good a region is: what is picked, what all machines cost there, how many kinds it has."""
+        here = [offer for offer in offers if offer.region == region]
+        best = min(here, key=key)
+        usd = count(best) * best.price_usd_per_hour
+        if servers is not None:
+            server = min((offer for offer in servers if offer.region == region), key=server_key)
+            usd += max(needs.server_nodes(best.accelerators) for needs in group) * server.price_usd_per_hour
+        return (not _is_picked(best, first.pick), usd, -len(here), region)
+
+    region = min(regions, key=whole)
+    ranked = sorted((offer for offer in offers if offer.region == region), key=key)
+    best = ranked[0]
+    nodes = count(best)
+    enough = [offer for offer in ranked if count(offer) <= nodes]
+    rentals = [_rental(offer, group) for offer in _kept(enough, first.hardware, shop)]
+    roles = [_role(WORKER, nodes, rentals, first.hardware)]
+    if servers is not None and first.server_hardware is not None:
+        there = sorted((offer for offer in servers if offer.region == region), key=server_key)
+        many = max(needs.server_nodes(best.accelerators) for needs in group)
+        slots = max(needs.member_slots for needs in group)
+        kept = [_as_rental(offer, slots) for offer in _kept(there, first.server_hardware, shop)]
+        roles.append(_role(SERVER, many, kept, first.server_hardware))
+    return tuple(roles), [*notes, *_silent(group)]
+
+
+def _kept(ranked: Sequence[Offer], hardware: Hardware, shop: Shop) -> list[Offer]:
+    """The first so many, one per zone, and not much dearer than the best."""
+    most = math.inf if hardware.instance else DEARER * ranked[0].price_usd_per_hour
+    near = [offer for offer in ranked if offer.price_usd_per_hour <= most + 1e-12]
+    return in_zones(near, shop.zones)[:MOST_RENTALS]
+
+
+def _better(offer: Offer) -> tuple[object, ...]:
+    """Of equally dear ones the one that has more; then always the same."""
+    nic = offer.nic_gbps or (offer.nic_burst_gbps or 0.0) / 2
+    rationed = bool(offer.cpu_credits)
+    return (
+        -offer.accelerators,
+        rationed,
+        -offer.vcpus,
+        -offer.memory_bytes,
+        -nic,
+        offer.region,
+        offer.instance_type,
+        offer.zone,
+        offer.spot,
+    )
+
+
+def _is_picked(offer: Offer, pick: Pick | None) -> bool:
+    if pick is None:
+        return True
+    return (offer.instance_type, offer.spot) == (pick.instance, pick.spot) and pick.region in (
+        "",
+        offer.region,
+    )
+
+
+def _rental(offer: Offer, group: Iterable[Needs]) -> Rental:
+    return _as_rental(offer, max(needs.slots_on(needs.per_node(offer.accelerators)) for needs in group))
+
+
+def _as_rental(offer: Offer, least_slots: int) -> Rental:
+    return Rental(
+        instance_type=offer.instance_type,
+        region=offer.region,
+        zone=offer.zone,
+        spot=offer.spot,
+        usd_per_hour=offer.price_usd_per_hour,
+        quantum_s=offer.billing_quantum_s,
+        minimum_s=offer.billing_minimum_s,
+        slots=max(int(offer.vcpus), least_slots, 1),
+        gpus=int(offer.accelerators),
+        as_of=offer.as_of.isoformat(),
+    )
+
+
+def _role(role: str, count: int, rentals: Sequence[Rental], hardware: Hardware) -> RolePlan:
+    return RolePlan(
+        role=role,
+        count=count,
+        rentals=tuple(rentals),
+        labels={ROLE_LABEL: role},
+        disk_bytes=hardware.disk_bytes or 0,
+    )
+
+
+def _silent(group: Sequence[Needs]) -> list[str]:
+    """What was decided for the user where the recipe says nothing."""
+    return [
+        f"{needs.name}: {needs.tasks} tasks share the machines of one at a time; `workers: N` spreads them "
+        "over more"
+        for needs in group
+        if needs.tasks > 1 and needs.spread is None and needs.pick is None
+    ]
+
+
+# --- hosts of one's own ------------------------------------------------------------------------------
+
+
+def _lent(
+    group: Sequence[Needs], shop: Shop, hosts: Sequence[InventoryHost]
+) -> tuple[tuple[RolePlan, ...], list[str]]:
+    """Of the user's own machines: all that are wanted, whatever they cost others."""
+    first = group[0]
+    gpus, cpus = first.hardware.gpu_count, first.hardware.cpus or 0
+    fitting = [host for host in hosts if host.gpus >= gpus and (not host.slots or host.slots >= cpus)]
+    if not fitting:
+        raise UsageError(
+            f"experiments.{first.name}.hardware: no host of {shop.source} has "
+            + " and ".join(
+                text for text in (f"{gpus} GPUs" if gpus else "", f"{cpus} slots" if cpus else "") if text
+            ),
+            f"The most that one has: {max((host.gpus for host in hosts), default=0)} GPUs, "
+            f"{max((host.slots for host in hosts), default=0)} slots.",
+        )
+    notes = [
+        f"{first.name}: hardware.{key} is only a wish on hosts of one's own"
+        for key, wish in (
+            ("instance", first.hardware.instance),
+            ("gpu", first.hardware.gpu),
+            ("spot", first.hardware.spot),
+            ("region", first.hardware.region),
+        )
+        if wish
+    ]
+    least_gpus = min(host.gpus for host in fitting)
+    wanted, share = 1, 1
+    for needs in group:
+        gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), shop)
+        notes += more
+        wanted = max(wanted, gang_nodes * needs.at_once(gang_nodes, len(fitting)))
+        share = max(share, needs.slots_on(per_node))
+    servers = max(needs.servers for needs in group)
+    if servers and wanted + servers > len(fitting):
+        notes.append(f"{first.name}: too few hosts for parameter servers of their own: they sit with workers")
+        share += servers * max(needs.member_slots for needs in group)
+        servers = 0
+    slots = max(min(host.slots for host in fitting), share)
+    rental = Rental(slots=slots, gpus=least_gpus)
+    role = _role(WORKER, wanted, [rental], first.hardware)
+    roles = [replace(role, host_gpus=gpus)]
+    if servers:
+        roles.append(_role(SERVER, servers, [replace(rental, gpus=0)], Hardware()))
+    return tuple(roles), notes
+
+
+def _folded(needs: Needs, gpus: int, hosts: int, shop: Shop) -> tuple[int, int, list[str]]:
+    """Nodes of one task, workers on each, and a note where several share a host that were not meant to."""
+    per_node, gang_nodes = needs.per_node(gpus), needs.gang_nodes(gpus)
+    if gang_nodes <= hosts:
+        return gang_nodes, per_node, []
+    if needs.fixed_per_node is not None or needs.hardware.gpu_count:
+        raise UsageError(
+            f"experiments.{needs.name}: its {needs.workers} workers need {gang_nodes} hosts, "
+            f"{shop.source} has {hosts} that are suited",
+            "Ask for fewer workers, more per node, or list more hosts.",
+        )
+    per_node = math.ceil(needs.workers / hosts)
+    note = f"{needs.name}: {needs.workers} workers on {hosts} hosts, up to {per_node} on each"
+    return math.ceil(needs.workers / per_node), per_node, [note]

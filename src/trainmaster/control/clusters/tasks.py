@@ -1,0 +1,59 @@
+"""`Tasks`: what a cluster's loop has others do, by name, so that nothing is begun twice at once."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+_MOST_THREADS: Final = 32
+
+
+class Tasks:
+    """Work in daemon threads; results are collected by the loop that asked for them.
+
+    Args:
+        wake: is set whenever something has ended.
+    """
+
+    def __init__(self, wake: threading.Event) -> None:
+        self._wake = wake
+        self._running: set[str] = set()
+        self._done: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+
+    def start(self, name: str, work: Callable[[], object]) -> bool:
+        """Begin a piece of work unless one of that name is under way; whether it was begun."""
+        if name in self._running or len(self._running) >= _MOST_THREADS:
+            return False
+        self._running.add(name)
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - whoever collects it knows what it means
+                result = error
+            self._done.put((name, result))
+            self._wake.set()
+
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return True
+
+    def is_running(self, name: str) -> bool:
+        """Whether it is under way."""
+        return name in self._running
+
+    def running(self, prefix: str) -> set[str]:
+        """What is under way of those whose names begin so, without that beginning."""
+        return {name.removeprefix(prefix) for name in self._running if name.startswith(prefix)}
+
+    def collect(self) -> list[tuple[str, object]]:
+        """What has ended, with its result or exception."""
+        found: list[tuple[str, object]] = []
+        while True:
+            try:
+                name, result = self._done.get_nowait()
+            except queue.Empty:
+                return found
+            self._running.discard(name)
+            found.append((name, result))

@@ -1,0 +1,127 @@
+"""`Watch`: whether machines answer, and that their leases are renewed. The second witness beside Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.workplace import Workplace
+    from trainmaster.providers.base import Node
+    from trainmaster.remote import Connection
+
+#: How often each machine is asked for a sign of life.
+PROBE_S: Final = 2.0
+_PROBE_TIMEOUT_S: Final = 4.0
+#: A lease is renewed so many times before it would be over.
+_RENEWALS: Final = 4
+
+
+class Watch:
+    """Keeps a login on every node. Threads share it.
+
+    Args:
+        workplace: sets dead-man switches.
+        clock: gives Unix seconds.
+    """
+
+    def __init__(self, workplace: Workplace, clock: Callable[[], float]) -> None:
+        self._workplace = workplace
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._connections: dict[str, Connection] = {}
+        self._next_at: dict[str, float] = {}
+        self._renewed_at: dict[str, float] = {}
+        self._lost_since: dict[str, float] = {}
+        self._leased_at = 0.0
+
+    def begin(self, machine: str) -> None:
+        """It has just been reached."""
+        with self._lock:
+            now = self._clock()
+            self._next_at[machine] = now + PROBE_S
+            self._renewed_at[machine] = now
+            self._lost_since.pop(machine, None)
+
+    def end(self, machine: str) -> None:
+        """It is watched no more."""
+        with self._lock:
+            connection = self._connections.pop(machine, None)
+            for memory in (self._next_at, self._renewed_at, self._lost_since):
+                memory.pop(machine, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for machine in list(self._connections):
+            self.end(machine)
+
+    def is_due(self, machine: str, now: float) -> bool:
+        """Whether it is time to ask it again."""
+        return now >= self._next_at.get(machine, float("inf"))
+
+    def renewal_is_due(self, now: float, lease_s: float) -> bool:
+        """Whether it is time to tell the provider that machines are still wanted; it then counts as told."""
+        if now - self._leased_at < lease_s / _RENEWALS:
+            return False
+        self._leased_at = now
+        return True
+
+    def lost_since(self) -> dict[str, float]:
+        """Since when machines have not answered, Unix seconds."""
+        with self._lock:
+            return dict(self._lost_since)
+
+    def probe(self, access: NodeAccess, node: Node, lease_s: float) -> None:
+        """Ask a machine for a sign of life, and renew its lease when that is due."""
+        asked_at = self._clock()
+        try:
+            connection = self._connection(access)
+            if asked_at - self._renewed_at.get(access.id, 0.0) >= lease_s / _RENEWALS:
+                self._workplace.set_switch(connection, node, lease_s)
+                self._renewed_at[access.id] = asked_at
+            else:
+                connection.run(":", timeout_s=_PROBE_TIMEOUT_S)
+        except (TrainmasterError, OSError):
+            self._hang_up(access.id)
+            with self._lock:
+                if access.id in self._next_at:
+                    self._lost_since.setdefault(access.id, asked_at)
+                    self._next_at[access.id] = self._clock() + PROBE_S / 2
+            return
+        with self._lock:
+            self._lost_since.pop(access.id, None)
+            if access.id in self._next_at:
+                self._next_at[access.id] = self._clock() + PROBE_S
+
+    def renew(self, machine: str, node: Node, lease_s: float) -> None:
+        """Set the switch of a machine that is watched.
+
+        Raises:
+            TrainmasterError: it cannot be reached.
+        """
+        connection = self._connections.get(machine)
+        if connection is None or connection.is_closed:
+            from trainmaster.remote import target_of
+
+            connection = self._workplace.ssh.connect(target_of(node))
+            self._connections[machine] = connection
+        self._workplace.set_switch(connection, node, lease_s)
+
+    def _connection(self, access: NodeAccess) -> Connection:
+        connection = self._connections.get(access.id)
+        if connection is None or connection.is_closed:
+            connection = self._connections[access.id] = access.connect()
+        return connection
+
+    def _hang_up(self, machine: str) -> None:
+        connection = self._connections.pop(machine, None)
+        if connection is not None:
+            with contextlib.suppress(TrainmasterError, OSError):
+                connection.close()

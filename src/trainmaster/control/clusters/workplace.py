@@ -1,0 +1,294 @@
+"""`Workplace`: makes nodes of machines, and one Ray of nodes. All of it blocks; none of it decides."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.clusters.node_access import NodeAccess
+from trainmaster.control.clusters.record import ClusterRecord, Machine
+from trainmaster.providers.base import Node, NodeState, ProviderError
+from trainmaster.spec.errors import TrainmasterError, one_line
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.executors.ray_cluster import ClusterNode, RayCluster
+    from trainmaster.executors.ray_over_ssh import SshNodes
+    from trainmaster.remote import Connection, KeyPair, Kit, Layer, PhaseReport, Ssh, Target
+
+#: A machine's SSH server comes up a little later than the machine.
+_LOGIN_S: Final = 180.0
+_RENEW_TIMEOUT_S: Final = 10.0
+#: What a supervisor and Ray need on a node.
+_KIT: Final = ("trainmaster", "ray")
+_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray")
+_KEY: Final = "key.pair"
+
+
+def root_on_nodes(identity: str) -> str:
+    """Where everything of a home lies on every node; short, as Ray's sockets have little room."""
+    return f"/var/tmp/trainmaster-{identity[:8]}"  # noqa: S108 - made with 0700, and refused if not ours
+
+
+def key_of(machine: str) -> str:
+    """The name of a machine within Ray.
+
+    >>> key_of("gpu1.lab.org")
+    'gpu1-lab-org'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "-", machine)
+
+
+class Workplace:
+    """The nodes of one run's clusters. Threads share it.
+
+    Args:
+        home: of the run.
+        run: its id.
+        ssh: connects.
+        code: where the snapshot of its code lies here.
+        lease_s: rented machines end themselves when nobody renews for so long.
+        tell: is told how far a bootstrap is, by any thread.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        run: str,
+        ssh: Ssh,
+        code: Path,
+        lease_s: float,
+        tell: Callable[[PhaseReport], None] | None = None,
+    ) -> None:
+        self.home = home
+        self.run = run
+        self.ssh = ssh
+        self.root = root_on_nodes(home.identity())
+        self.lease_s = lease_s
+        self._code = code
+        self._tell = tell
+        self._packing = threading.Lock()
+        self._kits: tuple[Kit, Kit] | None = None
+        self._layer: Layer | None = None
+        self._shells: dict[str, SshNodes] = {}
+
+    # --- one machine -----------------------------------------------------------------------------------
+
+    def prepare(self, machine: Machine, node: Node) -> NodeAccess:
+        """Make a node of a machine that runs: log in, set its switch, bootstrap it, put the code there.
+
+        Raises:
+            TrainmasterError: it cannot become one.
+        """
+        from trainmaster.control.clusters.node_files import prepare_node
+        from trainmaster.remote import Bootstrap, target_of
+
+        target = target_of(node)
+        with self._login(target) as connection:
+            self.set_switch(connection, node, self.lease_s, patient=True)
+        kits, layer = self._packed()
+        result = Bootstrap(self.ssh, kits, self.home.cache / "runtimes", listener=self._tell).one(
+            target, layer
+        )
+        if not result.ok:
+            raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
+        assert result.plan is not None
+        access = NodeAccess(
+            seat=machine.seat,
+            id=machine.id,
+            address=node.private_address or node.address,
+            target=target,
+            result=result,
+            root=self.root,
+            ssh=self.ssh,
+        )
+        prepare_node(access, self.run, self._code)
+        return access
+
+    def set_switch(
+        self, connection: Connection, node: Node, lease_s: float, *, patient: bool = False
+    ) -> None:
+        """Renew the lease of a rented machine's dead-man switch; hosts of one's own have none.
+
+        Raises:
+            TrainmasterError: it could not be set.
+        """
+        if not node.instance_type:
+            return
+        from trainmaster.providers.aws_deadman import renewal_command
+
+        deadline = time.monotonic() + (_LOGIN_S if patient else 0)
+        while True:
+            result = connection.run(renewal_command(lease_s), timeout_s=_RENEW_TIMEOUT_S)
+            if result.code == 0:
+                return
+            if time.monotonic() >= deadline:
+                raise ProviderError(
+                    f"{node.id}: its dead-man switch cannot be set: {result.last_words}",
+                    "Is its image one that runs user data at boot?",
+                )
+            time.sleep(0.3)
+
+    def _login(self, target: Target) -> Connection:
+        from trainmaster.remote import UnreachableError
+
+        deadline = time.monotonic() + _LOGIN_S
+        while True:
+            try:
+                return self.ssh.connect(target)
+            except UnreachableError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.3)
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for shell in self._shells.values():
+            shell.close()
+
+    def warm_up(self) -> None:
+        """Find out what nodes need, while machines boot."""
+        self._packed()
+
+    def _packed(self) -> tuple[tuple[Kit, Kit], Layer]:
+        from trainmaster.remote import code_layer, make_kits
+
+        with self._packing:
+            if self._kits is None:
+                self._kits = make_kits(_KIT, _IMPORTS)
+            if self._layer is None:
+                self._layer = code_layer(self._code)
+            return self._kits, self._layer
+
+    # --- one cluster -------------------------------------------------------------------------------------
+
+    def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, NodeAccess]]) -> RayCluster:
+        """One Ray of nodes, the first is the head; what is there already from an earlier try is found.
+
+        Raises:
+            TrainmasterError: a node cannot be reached, or Ray does not start there.
+        """
+        from trainmaster.executors.ray_cluster import RayCluster
+        from trainmaster.executors.ray_over_ssh import SshNodes
+
+        directory = self._directory(record)
+        members = [self._cluster_node(record, machine, access) for machine, access in nodes]
+        shell = self._shells.get(record.id)
+        if shell is None:
+            shell = self._shells[record.id] = SshNodes(self.ssh, {})
+        for node, (_, access) in zip(members, nodes, strict=True):
+            shell.add(node.key, access.target)
+        found = RayCluster.find(directory, shell.run, shell.stream)
+        if found is not None:
+            known = {node.key for node in found.nodes}
+            here = {node.key for node in members}
+            for key in known - here:
+                found.remove(key)
+            if new := [node for node in members if node.key not in known]:
+                found.add(new)
+            return found
+        return RayCluster.start(directory, members, shell.run, shell.stream)
+
+    def join(
+        self, record: ClusterRecord, cluster: RayCluster, nodes: Sequence[tuple[Machine, NodeAccess]]
+    ) -> None:
+        """Further nodes become part of a cluster.
+
+        Raises:
+            TrainmasterError: one cannot be reached, or Ray does not start there.
+        """
+        members = [self._cluster_node(record, machine, access) for machine, access in nodes]
+        shell = self._shells[record.id]
+        for node, (_, access) in zip(members, nodes, strict=True):
+            shell.add(node.key, access.target)
+        cluster.add(members)
+
+    def give_keys(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> list[NodeAccess]:
+        """Let the nodes in to each other, as MPI wants it; the nodes with the way to do so.
+
+        Raises:
+            TrainmasterError: it did not work on some.
+        """
+        from trainmaster.remote import ClusterKeys
+
+        keys = ClusterKeys(self.ssh, record.id)
+        results = [access.result for access in accesses]
+        keys.give(results, self._pair(record))
+        return [replace(access, ssh_config=keys.config(access.result)) for access in accesses]
+
+    def take_back(
+        self, record: ClusterRecord, cluster: RayCluster | None, accesses: Sequence[NodeAccess]
+    ) -> None:
+        """End what is ours on hosts of one's own: they go on without us. Rented machines are simply ended."""
+        if any(machine.rental.instance_type for machine in record.machines):
+            return
+        from trainmaster.control.clusters.node_files import remove_run
+        from trainmaster.remote import ClusterKeys
+
+        results = [access.result for access in accesses]
+        with contextlib.suppress(TrainmasterError):
+            if cluster is not None:
+                cluster.stop()
+        with contextlib.suppress(TrainmasterError):
+            ClusterKeys(self.ssh, record.id).remove(results)
+        for access in accesses:
+            with contextlib.suppress(TrainmasterError):
+                remove_run(access, self.run)
+
+    def _pair(self, record: ClusterRecord) -> KeyPair:
+        from trainmaster.remote import KeyPair, make_key_pair
+
+        path = self.home.root / "clusters" / record.id / _KEY
+        with self._packing:
+            if not path.exists():
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                pair = make_key_pair()
+                draft = path.with_suffix(".new")
+                with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                    file.write(f"{pair.public}\n{pair.private}")
+                draft.replace(path)
+            public, _, private = path.read_text().partition("\n")
+        return KeyPair(private=private, public=public)
+
+    def _directory(self, record: ClusterRecord) -> Path:
+        return self.home.root / "clusters" / record.id / str(record.formed)
+
+    def _cluster_node(self, record: ClusterRecord, machine: Machine, access: NodeAccess) -> ClusterNode:
+        from trainmaster.executors.ray_cluster import ClusterNode
+
+        short = hashlib.sha256(record.id.encode()).hexdigest()[:5]
+        place = f"{self.root}/{short}{record.formed}"
+        role = next(role for seat, role in record.seats if seat == machine.seat)
+        labels = {
+            **role.labels,
+            "role": machine.role,
+            "market": "spot" if machine.rental.spot else "on-demand",
+        }
+        return ClusterNode(
+            key=key_of(machine.id),
+            address=access.address,
+            slots=machine.rental.slots,
+            directory=place,
+            home=f"{place}/node",
+            labels=labels,
+            gpus=tuple(str(index) for index in range(machine.rental.gpus)),
+            python=access.python,
+        )
+
+
+def is_there(node: Node | None) -> bool:
+    """Whether a machine runs, as its provider says."""
+    return node is not None and node.state in (NodeState.READY, NodeState.LEAVING)
+
+
+def words(error: Exception) -> str:
+    """One line for the user."""
+    return one_line(error) if isinstance(error, TrainmasterError) else f"{type(error).__name__}: {error}"

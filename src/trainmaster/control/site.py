@@ -1,0 +1,79 @@
+"""`Site`: where attempts run, if that is not the machine of their control loop.
+
+Staging and saving work on directories of this machine. A site brings them to the nodes before members start,
+and fetches what they left, so that nothing else has to know of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from trainmaster.control.job_context import TaskContext
+
+
+class Site(Protocol):
+    """The nodes of a run's clusters, as jobs of attempts see them. Threads share it.
+
+    Attributes:
+        library: a directory on every node that goes to the end of PYTHONPATH.
+    """
+
+    @property
+    def library(self) -> str:
+        """See above."""
+        ...
+
+    def slots(self, experiment: str) -> Sequence[int]:
+        """Slots of each node of an experiment's cluster; empty if nobody knows."""
+        ...
+
+    def environment(self, experiment: str) -> Mapping[str, str]:
+        """What members find on a node before anything of the recipe is added; nothing of the caller's."""
+        ...
+
+    def path(self, here: Path) -> str:
+        """Where a path of this machine's home or cache, or of the user's data, lies on every node."""
+        ...
+
+    def bring(self, context: TaskContext) -> None:
+        """Put everything that a staged attempt needs on the nodes that its gang was granted.
+
+        Raises:
+            UsageError: the recipe's ``setup`` failed on a node.
+            TrainmasterError: a node cannot be reached or has no room.
+        """
+        ...
+
+    def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
+        """Make the attempt's checkpoint directory here what it is on its nodes, united; the first rank wins.
+
+        Args:
+            context: the attempt.
+            is_patient: a node that does not answer is asked again for a while.
+
+        Returns:
+            False if it changed while it was read: what is here is not to be published.
+
+        Raises:
+            TrainmasterError: a node cannot be reached, or is gone.
+        """
+        ...
+
+    def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
+        """Make the members' output directories here what they are on their nodes; the attempt has ended.
+
+        Args:
+            context: the attempt.
+            is_final: it must all be had, and patience is shown; else what cannot be had is left out.
+
+        Raises:
+            TrainmasterError: a node cannot be reached.
+        """
+        ...
+
+    def clean_up(self, context: TaskContext) -> None:
+        """Remove an attempt's directories from its nodes; those that cannot be reached keep them."""
+        ...

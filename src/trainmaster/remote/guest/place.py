@@ -1,0 +1,126 @@
+"""Makes what a run needs on a node: our directory, its working copy of the code, and a ``python`` on PATH.
+
+Read from standard input: this program's arguments (a line of JSON). It says ``@@done`` or ``@@error REASON``.
+"""
+
+# ruff: noqa: T201 - it runs by itself, with the standard library of somebody else's Python
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Refused(Exception):  # noqa: N818 - said and done
+    """What is in the way, in words."""
+
+
+def main() -> int:
+    """Do as told; the exit code."""
+    order = json.loads(sys.stdin.buffer.readline())
+    root = Path(order["root"])
+    try:
+        _make_root(root)
+        with _only_one(root):
+            _make_tools(root, order)
+            _make_code(root / "runs" / order["run"], order)
+    except Refused as refused:
+        print(f"@@error {refused}", flush=True)
+        return 1
+    except (OSError, shutil.Error) as error:
+        print(f"@@error {getattr(error, 'strerror', '') or error}: {getattr(error, 'filename', '') or root}")
+        return 1
+    print("@@done", flush=True)
+    return 0
+
+
+def _make_root(root: Path) -> None:
+    """Where anybody may write, somebody else may have been faster."""
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(0o700)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise Refused(f"{root} is there already and not a directory of this user: remove it")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        root.chmod(0o700)
+
+
+def _make_tools(root: Path, order: dict[str, Any]) -> None:
+    """``bin/python`` starts the interpreter by its own path, as its packages are found by that."""
+    python = os.path.expanduser(order["python"])  # noqa: PTH111 - "~" is that of the login
+    if "/" not in python:
+        python = shutil.which(python) or python
+    if not os.access(python, os.X_OK):
+        raise Refused(f"there is no Python at {python}")
+    minor = ".".join(map(str, order["minor"]))
+    for name in ("python", "python3", f"python{minor}"):
+        _write(root / "bin" / name, f'#!/bin/sh\nexec {_quoted(python)} "$@"\n', 0o755)
+    for path, text in order["files"].items():
+        _write(root / path, text, 0o644)
+    tools, place = root / "tools", str(Path(python).parent)
+    if not tools.is_symlink() or os.readlink(tools) != place:  # noqa: PTH115
+        draft = root / f".tools-{os.getpid()}"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(place)
+        draft.replace(tools)
+
+
+def _make_code(run: Path, order: dict[str, Any]) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    code, draft = run / "code", run / ".code.draft"
+    if code.is_dir():
+        return
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    if order["layer"]:
+        shutil.copytree(order["layer"], draft, symlinks=True, dirs_exist_ok=True, copy_function=_copy)
+    for path in order["folders"]:
+        (draft / path).mkdir(parents=True, exist_ok=True)
+    for path, target in order["links"]:  # in the layer their targets stand in their place
+        with contextlib.suppress(FileNotFoundError):
+            (draft / path).unlink()
+        (draft / path).symlink_to(target)
+    draft.rename(code)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file; layers are made of masters that nobody may write to, copies are the members' own."""
+    shutil.copy2(source, target, follow_symlinks=False)
+    if not os.path.islink(target):  # noqa: PTH114
+        os.chmod(target, os.stat(target).st_mode | stat.S_IWUSR)  # noqa: PTH101, PTH116
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    with contextlib.suppress(OSError):
+        if path.read_text(encoding="utf-8") == text:
+            return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}-{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    draft.chmod(mode)
+    draft.replace(path)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+@contextlib.contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""`drive`: puts together what a run needs, and drives it to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.control.budget import Meter
+from trainmaster.control.controller import Controller
+from trainmaster.control.environment import base_environment
+from trainmaster.control.gangs import slots_of
+from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.workshop import Workshop
+from trainmaster.executors import Capacity, detect_capacity
+from trainmaster.server.history import histories, make_recorder
+from trainmaster.server.keeping import QuoteKeeper
+from trainmaster.server.promise import record_truth
+from trainmaster.server.summary import run_seconds
+from trainmaster.spec.errors import StoreError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.controller import Watcher
+    from trainmaster.executors.base import Executor
+    from trainmaster.server.machines import Machines
+    from trainmaster.server.service import OnStart, Service, Session
+
+
+def drive(
+    service: Service,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None = None,
+    on_start: OnStart | None = None,
+) -> None:
+    """Drive a run to its end; see `Service.drive`."""
+    machines = None
+    if session.recipe.provider != "local":
+        from trainmaster.server.machines import Machines  # most runs rent nothing
+
+        machines = Machines(
+            service.store,
+            service.home_of(session.run),
+            session.lease,
+            Path(service.store.run_row(session.run)["code_path"]),
+            session.recipe.provider,
+            environ,
+            _teller(watcher),
+        )
+    try:
+        _drive(service, session, environ, watcher, on_start, machines)
+    finally:
+        if machines is not None:
+            machines.close()
+        with suppress(StoreError):  # the run matters more; also of one that was interrupted
+            _record_truth(service, session.run)
+        with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
+            service.store.release(session.lease, time.time())
+
+
+def _drive(
+    service: Service,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None,
+    on_start: OnStart | None,
+    machines: Machines | None,
+) -> None:
+    store, recipe, run = service.store, session.recipe, session.run
+    home = service.home_of(run)
+    machine = detect_capacity()
+    executor: Executor
+    if machines is None:
+        slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
+        executor, base = service.executor_of(home), base_environment(environ)
+    else:
+        slots = machines.fleet.slots
+        executor, base = machines.fleet, {}
+    executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
+    policies = load_policies(recipe)
+    snapshot = Path(store.run_row(run)["code_path"])
+    controller = Controller(
+        store=store,
+        lease=session.lease,
+        board=load_board(store, run, recipe, slots),
+        workshop=Workshop(
+            home=home,
+            run=run,
+            recipe=recipe,
+            base=base,
+            secrets=session.secrets,
+            find_models=lambda experiment, best: service.find_models(run, experiment, best),
+            slots=slots,
+            site=None if machines is None else machines.site,
+        ),
+        executor=executor,
+        policies=policies,
+        recorder=None
+        if machines is not None
+        else make_recorder(store, home, run, recipe, snapshot, machine, policies),
+        watcher=watcher,
+        meter=Meter.of(recipe.budget),
+        forecaster=_keeper(service, session, snapshot, slots, machines),
+        machines=None if machines is None else machines.fleet,
+    )
+    if on_start is not None:
+        on_start(controller)
+    store.patience.hurried = lambda: controller.interrupts > 1
+    try:
+        controller.run()
+    finally:
+        store.patience.hurried = None
+        if machines is not None and controller.board.state is State.DONE:
+            machines.finish(succeeded=controller.board.reason is EndReason.SUCCEEDED)
+
+
+def _keeper(
+    service: Service, session: Session, snapshot: Path, slots: int, machines: Machines | None
+) -> QuoteKeeper:
+    row = service.store.run_row(session.run)
+    return QuoteKeeper(
+        store=service.store,
+        recipe=session.recipe,
+        run=session.run,
+        histories=lambda: histories(service.store, service.home, session.recipe, snapshot),
+        elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
+        slots=slots,
+    )
+
+
+def _record_truth(service: Service, run: str) -> None:
+    row = service.store.run_row(run)
+    if row["state"] == State.DONE:
+        succeeded = row["reason"] == EndReason.SUCCEEDED
+        record_truth(service.store, run, succeeded, run_seconds(row), row["cost_usd"])
+
+
+def _teller(watcher: Watcher | None) -> Callable[[str], None]:
+    """Lines for the user, if anybody watches."""
+    say = getattr(watcher, "say", None)
+    return say if say is not None else lambda _: None

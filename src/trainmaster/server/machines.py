@@ -1,0 +1,230 @@
+"""`Machines`: the rented side of one run, put together: provider, connections, clusters, files on nodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.clusters.cluster_loop import ClusterLoop, Formation
+from trainmaster.control.clusters.decide_cluster import Patience
+from trainmaster.control.clusters.fleet import Fleet
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
+from trainmaster.control.clusters.workplace import Workplace
+from trainmaster.providers.finding import get_provider
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.states import State
+from trainmaster.spec.units import parse_duration
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.remote_site import RemoteSite
+    from trainmaster.control.layout import Home
+    from trainmaster.executors.base import Executor
+    from trainmaster.providers.base import Provider
+    from trainmaster.remote import PhaseReport
+    from trainmaster.store import Lease, Store
+
+#: Machines end themselves when nobody has renewed their lease for so long.
+LEASE_S: Final = 900.0
+#: A machine that answers nobody for so long is given up and replaced.
+PATIENCE_S: Final = 60.0
+#: How long a run waits at its end for machines to be gone.
+GIVING_BACK_S: Final = 300.0
+#: A dead node should be noticed, and its keepalive given up, within a few seconds.
+_KEEPALIVE_S: Final = 2.0
+_CONNECT_S: Final = 5.0
+
+Tell = Callable[[str], None]
+
+
+def machines_patience(environ: Mapping[str, str]) -> Patience:
+    """How long a run waits for machines that do not answer, and for capacity.
+
+    ``TRAINMASTER_NODE_PATIENCE`` and ``TRAINMASTER_CAPACITY_PATIENCE`` name other times.
+
+    Raises:
+        UsageError: one of them is no time.
+    """
+    usual = Patience()
+    return Patience(
+        _seconds(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
+        _seconds(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
+    )
+
+
+class Machines:
+    """What a run has rented, or is about to.
+
+    Args:
+        store: keeps the clusters' rows.
+        home: of the run.
+        lease: of the run.
+        experiments: their names.
+        code: the run's snapshot.
+        provider: name.
+        environ: of the caller: settings and credentials.
+        tell: shows lines to the user.
+
+    Attributes:
+        fleet: the executor of all its clusters.
+        site: brings files to nodes and back.
+
+    Raises:
+        UsageError: the provider cannot be used from here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        home: Home,
+        lease: Lease,
+        code: Path,
+        provider: str,
+        environ: Mapping[str, str],
+        tell: Tell,
+    ) -> None:
+        from trainmaster.control.clusters.remote_site import RemoteSite
+        from trainmaster.remote import HostKeys, Ssh, SshSettings
+
+        self._store = store
+        self._home = home
+        self._lease = lease
+        self._tell = tell
+        identity = home.identity()
+        self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ)))
+        settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
+        self._ssh = Ssh(HostKeys(home.root / "known_hosts"), settings)
+        self._workplace = Workplace(
+            home,
+            lease.run,
+            self._ssh,
+            code,
+            _seconds(environ, "TRAINMASTER_NODE_LEASE", LEASE_S),
+            self._report,
+        )
+        patience = machines_patience(environ)
+        loops: dict[str, ClusterLoop] = {}
+        for record in self._records(identity, environ):
+            loop = ClusterLoop(record, self._provider, self._workplace, self._write, patience)
+            loops.update(dict.fromkeys(record.plan.experiments, loop))
+        self.fleet = Fleet(loops, self._open, self._write_cost)
+        self.site: RemoteSite = RemoteSite(
+            home,
+            lease.run,
+            nodes_of=self.fleet.nodes_of,
+            all_nodes=self.fleet.all_nodes,
+            slots_of=self.fleet.slots_of,
+            root=self._workplace.root,
+            patience_s=patience.lost_s,
+        )
+        self._reap(identity)
+
+    @property
+    def provider(self) -> Provider:
+        """Who rents."""
+        return self._provider
+
+    def finish(self, *, succeeded: bool) -> None:
+        """Give everything back, or keep it warm, and write the bill down."""
+        self.fleet.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S)
+
+    def close(self) -> None:
+        """Hang up; what is rented lives on as long as its lease does."""
+        self.fleet.close()
+        self.site.close()
+        self._workplace.close()
+        self._ssh.close()
+        close = getattr(self._provider, "close", None)
+        if close is not None:
+            close()
+
+    # --- private -----------------------------------------------------------------------------------
+
+    def _records(self, identity: str, environ: Mapping[str, str]) -> Sequence[ClusterRecord]:
+        """The run's clusters; those that are planned take over warm ones that fit."""
+        now = time.time()
+        records = [ClusterRecord.of_row(row) for row in self._store.clusters_of(self._lease.run)]
+        mine: dict[str, ClusterRecord] = {}
+        for record in records:  # one that was taken over has the plan of this run in the place of its own
+            known = mine.get(record.plan.name)
+            if known is None or known.state in (ClusterState.PLANNED, ClusterState.ENDED):
+                mine[record.plan.name] = record
+        found = []
+        for record in mine.values():
+            if record.state in (ClusterState.ENDED, ClusterState.ENDING):  # of an earlier session, resumed
+                record = replace(record, state=ClusterState.PLANNED, machines=record.machines)
+            if record.state is ClusterState.PLANNED:
+                record = self._warm(record, now) or record
+            found.append(record)
+        return found
+
+    def _warm(self, planned: ClusterRecord, now: float) -> ClusterRecord | None:
+        """A warm cluster that is what was planned, taken over."""
+        for row in self._store.living_clusters(planned.provider, planned.home_id):
+            kept = ClusterRecord.of_row(row)
+            if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
+                continue
+            if not self._store.take_kept_cluster(self._lease, kept.id, ClusterState.ACTIVE, now):
+                continue
+            roles = tuple(
+                replace(role, rentals=planned_role.rentals)
+                for role, planned_role in zip(kept.plan.roles, planned.plan.roles, strict=True)
+            )
+            taken = replace(
+                kept,
+                state=ClusterState.ACTIVE,
+                kept_until=None,
+                keep_s=planned.keep_s,
+                paid_from=now,
+                plan=replace(planned.plan, roles=roles),
+            )
+            self._write(taken)
+            self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
+            return taken
+        return None
+
+    def _reap(self, identity: str) -> None:
+        """Give back machines of this home that belong to no run that goes on."""
+        rows = self._store.living_clusters(self._provider.name, identity)
+        now = time.time()
+        known = [
+            row["id"]
+            for row in rows
+            if (row["run_state"] != State.DONE or row["run_id"] == self._lease.run)
+            or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
+        ]
+        try:
+            if lost := self._provider.reap(known):
+                self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")
+        except UsageError:
+            raise
+        except TrainmasterError as error:  # they end themselves in any case
+            self._tell(f"note: {one_line(error)}")
+
+    def _open(self, loop: ClusterLoop, formation: Formation) -> Executor:
+        from trainmaster.executors.ray import RayExecutor
+
+        return RayExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone)
+
+    def _write(self, record: ClusterRecord) -> None:
+        self._store.put_cluster(self._lease, record.as_row(), time.time())
+
+    def _write_cost(self, cost_usd: float) -> None:
+        self._store.put_cost(self._lease, cost_usd)
+
+    def _report(self, report: PhaseReport) -> None:
+        if report.outcome.value == "failed":
+            self._tell(f"{report.host}: {report.phase} failed: {report.detail}")
+
+
+def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
+    text = environ.get(variable)
+    if not text:
+        return default_s
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{variable}: {error}") from None

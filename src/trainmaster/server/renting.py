@@ -1,0 +1,293 @@
+"""`plan_run`: the machines of a run, what they cost and what is to be expected, before any is had."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.budget import ENDING_S
+from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, most_at_once, words
+from trainmaster.control.clusters.needs import Pick
+from trainmaster.control.clusters.plan import ClusterPlan
+from trainmaster.control.clusters.shopping import Shop, plan_clusters
+from trainmaster.server.promise import Promise, dollars, told_in_full
+from trainmaster.server.supply import CATALOGUE, Supply, supply_of, waited_s
+from trainmaster.server.worker_counts import with_fewest
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote import Quote
+    from trainmaster.server.quoting import Quoter
+    from trainmaster.server.service import Service
+    from trainmaster.store import Store
+
+__all__ = ["RentalOffer", "check_with_provider", "plan_run", "waited_s"]
+
+#: This machine's processors as catalogues call them.
+_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+
+#: Makes a `Quoter` that knows what there is to be had.
+MakeQuoter = Callable[[Supply], "Quoter"]
+
+
+@dataclass(frozen=True)
+class RentalOffer:
+    """What is put before the user.
+
+    Attributes:
+        recipe: with every number of workers settled.
+        plans: of the clusters.
+        usd_per_hour: of all machines that may be there at the same time, had in the cheapest way.
+        most_usd_per_hour: had in the dearest way that is planned for when there is no capacity.
+        quote: what is to be expected; None where nothing is known. no_quote: why.
+        notes: what was decided for the user, and wishes that mean nothing.
+    """
+
+    recipe: Recipe
+    plans: tuple[ClusterPlan, ...]
+    usd_per_hour: float
+    most_usd_per_hour: float
+    quote: Quote | None = None
+    no_quote: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def costs(self) -> bool:
+        """Whether anything is to be paid."""
+        return self.most_usd_per_hour > 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The machines, their price and what is to be expected, for people."""
+        found = [_line(plan) for plan in self.plans]
+        if self.costs and len(self.plans) > 1:
+            found.append(f"at the same time: at most ${self.usd_per_hour:.4g} per hour")
+        oldest = min((r.as_of for p in self.plans for o in p.roles for r in o.rentals if r.as_of), default="")
+        if oldest:
+            found.append(f"prices as of {oldest}")
+        if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
+            found.append(f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}")
+            limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
+            found += [f"limited by {limit}" for limit in limits]
+            found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]
+        elif self.no_quote:
+            found.append(f"no estimate: {self.no_quote}")
+        return found
+
+    def note_down(self, store: Store, run: str, now: float) -> None:
+        """Write down what was estimated for a run that has just been accepted, so that it can be judged.
+
+        Args:
+            store: the database.
+            run: its id.
+            now: Unix seconds.
+        """
+        from trainmaster.store import NewQuote
+
+        quote = self.quote
+        if quote is None or quote.time_s is None or quote.cost_usd is None or quote.not_quoted:
+            return
+        points = sum(one.measurements for one in quote.experiments.values())
+        promise = Promise("estimate", now, quote.time_s, quote.cost_usd, points, _other(quote))
+        store.add_quote(NewQuote(run, None, promise.kind, now, promise.as_json()))
+
+
+def plan_run(
+    service: Service,
+    recipe: Recipe,
+    recipe_path: Path,
+    environ: Mapping[str, str],
+    make_quoter: MakeQuoter,
+    *,
+    allow_stale: bool = False,
+    before_measuring: Callable[[RentalOffer], None] | None = None,
+) -> RentalOffer:
+    """Choose the machines of a run on any provider but `local`. Nothing is rented, nobody is asked.
+
+    A recipe that leaves the number of workers open is measured on this machine, if nothing is known of it.
+
+    Args:
+        service: of the user's home.
+        recipe: as read.
+        recipe_path: where.
+        environ: of the caller.
+        make_quoter: makes what quotes.
+        allow_stale: take prices however old they are.
+        before_measuring: is shown the cheapest that could do it; may refuse by raising.
+
+    Raises:
+        UsageError: nothing has what is asked for, ``budget`` allows nothing, or prices are too old.
+        NoFeasibleQuote: what is known of the job says that no cluster keeps deadline and budget.
+        InterruptedByUser: while measuring.
+    """
+    from trainmaster.advisor.infeasible import NoFeasibleQuote
+
+    today = datetime.now(UTC).date()
+    supply = supply_of(recipe, service.home, environ, today)
+    probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
+    if supply.is_rented and not allow_stale:
+        supply = _not_stale(probe, supply, today)
+    plans = capped(probe, plan_clusters(probe, _shop(supply)))
+    _check_total(probe, plans)
+    if probe is not recipe and before_measuring is not None:
+        before_measuring(_offer(probe, plans))
+    quoter = make_quoter(supply)
+    settled = quoter.settle(recipe, recipe_path, environ)
+    quote, why = None, ""
+    try:
+        quote, why = quoter.estimate(settled, environ)
+    except NoFeasibleQuote as reason:
+        if supply.is_rented:
+            raise
+        why = str(reason)
+    picks = _picks(quote) if quote is not None and supply.is_rented else {}
+    plans = capped(settled, plan_clusters(settled, _shop(supply), picks))
+    _check_total(settled, plans)
+    return _offer(settled, plans, quote, why, supply.notes)
+
+
+def check_with_provider(
+    service: Service, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str]
+) -> list[str]:
+    """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
+
+    Returns:
+        Notes for the user.
+
+    Raises:
+        UsageError: it would not; nothing was rented.
+        ProviderError: it cannot be reached.
+    """
+    from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
+
+    notes: list[str] = []
+    for name in dict.fromkeys(plan.provider for plan in plans):
+        provider = get_provider(name, ProviderPlace(service.home.root, service.home.identity(), environ))
+        requests = [
+            NodeRequest(
+                role=role.role,
+                count=role.count,
+                instance_type=role.rentals[0].instance_type,
+                region=role.rentals[0].region,
+                zone=role.rentals[0].zone,
+                spot=role.rentals[0].spot,
+                token=f"{plan.name}-{role.role}",
+                labels=role.labels,
+                require=role.require,
+                slots=role.host_slots,
+                gpus=role.host_gpus,
+                disk_bytes=role.disk_bytes,
+            )
+            for plan in plans
+            if plan.provider == name
+            for role in plan.roles
+        ]
+        notes += provider.preflight(requests)
+    return notes
+
+
+def _offer(
+    recipe: Recipe,
+    plans: tuple[ClusterPlan, ...],
+    quote: Quote | None = None,
+    no_quote: str = "",
+    notes: tuple[str, ...] = (),
+) -> RentalOffer:
+    told = dict.fromkeys([*notes, *(note for plan in plans for note in plan.notes)])
+    return RentalOffer(
+        recipe=recipe,
+        plans=plans,
+        usd_per_hour=most_at_once(recipe, {plan.name: plan.usd_per_hour for plan in plans}, plans),
+        most_usd_per_hour=most_at_once(
+            recipe, {plan.name: dearest_usd_per_hour(plan) for plan in plans}, plans
+        ),
+        quote=quote,
+        no_quote=no_quote,
+        notes=tuple(told),
+    )
+
+
+def _other(quote: Quote) -> str:
+    """The next faster cluster that costs more, in words; else the fastest other one."""
+    one = quote.main
+    if one.time_s is None:
+        return ""
+    others = [each for each in one.pareto if each.cluster != one.cluster]
+    faster = [each for each in others if each.time_s < one.time_s.p50]
+    best = max(faster, key=lambda each: each.time_s, default=None)
+    best = best or min(others, key=lambda each: each.time_s, default=None)
+    if best is None:
+        return ""
+    return f"{best.cluster.words()} ({format_duration(best.time_s)}, {dollars(best.cost_usd)})"
+
+
+def _shop(supply: Supply) -> Shop:
+    return supply.shop(_ARCHES.get(platform.machine().lower(), ""))
+
+
+def _not_stale(recipe: Recipe, supply: Supply, today: date) -> Supply:
+    """What may be rented by prices that are not too old.
+
+    Raises:
+        StalePrices: only older ones would do.
+    """
+    from trainmaster.providers import StalePrices
+
+    fresh = supply.fresh(today)
+    if len(fresh.catalogue) == len(supply.catalogue):
+        return supply
+    try:
+        plan_clusters(recipe, _shop(fresh))
+    except UsageError:
+        plans = plan_clusters(recipe, _shop(supply))
+        oldest = min(date.fromisoformat(role.rentals[0].as_of) for plan in plans for role in plan.roles)
+        stale = StalePrices(supply.catalogue.name, oldest, (today - oldest).days)
+        stale.hint = f"Accept them with --allow-stale, or name a newer catalogue with {CATALOGUE}=FILE."
+        raise stale from None
+    return fresh
+
+
+def _check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
+    """Refuse a cap that is used up by beginning and ending.
+
+    Raises:
+        UsageError: naming the least that would do.
+    """
+    total = recipe.budget.total_usd if recipe.budget else None
+    least = max(
+        sum(role.count * role.rentals[0].billed_usd(ENDING_S) for role in plan.roles) for plan in plans
+    )
+    if total is not None and least > 0 and total <= least:
+        raise UsageError(
+            f"budget.total: {dollars(total)} is used up before anything has run: the least bill is "
+            f"{dollars(least)}",
+            "Raise budget.total, or ask for fewer or smaller machines.",
+        )
+
+
+def _picks(quote: Quote) -> dict[str, Pick]:
+    found = {}
+    for name, one in quote.experiments.items():
+        worker, server = one.cluster.worker, one.cluster.server
+        found[name] = Pick(
+            instance=worker.instance,
+            region=worker.region,
+            spot=worker.spot,
+            nodes=worker.count,
+            server=server.instance if server else "",
+            servers=server.count if server else 0,
+        )
+    return found
+
+
+def _line(plan: ClusterPlan) -> str:
+    best = plan.roles[0].rentals[0]
+    where = f" in {best.region}" if best.region else ""
+    price = f" at ${plan.usd_per_hour:.4g} per hour" if plan.usd_per_hour else ""
+    return f"{', '.join(plan.experiments)}: {words(plan)}{where}{price}"

@@ -1,0 +1,183 @@
+"""`Supply`: what the provider of a recipe has: offers, zones, hosts. Nothing is asked of anybody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.market import Shares
+    from trainmaster.control.clusters.shopping import Shop
+    from trainmaster.control.layout import Home
+    from trainmaster.providers import Catalogue
+    from trainmaster.providers.inventory import InventoryHost
+    from trainmaster.store import Store
+
+#: Names the catalogue whose prices are rented by, instead of the one that ships: a name or a file.
+CATALOGUE: Final = "TRAINMASTER_CATALOGUE"
+#: What a host of one's own is called where an instance type would stand.
+HOST: Final = "host"
+#: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
+_LAB_MEMORY_BYTES: Final = 512 * 2**20
+
+
+@dataclass(frozen=True)
+class Supply:
+    """What there is.
+
+    Attributes:
+        provider: whose.
+        catalogue: its offers; for `hosts` one that stands for all of them.
+        zones: by region, where they are known.
+        hosts: of the inventory; None if it is another provider.
+        shares: of the published sizes that machines really have; None: all.
+        notes: for the user.
+    """
+
+    provider: str
+    catalogue: Catalogue
+    zones: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    hosts: tuple[InventoryHost, ...] | None = None
+    shares: Shares | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_rented(self) -> bool:
+        """Whether its machines are somebody else's."""
+        return self.provider != "local" and self.hosts is None
+
+    def shop(self, arch: str) -> Shop:
+        """The same for `plan_clusters`.
+
+        Args:
+            arch: processors that the code is known to run on; empty is any.
+        """
+        from trainmaster.control.clusters.shopping import Shop
+
+        offers = self.catalogue.offers if self.hosts is None else ()
+        return Shop(self.provider, offers, self.zones, self.hosts, arch, self.catalogue.name)
+
+    def fresh(self, today: date) -> Supply:
+        """Without offers whose price is too old to rent by."""
+        if self.catalogue.by_hand:
+            return self
+        old = {offer.key for offer in self.catalogue.stale(today)}
+        kept = [offer for offer in self.catalogue if offer.key not in old]
+        return replace(self, catalogue=self.catalogue.with_offers(kept)) if old else self
+
+
+def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: date) -> Supply:
+    """What the recipe's provider has.
+
+    Args:
+        recipe: of any provider.
+        home: for the lab's price list, and the inventory of hosts.
+        environ: of the caller; ``TRAINMASTER_CATALOGUE``, ``TRAINMASTER_HOSTS`` and the region of AWS count.
+        today: the day.
+
+    Raises:
+        UsageError: it has nothing: no lab is up, no inventory, or a catalogue without offers of it.
+    """
+    from trainmaster.providers import load_catalogue
+
+    provider = recipe.provider
+    if provider == "local":
+        return Supply(provider, load_catalogue("local", today=today))
+    if provider == "hosts":
+        return _hosts(home, environ, today)
+    if provider == "lab":
+        return _lab(home, today)
+    catalogue = load_catalogue(environ.get(CATALOGUE) or None, today=today)
+    found = catalogue.where(provider=provider)
+    if not len(found):
+        raise UsageError(
+            f"provider: {provider}: the catalogue '{catalogue.name}' has no offers of it",
+            f"Name another provider, or a catalogue with {CATALOGUE}=FILE (`quote`: --catalogue NAME|FILE).",
+        )
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
+    if provider != "aws" or not region or _names_region(recipe):
+        return Supply(provider, found)
+    here = found.where(region=region)
+    if len(here):
+        return Supply(provider, here)
+    note = f"'{catalogue.name}' has no prices of {region}, the region of your AWS settings; others are taken"
+    return Supply(provider, found, notes=(note,))
+
+
+def waited_s(store: Store, provider: str) -> list[float]:
+    """How long earlier runs waited for machines of a provider, seconds."""
+    known = getattr(store, "cluster_waits", None)
+    return [float(seconds) for seconds in known(provider)] if known is not None else []
+
+
+def _lab(home: Home, today: date) -> Supply:
+    from trainmaster.advisor.market import Shares
+    from trainmaster.providers import load_catalogue
+    from trainmaster.providers.aws_settings import AwsSettings
+
+    directory = home.root / "lab"
+    region = AwsSettings.from_lab(directory).region  # says so if no lab is up
+    facts = json.loads((directory / "lab.json").read_text())
+    # Nobody has named it: it is the lab's, and as old as the lab.
+    catalogue = replace(load_catalogue(directory / "prices.csv", today=today), name="lab", by_hand=False)
+    scale = {name: float(share) for name, share in (facts.get("scale") or {}).items()}
+    shares = Shares(
+        scale.get("cpu", 1.0), scale.get("memory", 1.0), scale.get("network", 1.0), _LAB_MEMORY_BYTES
+    )
+    return Supply("lab", catalogue, {region: tuple(facts.get("zones") or ())}, shares=shares)
+
+
+def _hosts(home: Home, environ: Mapping[str, str], today: date) -> Supply:
+    """All hosts as one offer that costs nothing: what the least of them has."""
+    from trainmaster.providers import Catalogue, Offer
+    from trainmaster.providers.inventory import FILE_NAME, read_inventory
+    from trainmaster.remote.hosts_provider import VARIABLE
+
+    named = environ.get(VARIABLE)
+    file = Path(named).expanduser() if named else home.root / FILE_NAME
+    hosts = read_inventory(file).hosts
+    if not hosts:
+        raise UsageError(f"{file} lists no hosts", "List at least one; see docs/hosts.md.")
+    gpus = min(host.gpus for host in hosts)
+    offer = Offer(
+        provider="hosts",
+        region="",
+        zone="",
+        instance_type=HOST,
+        vcpus=float(min((host.slots for host in hosts if host.slots), default=0) or _cores()),
+        memory_bytes=1,  # nobody says; `Market.hosts` makes it unknown
+        accelerator="GPU" if gpus else "",
+        accelerators=float(gpus),
+        accelerator_memory_bytes=None,
+        nic_gbps=None,
+        nic_burst_gbps=None,
+        cpu_credits="",
+        price_usd_per_hour=0.0,
+        spot=False,
+        billing_quantum_s=1.0,
+        billing_minimum_s=0.0,
+        currency="USD",
+        as_of=today,
+        source=str(file),
+    )
+    return Supply("hosts", Catalogue(file.name, (offer,)), hosts=hosts)
+
+
+def _cores() -> int:
+    from trainmaster.executors import detect_capacity
+
+    return detect_capacity().cores
+
+
+def _names_region(recipe: Recipe) -> bool:
+    overrides = (e.distributed.hardware.values() for e in recipe.experiments.values() if e.distributed)
+    return any(e.hardware.region for e in recipe.experiments.values()) or any(
+        hardware.region for some in overrides for hardware in some
+    )

@@ -1,0 +1,125 @@
+"""Rows of clusters: what is rented, for whom, and what it has cost; one row each, its details as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from trainmaster.store import tables as t
+from trainmaster.store.events import storable
+from trainmaster.store.leases import Lease
+from trainmaster.store.run_rows import lost
+
+#: States of a row: `trainmaster.control.clusters.record.ClusterState`; these two are looked for here.
+KEPT = "KEPT"
+ENDED = "ENDED"
+#: How many clusters of a provider say how long one waits for it.
+_WAITS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """A cluster as it is written.
+
+    Attributes:
+        id: what its machines are tagged with.
+        provider, home_id: who rents it, and for which home.
+        state: of `ClusterState`.
+        data: JSON.
+        kept_until: Unix seconds, while KEPT.
+        waited_s: from the first request to the first time that it was up; None before.
+    """
+
+    id: str
+    provider: str
+    home_id: str
+    state: str
+    data: str
+    kept_until: float | None = None
+    waited_s: float | None = None
+
+
+def put_cluster(connection: Connection, lease: Lease, row: ClusterRow, now: float) -> None:
+    """Write a cluster of a run, in place of what was there. Safe to repeat.
+
+    Raises:
+        LeaseLostError: somebody else drives the run.
+    """
+    _prove(connection, lease)
+    values = {
+        "run_id": lease.run,
+        "provider": row.provider,
+        "home_id": row.home_id,
+        "state": row.state,
+        "data": storable(row.data),
+        "kept_until": row.kept_until,
+        "waited_s": row.waited_s,
+        "changed_at": now,
+    }
+    if connection.execute(t.cluster.update().where(t.cluster.c.id == row.id).values(values)).rowcount == 0:
+        connection.execute(t.cluster.insert().values(id=row.id, **values))
+
+
+def take_kept(connection: Connection, lease: Lease, cluster: str, state: str, now: float) -> bool:
+    """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
+
+    Raises:
+        LeaseLostError: somebody else drives the run.
+    """
+    _prove(connection, lease)
+    mine = sa.select(t.cluster.c.id).where(t.cluster.c.id == cluster, t.cluster.c.run_id == lease.run)
+    taken = connection.execute(
+        t.cluster.update()
+        .where(t.cluster.c.id == cluster, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
+        .values(run_id=lease.run, state=state, kept_until=None, changed_at=now)
+    )
+    return taken.rowcount == 1 or connection.execute(mine).first() is not None
+
+
+def put_cost(connection: Connection, lease: Lease, cost_usd: float) -> None:
+    """Write what a run has cost so far.
+
+    Raises:
+        LeaseLostError: somebody else drives the run.
+    """
+    written = connection.execute(
+        t.run.update()
+        .where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
+        .values(cost_usd=cost_usd)
+    )
+    if written.rowcount != 1:
+        raise lost(lease)
+
+
+def of_run(run: str) -> sa.Select[Any]:
+    """The clusters that a run has, or had last."""
+    return sa.select(t.cluster).where(t.cluster.c.run_id == run).order_by(t.cluster.c.id)
+
+
+def not_ended(provider: str, home_id: str) -> sa.Select[Any]:
+    """Clusters of a provider that may still have machines, with ``run_state``; the newest first."""
+    return (
+        sa.select(t.cluster, t.run.c.state.label("run_state"))
+        .join(t.run)
+        .where(t.cluster.c.provider == provider, t.cluster.c.home_id == home_id, t.cluster.c.state != ENDED)
+        .order_by(t.cluster.c.changed_at.desc())
+    )
+
+
+def waits(provider: str) -> sa.Select[Any]:
+    """How long one waited for clusters of a provider, the newest first."""
+    return (
+        sa.select(t.cluster.c.waited_s)
+        .where(t.cluster.c.provider == provider, t.cluster.c.waited_s.is_not(None))
+        .order_by(t.cluster.c.changed_at.desc())
+        .limit(_WAITS)
+    )
+
+
+def _prove(connection: Connection, lease: Lease) -> None:
+    held = sa.select(t.run.c.id).where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
+    if connection.execute(held).first() is None:
+        raise lost(lease)

@@ -1,0 +1,59 @@
+"""How a volume is called: ``URL``, ``URL@7``, or a short name under ``TRAINMASTER_STORE``."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from trainmaster.spec.errors import UsageError
+
+_VERSION = re.compile(r"(.*)@v?(\d{1,9})", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+
+class VolumeAddress(NamedTuple):
+    """Where a volume lies, and which version is meant.
+
+    Attributes:
+        url: of the volume.
+        version: 1 or more; None for the newest.
+    """
+
+    url: str
+    version: int | None
+
+    def __str__(self) -> str:
+        return self.url if self.version is None else f"{self.url}@{self.version}"
+
+
+def volume_address(text: str) -> VolumeAddress:
+    """Reads ``URL[@VERSION]`` or ``NAME[@VERSION]``.
+
+    >>> volume_address("s3://bucket/cats@7")
+    VolumeAddress(url='s3://bucket/cats', version=7)
+
+    Raises:
+        UsageError: it is neither.
+    """
+    found = _VERSION.fullmatch(text)
+    place, version = (found[1], int(found[2])) if found else (text, None)
+    if version == 0:
+        raise UsageError(f"{text}: versions are counted from 1.", "Leave @0 out for the newest one.")
+    if "://" in place or place.startswith(("/", "./", "../", "~")):
+        return VolumeAddress(place.rstrip("/"), version)
+    if not _NAME.fullmatch(place):
+        raise UsageError(
+            f"{text!r} is neither a URL nor the name of a volume.",
+            "Names are letters, digits, '.', '_', '-' and '/'; write ./DIR or file:///DIR for a directory.",
+        )
+    return VolumeAddress(f"{_store_url()}/volumes/{place}", version)
+
+
+def cache_directory() -> Path:
+    """Gives ``TRAINMASTER_CACHE``."""
+    return Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
+
+
+def _store_url() -> str:
+    home = os.environ.get("TRAINMASTER_HOME") or "~/.trainmaster"
+    return (os.environ.get("TRAINMASTER_STORE") or f"{home}/store").rstrip("/")

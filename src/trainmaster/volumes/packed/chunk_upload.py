@@ -1,0 +1,203 @@
+"""Sending chunks: read, hashed, and put unless the store has them."""
+
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
+from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES
+from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
+from trainmaster.volumes.packed.packing import Piece
+from trainmaster.volumes.packed.source import chunk_key
+from trainmaster.volumes.packed.sources import Source
+
+# A file that was written a moment ago may be written again without its times telling.
+_RACY_NS = 100_000_000
+
+
+class PackedChunk(NamedTuple):
+    """A chunk that is on the store.
+
+    Attributes:
+        sha256: its name.
+        size_bytes: 0 if it has no bytes; then there is no object.
+        hashes: of each whole file in it, 16 bytes each.
+    """
+
+    sha256: bytes
+    size_bytes: int
+    hashes: bytes
+
+    def hash_of(self, position: int) -> bytes:
+        """Gives the hash of one of its files."""
+        return self.hashes[position * FILE_HASH_BYTES : (position + 1) * FILE_HASH_BYTES]
+
+
+class ChunkUploader:
+    """Turns pieces into chunks on the store; safe to use from several threads.
+
+    Attributes:
+        sent_chunks: how many had to be uploaded.
+        sent_bytes: their bytes.
+        shared_chunks: how many were there already.
+    """
+
+    def __init__(
+        self, source: Source, store: ObjectStore, journal: Journal, limit_bytes: int, jobs: int
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._journal = journal
+        self._limit_bytes = limit_bytes
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._present = dict(_stored_chunks(store))
+        self._named: dict[bytes, int] = {}
+        # Used again and again: memory that is touched for the first time costs more than a copy.
+        self._buffers: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
+        for _ in range(jobs + 1):
+            self._buffers.put(None)
+        self._stopped = False
+        self.sent_chunks = self.sent_bytes = self.shared_chunks = 0
+
+    def loaded(self, pieces: Sequence[Piece]) -> bytearray:
+        """Reads pieces into a buffer, which :meth:`packed` takes back; waits until one is free."""
+        buffer = self._buffers.get()
+        if buffer is None:
+            buffer = bytearray(self._limit_bytes)
+        try:
+            self._source.load(pieces, memoryview(buffer)[: _size(pieces)])
+        except BaseException:
+            self._buffers.put(buffer)
+            raise
+        return buffer
+
+    def packed(self, pieces: Sequence[Piece], buffer: bytearray | None = None) -> PackedChunk:
+        """Makes sure that a chunk of these pieces is on the store.
+
+        Args:
+            pieces: in their order.
+            buffer: their bytes, if :meth:`loaded` has read them.
+
+        Raises:
+            UnstableDirectory: a file is no longer what it was.
+            PublishError: a file cannot be read, or the store fails.
+        """
+        key = plan_key(pieces)
+        if buffer is None:
+            known = self._journal_get(key)
+            if known is not None and self._is_there(known.sha256, known.size_bytes):
+                return PackedChunk(*known)
+            buffer = self.loaded(pieces)
+        try:
+            size_bytes = _size(pieces)
+            began_ns = time.time_ns()
+            data = memoryview(buffer)[:size_bytes]
+            chunk = _hashed(pieces, data)
+            is_wanted = size_bytes > 0 and not self._stopped
+            if is_wanted and not self._is_there(chunk.sha256, size_bytes, claim=True):
+                self._store.put(chunk_key(chunk.sha256), data)
+                with self._lock:
+                    self.sent_chunks += 1
+                    self.sent_bytes += size_bytes
+        finally:
+            self._buffers.put(buffer)
+        if key is not None and all(began_ns - max(file.stamp[-2:]) > _RACY_NS for file, _, _ in pieces):
+            with self._lock:
+                self._journal.put(key, Remembered(*chunk))
+        return chunk
+
+    def stop(self) -> None:
+        """Sends nothing more."""
+        self._stopped = True
+
+    def confirm(self, *, read_back: bool) -> None:
+        """Compares what the store says that it has with what was sent.
+
+        Args:
+            read_back: read and prove every chunk instead of believing the store.
+
+        Raises:
+            MissingChunkError: a chunk is not there.
+            DamagedChunkError: it has another size or content.
+            PublishError: the store fails.
+        """
+        there = dict(_stored_chunks(self._store))
+        for sha256, size_bytes in self._named.items():
+            where = self._store.url_of(chunk_key(sha256))
+            if sha256 not in there:
+                raise MissingChunkError(
+                    f"{where} was deleted while the others were sent.", "Push again; no version was made."
+                )
+            if there[sha256] != size_bytes:
+                self._store.delete([chunk_key(sha256)])
+                raise DamagedChunkError(
+                    f"{where}: the store has {there[sha256]:,} of its {size_bytes:,} bytes.",
+                    "Push again; no version was made.",
+                )
+        if read_back:
+            with ThreadPoolExecutor(self._jobs, "read-back") as pool:
+                for _ in pool.map(self._prove, self._named):
+                    pass
+
+    def _prove(self, sha256: bytes) -> None:
+        digest = hashlib.sha256()
+        for block in self._store.blocks(chunk_key(sha256)):
+            digest.update(block)
+        if digest.digest() != sha256:
+            self._store.delete([chunk_key(sha256)])
+            raise DamagedChunkError(
+                f"{self._store.url_of(chunk_key(sha256))} has other bytes than were sent.",
+                "Push again; no version was made.",
+            )
+
+    def _journal_get(self, key: bytes | None) -> Remembered | None:
+        if key is None:
+            return None
+        with self._lock:
+            return self._journal.get(key)
+
+    def _is_there(self, sha256: bytes, size_bytes: int, *, claim: bool = False) -> bool:
+        """Says whether a chunk need not be sent; with ``claim``, the caller must send it if not."""
+        with self._lock:
+            is_there = self._present.get(sha256) == size_bytes or size_bytes == 0
+            if is_there or claim:
+                if size_bytes:
+                    self._named[sha256] = size_bytes
+                    self._present[sha256] = size_bytes
+                self.shared_chunks += is_there and size_bytes > 0
+            return is_there
+
+
+def _hashed(pieces: Sequence[Piece], data: memoryview) -> PackedChunk:
+    if len(pieces) == 1 and pieces[0].file.size_bytes == len(data):
+        digest = hashlib.sha256(data).digest()
+        return PackedChunk(digest, len(data), digest[:FILE_HASH_BYTES])
+    hashes = []
+    position = 0
+    for file, _, length in pieces:
+        if length == file.size_bytes:
+            hashes.append(hashlib.sha256(data[position : position + length]).digest()[:FILE_HASH_BYTES])
+        position += length
+    return PackedChunk(hashlib.sha256(data).digest(), len(data), b"".join(hashes))
+
+
+def _stored_chunks(store: ObjectStore) -> list[tuple[bytes, int]]:
+    """Lists the chunks of a volume with their sizes."""
+    found = []
+    for info in store.list("chunks"):
+        name = info.key.rpartition("/")[2]
+        try:
+            found.append((bytes.fromhex(name), info.size_bytes))
+        except ValueError:
+            continue
+    return found
+
+
+def _size(pieces: Sequence[Piece]) -> int:
+    return sum(piece.length for piece in pieces)

@@ -1,0 +1,252 @@
+"""The head of a version: a small object that is created once and names everything else."""
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
+
+from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.faults import DamagedVolumeError
+
+_FORMAT = 1
+_HEAD = re.compile(r"heads/(\d{6,9})\.(json|removed)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+#: Offsets in a chunk have 32 bits.
+MOST_CHUNK_BYTES = 1 << 31
+VolumeKind: TypeAlias = Literal["packed", "indexed"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A Parquet file of a version, in ``manifests/``.
+
+    Attributes:
+        sha256: of its bytes, in hexadecimal; its name.
+        size_bytes: of the object.
+    """
+
+    sha256: str
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        """Where it lies in the volume."""
+        return f"manifests/{self.sha256}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a version is.
+
+    Attributes:
+        version: its number, from 1.
+        created_at: when it was published, in UTC.
+        kind: ``packed`` if the volume has the bytes, ``indexed`` if foreign objects have them.
+        order: how the files are packed: ``path`` or ``archive``.
+        chunk_limit_bytes: no chunk is larger.
+        file_count: rows that are files.
+        row_count: rows in all.
+        total_bytes: of the files.
+        chunk_count: rows of the chunk table.
+        files: the table of files, directories and links.
+        chunks: the table of chunks.
+        parts: of an indexed volume: which ranges of which objects the chunks are.
+        source_url: of an indexed volume: what the objects' keys are relative to.
+        notes: what was left out and why.
+        nonce: makes two heads differ that say the same.
+    """
+
+    version: int
+    created_at: datetime
+    kind: VolumeKind
+    order: str
+    chunk_limit_bytes: int
+    file_count: int
+    row_count: int
+    total_bytes: int
+    chunk_count: int
+    files: StoredTable
+    chunks: StoredTable
+    parts: StoredTable | None = None
+    source_url: str = ""
+    notes: tuple[str, ...] = ()
+    nonce: str = ""
+
+    @property
+    def tables(self) -> tuple[StoredTable, ...]:
+        """The objects in ``manifests/`` that it names."""
+        return (self.files, self.chunks) if self.parts is None else (self.files, self.chunks, self.parts)
+
+    @property
+    def table_id(self) -> str:
+        """Names what is made of the tables on a node: the same for versions with the same content."""
+        parts = [self.kind, self.source_url, str(self.chunk_limit_bytes)]
+        return sha256("\n".join([*parts, *(table.sha256 for table in self.tables)]).encode()).hexdigest()
+
+    def to_json(self) -> bytes:
+        """Gives the bytes of the object."""
+        document = {
+            "format": _FORMAT,
+            "version": self.version,
+            "created_at": self.created_at.isoformat(),
+            "kind": self.kind,
+            "order": self.order,
+            "chunk_limit_bytes": self.chunk_limit_bytes,
+            "file_count": self.file_count,
+            "row_count": self.row_count,
+            "total_bytes": self.total_bytes,
+            "chunk_count": self.chunk_count,
+            "files": _table_document(self.files),
+            "chunks": _table_document(self.chunks),
+            "parts": _table_document(self.parts) if self.parts else None,
+            "source_url": self.source_url,
+            "notes": self.notes,
+            "nonce": self.nonce,
+        }
+        return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> "Head":
+        """Reads and checks a head that may come from anybody.
+
+        Args:
+            data: the bytes of the object.
+            where: its URL, for the messages.
+
+        Raises:
+            PublishError: it is no head, or one of a later format.
+        """
+        try:
+            document = json.loads(data)
+            if document["format"] != _FORMAT:
+                raise PublishError(
+                    f"{where}: it has format {document['format']!r}; this Trainmaster reads {_FORMAT}.",
+                    "Read it with the Trainmaster that wrote it, or upgrade.",
+                )
+            head = cls(
+                version=_count(document, "version"),
+                created_at=datetime.fromisoformat(document["created_at"]),
+                kind=_kind(document),
+                order=_text(document, "order"),
+                chunk_limit_bytes=_count(document, "chunk_limit_bytes"),
+                file_count=_count(document, "file_count"),
+                row_count=_count(document, "row_count"),
+                total_bytes=_count(document, "total_bytes"),
+                chunk_count=_count(document, "chunk_count"),
+                files=_table(document["files"]),
+                chunks=_table(document["chunks"]),
+                parts=None if document["parts"] is None else _table(document["parts"]),
+                source_url=_text(document, "source_url"),
+                notes=tuple(str(note) for note in document["notes"]),
+                nonce=_text(document, "nonce"),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedVolumeError(
+                f"{where} is damaged ({type(error).__name__}: {error}).",
+                "Use another version (`trainmaster volume versions`), or push again.",
+            ) from error
+        if not 0 < head.chunk_limit_bytes <= MOST_CHUNK_BYTES or max(head.row_count, head.chunk_count) >> 32:
+            raise DamagedVolumeError(f"{where} names impossible sizes.", "Use another version.")
+        return head
+
+
+def head_key(version: int) -> str:
+    """Where a head lies in the volume."""
+    return f"heads/{version:06d}.json"
+
+
+def tombstone_key(version: int) -> str:
+    """What takes a head's place when its version is removed, so that its number is never used again."""
+    return f"heads/{version:06d}.removed"
+
+
+def head_numbers(store: ObjectStore) -> tuple[list[int], int]:
+    """Lists the versions of a volume.
+
+    Returns:
+        Those that are there, sorted, and the largest number ever used (0: none).
+    """
+    alive: set[int] = set()
+    removed: set[int] = set()
+    for info in store.list("heads"):
+        if found := _HEAD.fullmatch(info.key):
+            (alive if found[2] == "json" else removed).add(int(found[1]))
+    return sorted(alive - removed), max(alive | removed, default=0)
+
+
+def read_head(store: ObjectStore, version: int | None) -> Head:
+    """Reads a version's head; the newest for None.
+
+    Raises:
+        NotFoundError: there is no such version, or no volume at all.
+        PublishError: it is damaged, or the store fails.
+    """
+    alive, newest = head_numbers(store)
+    if version is None:
+        if not alive:
+            gone = "all its versions were removed" if newest else "there is no volume"
+            raise NotFoundError(
+                f"{store.url}: {gone}.", "Look at the URL; `trainmaster volume push SRC URL` makes one."
+            )
+        version = alive[-1]
+    data = store.get(head_key(version)) if version in alive else None
+    if data is None:
+        known = ", ".join(map(str, alive[-10:])) or "none"
+        raise NotFoundError(
+            f"{store.url}: there is no version {version}.",
+            f"The newest ones are: {known}." if alive else "There is no volume at this URL.",
+        )
+    where = store.url_of(head_key(version))
+    head = Head.from_json(data, where)
+    if head.version != version:
+        raise DamagedVolumeError(f"{where} says that it is version {head.version}.", "Use another version.")
+    return head
+
+
+def new_nonce() -> str:
+    """Gives a text that no other head has."""
+    return secrets.token_hex(8)
+
+
+def now_utc() -> datetime:
+    """The time of publishing."""
+    return datetime.now(UTC)
+
+
+def _table_document(table: StoredTable) -> dict[str, str | int]:
+    return {"sha256": table.sha256, "size_bytes": table.size_bytes}
+
+
+def _table(document: Mapping[str, Any]) -> StoredTable:
+    digest = _text(document, "sha256")
+    if not _SHA256.fullmatch(digest):
+        raise ValueError(f"{digest!r} is no SHA-256")
+    return StoredTable(digest, _count(document, "size_bytes"))
+
+
+def _kind(document: Mapping[str, Any]) -> VolumeKind:
+    kind = document["kind"]
+    if kind not in ("packed", "indexed"):
+        raise ValueError(f"kind {kind!r}")
+    if (kind == "indexed") != (document["parts"] is not None):
+        raise ValueError(f"a {kind} volume {'without' if kind == 'indexed' else 'with'} parts")
+    return "packed" if kind == "packed" else "indexed"
+
+
+def _count(document: Mapping[str, Any], name: str) -> int:
+    value = document[name]
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}")
+    return value

@@ -1,0 +1,241 @@
+"""From the tables of a version to flat columns on this node: once, checked, whole or not at all."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.volumes.objects import ObjectStore, explained
+from trainmaster.volumes.packed.checking import check_extents, check_links, check_paths
+from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.packed.fetching_tables import fetched_table
+from trainmaster.volumes.packed.finding import write_index
+from trainmaster.volumes.packed.flat import ColumnWriter
+from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, Batch, TableName, read_table
+from trainmaster.volumes.scratch import move_into_place, scratch_directory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+META_NAME = "meta.json"
+
+
+def tables_directory(cache: Path) -> Path:
+    """Where the columns of all volumes are kept on a node."""
+    return cache / "volumes" / "tables"
+
+
+def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
+    """Gives the directory with the columns of a version, made now if it is not there yet.
+
+    Several processes may ask at the same time: one makes it, the others wait.
+
+    Raises:
+        DamagedVolumeError: a table is missing, damaged or names something outside.
+        PublishError: the store fails, or the cache cannot be written.
+    """
+    target = tables_directory(cache) / head.table_id
+    if (target / META_NAME).is_file():
+        return target
+    try:
+        with _only_one(target):
+            if not (target / META_NAME).is_file():
+                with scratch_directory(target) as scratch:
+                    tables = {
+                        name: fetched_table(store, table, scratch / f"{name}.parquet")
+                        for name, table in _tables(head).items()
+                    }
+                    write_columns(tables, head, scratch, store.url)
+                    for path in tables.values():
+                        path.unlink()
+                    shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
+                    move_into_place(scratch, target)
+    except OSError as error:
+        raise explained(error, "write", str(target)) from error
+    return target
+
+
+def keep_columns(columns: Path, head: Head, cache: Path) -> None:
+    """Puts columns that were made while publishing to where readers look for them."""
+    target = tables_directory(cache) / head.table_id
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _only_one(target):
+            move_into_place(columns, target)
+    except OSError as error:
+        raise explained(error, "write", str(target)) from error
+
+
+def write_columns(tables: Mapping[TableName, Path], head: Head, directory: Path, where: str) -> None:
+    """Turns tables into checked columns.
+
+    Args:
+        tables: the Parquet files.
+        head: what they must amount to.
+        directory: where the columns go.
+        where: the volume's URL, for the messages.
+
+    Raises:
+        DamagedVolumeError: they are no tables of a volume that can be trusted.
+    """
+    import numpy as np
+
+    columns = ColumnWriter(directory)
+    try:
+        _write_chunks(columns, tables["chunks"], head, where)
+        if head.parts is not None:
+            _write_parts(columns, tables["parts"], head, where)
+        counts = _write_rows(columns, tables["files"], head, where)
+        check_extents(columns.array, head.file_count, where)
+        if counts[SYMLINK]:
+            check_links(_links(columns, counts), where)
+        total_bytes = int(columns.array("sizes").sum(dtype=np.uint64))
+        if total_bytes != head.total_bytes:
+            raise _contradiction(where)
+        write_index(columns, counts[FILE], counts[DIRECTORY], counts[SYMLINK], where)
+    finally:
+        columns.close()
+    meta = {
+        "file_count": counts[FILE],
+        "directory_count": counts[DIRECTORY],
+        "link_count": counts[SYMLINK],
+        "chunk_count": head.chunk_count,
+        "total_bytes": total_bytes,
+    }
+    (directory / META_NAME).write_text(json.dumps(meta))
+
+
+def _write_rows(columns: ColumnWriter, table: Path, head: Head, where: str) -> list[int]:
+    """Writes the columns that are in the table as they are, and counts the rows of each kind."""
+    import numpy as np
+
+    counts = [0, 0, 0]
+    arena_bytes = target_bytes = last_kind = row = 0
+    columns.add("path_starts", np.zeros(1))
+    columns.add("target_starts", np.zeros(1))
+    for batch in read_table(table, "files", head.row_count, where):
+        kinds = batch["kind"]
+        if int(kinds[0]) < last_kind or (np.diff(kinds.astype(np.int16)) < 0).any() or kinds[-1] > SYMLINK:
+            raise DamagedVolumeError(f"{where}: its rows are out of order.", "Nothing was read from it.")
+        last_kind = int(kinds[-1])
+        per_kind = np.bincount(kinds, minlength=3).tolist()
+        _check_batch_paths(batch, per_kind, row, head, where)
+        columns.add("paths", batch["path"])
+        columns.add("path_starts", batch["path_ends"] + arena_bytes)
+        arena_bytes += len(batch["path"])
+        columns.add("sizes", np.where(kinds == FILE, batch["size"], 0))
+        columns.add("modes", batch["mode"] & 0o777)
+        columns.add("mtimes", batch["mtime_ns"])
+        files = per_kind[FILE]
+        columns.add("first_chunks", batch["chunk"][:files])
+        columns.add("offsets", batch["offset"][:files])
+        columns.add("hashes", batch["hash"][: files * 16])
+        links = per_kind[SYMLINK]
+        if links:
+            ends = batch["target_ends"][len(kinds) - links :]
+            first = int(batch["target_ends"][len(kinds) - links - 1]) if links < len(kinds) else 0
+            columns.add("targets", batch["target"][first:])
+            columns.add("target_starts", ends - first + target_bytes)
+            target_bytes += len(batch["target"]) - first
+        counts = [have + new for have, new in zip(counts, per_kind, strict=True)]
+        row += len(kinds)
+    if counts[FILE] != head.file_count or counts[DIRECTORY] < 1:
+        raise _contradiction(where)
+    return counts
+
+
+def _check_batch_paths(batch: Batch, per_kind: list[int], row: int, head: Head, where: str) -> None:
+    """Only the root, the first row that is no file, has the empty path."""
+    import numpy as np
+
+    root = head.file_count - row
+    arena, ends = batch["path"], batch["path_ends"]
+    if 0 <= root < len(ends):
+        if per_kind[FILE] != root or ends[root] != (ends[root - 1] if root else 0):
+            raise _contradiction(where)
+        ends = np.delete(ends, root)
+    if len(ends):
+        check_paths(arena, ends, row, where)
+
+
+def _write_chunks(columns: ColumnWriter, table: Path, head: Head, where: str) -> None:
+    for batch in read_table(table, "chunks", head.chunk_count, where):
+        sizes = batch["size"]
+        if int(sizes.min()) == 0 or int(sizes.max()) > head.chunk_limit_bytes:
+            raise DamagedVolumeError(
+                f"{where}: a chunk is empty or larger than {head.chunk_limit_bytes:,} bytes.",
+                "Nothing was read from it.",
+            )
+        columns.add("chunk_sizes", sizes)
+        columns.add("chunk_hashes", batch["sha256"])
+
+
+def _write_parts(columns: ColumnWriter, table: Path, head: Head, where: str) -> None:
+    import numpy as np
+
+    counts: NDArray[Any] = np.zeros(head.chunk_count, np.int64)
+    totals: NDArray[Any] = np.zeros(head.chunk_count, np.int64)
+    ends = {"key": 0, "etag": 0}
+    last = 0
+    columns.add("part_key_starts", np.zeros(1))
+    columns.add("part_etag_starts", np.zeros(1))
+    for batch in read_table(table, "parts", None, where):
+        chunks = batch["chunk"].astype(np.int64)
+        is_sorted = chunks[0] >= last and (np.diff(chunks) >= 0).all()
+        if not is_sorted or chunks[-1] >= head.chunk_count or (batch["length"] == 0).any():
+            raise _contradiction(where)
+        last = int(chunks[-1])
+        counts += np.bincount(chunks, minlength=head.chunk_count)
+        np.add.at(totals, chunks, batch["length"].astype(np.int64))
+        columns.add("part_offsets", batch["start"])
+        columns.add("part_lengths", batch["length"])
+        check_paths(batch["key"], batch["key_ends"], 0, f"{where} (keys)")
+        for name in ("key", "etag"):
+            columns.add(f"part_{name}s", batch[name])
+            columns.add(f"part_{name}_starts", batch[f"{name}_ends"] + ends[name])
+            ends[name] += len(batch[name])
+    if (totals != columns.array("chunk_sizes")).any():
+        raise _contradiction(where)
+    columns.add("part_starts", np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
+
+
+def _links(columns: ColumnWriter, counts: list[int]) -> dict[str, str]:
+    paths, starts = columns.array("paths"), columns.array("path_starts")
+    targets, bounds = columns.array("targets"), columns.array("target_starts")
+    first = counts[FILE] + counts[DIRECTORY]
+    return {
+        os.fsdecode(paths[starts[first + link] : starts[first + link + 1]].tobytes()): os.fsdecode(
+            targets[bounds[link] : bounds[link + 1]].tobytes()
+        )
+        for link in range(counts[SYMLINK])
+    }
+
+
+def _tables(head: Head) -> "dict[TableName, Any]":
+    tables: dict[TableName, Any] = {"files": head.files, "chunks": head.chunks}
+    if head.parts is not None:
+        tables["parts"] = head.parts
+    return tables
+
+
+def _contradiction(where: str) -> DamagedVolumeError:
+    return DamagedVolumeError(
+        f"{where}: its tables contradict its head.", "Use another version, or push again."
+    )
+
+
+@contextmanager
+def _only_one(target: Path) -> Iterator[None]:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Never removed: a process could hold the lock of a file that another one no longer sees.
+    descriptor = os.open(target.parent / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,66 @@
+"""Opening a volume for reading."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
+from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.packed.head import Head, read_head
+from trainmaster.volumes.packed.materialising import materialised
+from trainmaster.volumes.packed.source import ChunkSource
+from trainmaster.volumes.packed.table import FileTable
+
+
+@dataclass(frozen=True, slots=True)
+class OpenVolume:
+    """One version of a volume, ready to be read.
+
+    Attributes:
+        uri: of this version, its number always given.
+        store: where the volume is.
+        head: what the version is.
+        table: its files.
+        chunks: their bytes.
+    """
+
+    uri: str
+    store: ObjectStore
+    head: Head
+    table: FileTable
+    chunks: ChunkSource
+
+
+def open_volume(uri: str, cache: Path | None = None) -> OpenVolume:
+    """Opens a version of a volume; the first time on a node, its tables are fetched and prepared.
+
+    Args:
+        uri: ``URL``, ``NAME``, ``URL@VERSION`` or ``NAME@VERSION``; without a number the newest.
+        cache: where to keep what can be made again; by default ``TRAINMASTER_CACHE``.
+
+    Raises:
+        NotFoundError: there is no such volume or version.
+        UsageError: this is no address of a volume.
+        PublishError: it is damaged, the store fails, or the cache cannot be written.
+    """
+    address = volume_address(uri)
+    store = ObjectStore(address.url)
+    head = read_head(store, address.version)
+    check_source(store, head)
+    table = FileTable(materialised(store, head, cache or cache_directory()))
+    return OpenVolume(
+        str(VolumeAddress(store.url, head.version)), store, head, table, ChunkSource(store.url, head, table)
+    )
+
+
+def check_source(store: ObjectStore, head: Head) -> None:
+    """Refuses a foreign volume that would have us read files of this machine for it.
+
+    Raises:
+        DamagedVolumeError: so it would.
+    """
+    if head.kind == "indexed" and not store.is_local and ObjectStore(head.source_url).is_local:
+        raise DamagedVolumeError(
+            f"{store.url}: it is said to consist of files of this machine ({head.source_url}).",
+            "Nothing was read: only volumes on file:// may do that.",
+        )

@@ -1,0 +1,118 @@
+"""Which files go into which chunk: pure, and the same again for files that have not changed.
+
+Files come in an order and stay in it. A chunk ends behind a file whose *path* decides so:
+of all ends that would fill the chunk by three quarters or more, the one with the smallest
+hash. One file that is added, removed or grown changes the chunk it lies in and perhaps a
+few behind it, until both packings choose the same end again; all the others keep their
+content, hence their names, and are not uploaded again.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+
+# Small files count more than their bytes, so that a chunk has no more files than this.
+_MOST_FILES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file that is to be packed.
+
+    Attributes:
+        path: in the volume.
+        size_bytes: of its content.
+        mode: permission bits.
+        mtime_ns: since 1970.
+        place: the file of this machine that has the bytes; ``""`` if they come from a stream.
+        start: where they begin in it.
+        stamp: what tells that they have changed.
+        data: the bytes of a small file from a stream.
+    """
+
+    path: bytes
+    size_bytes: int
+    mode: int = 0o644
+    mtime_ns: int = 0
+    place: str = ""
+    start: int = 0
+    stamp: tuple[int, ...] = ()
+    data: bytes | None = None
+
+
+class Piece(NamedTuple):
+    """A file, or a part of a large one.
+
+    Attributes:
+        file: which.
+        start: of the first byte, from the file's beginning.
+        length: in bytes.
+    """
+
+    file: SourceFile
+    start: int
+    length: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the file ends with it."""
+        return self.start + self.length == self.file.size_bytes
+
+
+def planned_chunks(files: Iterable[SourceFile], limit_bytes: int) -> Iterator[list[Piece]]:
+    """Divides files into chunks, in constant memory.
+
+    A chunk has at most ``limit_bytes``. A file larger than that begins a chunk and ends one;
+    every other file lies in one. A chunk without bytes (only empty files) is no object.
+    """
+    pending: list[SourceFile] = []
+    pending_cost = 0
+    least_cost = max(1, limit_bytes // _MOST_FILES)
+    for file in files:
+        if file.size_bytes > limit_bytes:
+            if pending:
+                yield _whole(pending)
+                pending, pending_cost = [], 0
+            yield from _parts(file, limit_bytes)
+            continue
+        pending.append(file)
+        pending_cost += max(least_cost, file.size_bytes)
+        while pending_cost > limit_bytes:
+            count, cost = _end(pending, least_cost, limit_bytes)
+            yield _whole(pending[:count])
+            del pending[:count]
+            pending_cost -= cost
+    if pending:
+        yield _whole(pending)
+
+
+def _whole(files: list[SourceFile]) -> list[Piece]:
+    return [Piece(file, 0, file.size_bytes) for file in files]
+
+
+def _end(pending: list[SourceFile], least_cost: int, limit_bytes: int) -> tuple[int, int]:
+    """Chooses how many files the next chunk has, and what they cost together."""
+    total = 0
+    fitting = (1, max(least_cost, pending[0].size_bytes))
+    best: tuple[bytes, int, int] | None = None
+    for number, file in enumerate(pending, 1):
+        total += max(least_cost, file.size_bytes)
+        if total > limit_bytes:
+            break
+        fitting = (number, total)
+        if total >= limit_bytes - limit_bytes // 4:
+            candidate = (blake2b(file.path, digest_size=8).digest(), number, total)
+            best = candidate if best is None else min(best, candidate)
+    return (best[1], best[2]) if best else fitting
+
+
+def _parts(file: SourceFile, limit_bytes: int) -> Iterator[list[Piece]]:
+    """Cuts a large file into full chunks; a short rest shares its size with the one before."""
+    start = 0
+    while (left := file.size_bytes - start) > limit_bytes:
+        # The parts of a file that only grows stay the same, but for the last two.
+        length = limit_bytes if left >= limit_bytes + limit_bytes // 2 else left - left // 2
+        yield [Piece(file, start, length)]
+        start += length
+    yield [Piece(file, start, left)]

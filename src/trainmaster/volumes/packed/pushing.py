@@ -1,0 +1,313 @@
+"""Pushing: files into chunks, chunks onto the store, and a new version that names them."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainmaster.spec.errors import UsageError
+from trainmaster.volumes.objects import ObjectStore, explained
+from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
+from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
+from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
+from trainmaster.volumes.packed.head import Head, StoredTable, new_nonce, now_utc
+from trainmaster.volumes.packed.journal import Journal
+from trainmaster.volumes.packed.marks import Mark, marked, wait_for_collections
+from trainmaster.volumes.packed.materialising import tables_directory
+from trainmaster.volumes.packed.packing import Piece, planned_chunks
+from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableName, TableWriter
+from trainmaster.volumes.packed.releasing import (
+    check_creates,
+    create_head,
+    keep_prepared,
+    prepare,
+    stored_table,
+    upload_tables,
+)
+from trainmaster.volumes.packed.sources import Source, source_of
+from trainmaster.volumes.scratch import scratch_directory
+
+DEFAULT_CHUNK_BYTES = 64 << 20
+DEFAULT_JOBS = 4
+_NO_HASH = bytes(FILE_HASH_BYTES)
+
+
+@dataclass(slots=True)
+class PushProgress:
+    """How far a push is; read by others while it goes on.
+
+    Attributes:
+        total_bytes: of all files; None if that is not known before.
+        total_files: the same for their number.
+        done_bytes: packed, whether they had to be sent or not.
+        done_files: files packed.
+        sent_bytes: sent to the store.
+    """
+
+    total_bytes: int | None = None
+    total_files: int | None = None
+    done_bytes: int = 0
+    done_files: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """What a push has done.
+
+    Attributes:
+        uri: of the new version.
+        head: what it is.
+        sent_chunks: chunks that had to be uploaded.
+        sent_bytes: their bytes.
+        shared_chunks: chunks that were there already.
+        notes: what was left out and why.
+    """
+
+    uri: str
+    head: Head
+    sent_chunks: int
+    sent_bytes: int
+    shared_chunks: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def version(self) -> int:
+        """The number of the new version."""
+        return self.head.version
+
+
+def push(
+    source: Path | str,
+    uri: str,
+    *,
+    cache: Path | None = None,
+    chunk_limit_bytes: int = DEFAULT_CHUNK_BYTES,
+    jobs: int = DEFAULT_JOBS,
+    expect: int | None = None,
+    read_back: bool = False,
+    progress: PushProgress | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PushReport:
+    """Makes a new version of a volume out of files.
+
+    Memory is bounded by ``(jobs + 1) * chunk_limit_bytes``. Nothing is visible before the
+    end; what a killed push has uploaded is found again by the next one.
+
+    Args:
+        source: a directory, a tar, or the http(s):// or file:// URL of a tar.
+        uri: ``URL`` or ``NAME`` of the volume, without a version.
+        cache: where to remember what was read; by default ``TRAINMASTER_CACHE``.
+        chunk_limit_bytes: no chunk is larger; 64 KiB to 1 GiB.
+        jobs: how many chunks are read and sent at the same time.
+        expect: fail unless this is the newest version; 0 for none at all.
+        read_back: read every chunk of the new version again and prove it.
+        progress: filled in on the way.
+        say: told what a user would like to know.
+
+    Raises:
+        UsageError: the source or the address is none.
+        UnstableDirectory: a file changed meanwhile.
+        VersionConflictError: ``expect`` is not met.
+        OverwritingStoreError: the store cannot create an object only once.
+        PublishError: something in the source cannot be pushed, or the store fails.
+    """
+    address = volume_address(uri)
+    if address.version is not None:
+        raise UsageError(f"{uri}: a push makes a new version.", f"Leave out @{address.version}.")
+    if not 1 <= chunk_limit_bytes <= 1 << 30:
+        raise UsageError(f"Chunks of {chunk_limit_bytes:,} bytes are not possible.", "Use up to 1 GiB.")
+    files = source_of(os.fspath(source))
+    store = ObjectStore(address.url)
+    found = files.survey()
+    progress = progress or PushProgress()
+    progress.total_files, progress.total_bytes = found
+    check_creates(store)
+    place = cache or cache_directory()
+    journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
+    try:
+        with marked(store, "pushes") as mark, _scratch(place) as scratch:
+            wait_for_collections(store, mark, say)
+            work = _Push(files, store, journal, progress, scratch, chunk_limit_bytes, jobs)
+            head = work.pack()
+            files.confirm()
+            columns = scratch / "columns"
+            columns.mkdir()
+            prepare(head, work.tables, columns, store.url)
+            upload_tables(store, head, work.tables)
+            _confirm_chunks(work.uploader, store, mark, say, read_back)
+            head = create_head(store, head, expect)
+            keep_prepared(columns, head, place)
+        journal.close(forget_unused=True)
+    finally:
+        journal.close()
+    return PushReport(
+        str(VolumeAddress(store.url, head.version)),
+        head,
+        work.uploader.sent_chunks,
+        work.uploader.sent_bytes,
+        work.uploader.shared_chunks,
+        head.notes,
+    )
+
+
+def _confirm_chunks(
+    uploader: ChunkUploader, store: ObjectStore, mark: Mark, say: Callable[[str], None], read_back: bool
+) -> None:
+    # With the mark renewed and no collection under way, what is there now stays.
+    wait_for_collections(store, mark, say)
+    uploader.confirm(read_back=read_back)
+
+
+class _scratch:  # noqa: N801 - reads as a statement
+    """A directory beside the columns of volumes, so that they can be renamed into place."""
+
+    def __init__(self, cache: Path) -> None:
+        self._target = tables_directory(cache) / f"push-{os.getpid()}"
+        self._manager = scratch_directory(self._target)
+
+    def __enter__(self) -> Path:
+        try:
+            return self._manager.__enter__()
+        except OSError as error:
+            raise explained(error, "write", str(self._target)) from error
+
+    def __exit__(self, *failure: object) -> None:
+        self._manager.__exit__(*failure)  # type: ignore[arg-type]
+
+
+class _Push:
+    """One push: packs, uploads, and writes the tables.
+
+    Attributes:
+        uploader: what sends the chunks.
+        tables: the Parquet files, complete after :meth:`pack`.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: ObjectStore,
+        journal: Journal,
+        progress: PushProgress,
+        scratch: Path,
+        limit_bytes: int,
+        jobs: int,
+    ) -> None:
+        self._source = source
+        self._limit_bytes = limit_bytes
+        self._jobs = max(1, jobs)
+        self._progress = progress
+        self.uploader = ChunkUploader(source, store, journal, limit_bytes, self._jobs)
+        self.tables: dict[TableName, Path] = {
+            "files": scratch / "files.parquet",
+            "chunks": scratch / "chunks.parquet",
+        }
+        self._files = TableWriter(self.tables["files"], "files")
+        self._chunks = TableWriter(self.tables["chunks"], "chunks")
+        self._digests: list[bytes] = []
+        self._parents: set[bytes] = set()
+        self._first_chunk = 0
+        self._total_bytes = 0
+
+    def pack(self) -> Head:
+        """Packs and uploads everything.
+
+        Returns:
+            The head, still without a version.
+        """
+        for pieces, chunk in self._packed():
+            self._write(pieces, chunk)
+        file_count = self._files.row_count
+        self._write_folders_and_links()
+        for table in (self._files, self._chunks):
+            table.close()
+        return Head(
+            version=0,
+            created_at=now_utc(),
+            kind="packed",
+            order=self._source.order,
+            chunk_limit_bytes=self._limit_bytes,
+            file_count=file_count,
+            row_count=self._files.row_count,
+            total_bytes=self._total_bytes,
+            chunk_count=self._chunks.row_count,
+            files=self._stored("files"),
+            chunks=self._stored("chunks"),
+            notes=tuple(self._source.notes[:100]),
+            nonce=new_nonce(),
+        )
+
+    def _packed(self) -> Iterator[tuple[list[Piece], PackedChunk]]:
+        """Gives chunks in their order, while the next ones are already read and sent."""
+        under_way: deque[tuple[list[Piece], Future[PackedChunk]]] = deque()
+        pool = ThreadPoolExecutor(self._jobs, "push")
+        try:
+            for pieces in planned_chunks(self._source.files(self._limit_bytes), self._limit_bytes):
+                # A stream is read here, in order; the pool only hashes and sends.
+                loaded = self.uploader.loaded(pieces) if self._source.is_stream else None
+                under_way.append((pieces, pool.submit(self.uploader.packed, pieces, loaded)))
+                while len(under_way) > 2 * self._jobs or (under_way and under_way[0][1].done()):
+                    done, future = under_way.popleft()
+                    yield done, future.result()
+            while under_way:
+                done, future = under_way.popleft()
+                yield done, future.result()
+        finally:
+            self.uploader.stop()
+            pool.shutdown(cancel_futures=True)
+
+    def _write(self, pieces: list[Piece], chunk: PackedChunk) -> None:
+        number = self._chunks.row_count
+        if chunk.size_bytes:
+            self._chunks.append(chunk.size_bytes, chunk.sha256)
+        offset = 0
+        for position, piece in enumerate(pieces):
+            file = piece.file
+            if piece.length < file.size_bytes:
+                self._first_chunk = number if piece.start == 0 else self._first_chunk
+                self._digests.append(chunk.sha256)
+                if not piece.is_last:
+                    continue
+                first, content = self._first_chunk, joined_digest(self._digests)
+                self._digests = []
+            else:
+                first, content = number, chunk.hash_of(position)
+            self._files.append(
+                file.path, FILE, file.size_bytes, file.mode, file.mtime_ns, first, offset, content, b""
+            )
+            self._parents.add(file.path.rpartition(b"/")[0])
+            offset += piece.length
+            self._total_bytes += file.size_bytes
+            self._progress.done_files += 1
+        self._progress.done_bytes += chunk.size_bytes
+        self._progress.sent_bytes = self.uploader.sent_bytes
+
+    def _write_folders_and_links(self) -> None:
+        folders = {path: (folder.mode, folder.mtime_ns) for path, folder in self._source.folders.items()}
+        for path, _, _ in self._source.links:
+            _add_parents(folders, path)
+        for path in list(folders):
+            _add_parents(folders, path)
+        for path in self._parents:
+            folders.setdefault(path, (0o755, 0))
+            _add_parents(folders, path)
+        mode, mtime_ns = folders.pop(b"", (0o755, 0))
+        rows = [(b"", mode, mtime_ns), *((path, *rest) for path, rest in sorted(folders.items()))]
+        for path, mode, mtime_ns in rows:
+            self._files.append(path, DIRECTORY, 0, mode, mtime_ns, 0, 0, _NO_HASH, b"")
+        for path, target, mtime_ns in sorted({link[0]: link for link in self._source.links}.values()):
+            self._files.append(path, SYMLINK, 0, 0o777, mtime_ns, 0, 0, _NO_HASH, target)
+
+    def _stored(self, name: TableName) -> StoredTable:
+        return stored_table(self.tables[name])
+
+
+def _add_parents(folders: dict[bytes, tuple[int, int]], path: bytes) -> None:
+    while path:
+        path = path.rpartition(b"/")[0]
+        if path in folders:
+            return
+        folders[path] = (0o755, 0)

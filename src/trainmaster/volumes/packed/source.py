@@ -1,0 +1,204 @@
+"""Getting the bytes of chunks from the store, in parallel ranges."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
+from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, SourceChangedError
+from trainmaster.volumes.packed.hashes import Data, chunk_digest
+from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.table import FileTable, Part
+
+_RANGE_BYTES = 8 << 20
+_THREADS = 16
+_Item = TypeVar("_Item")
+_HINT = "Somebody deleted or damaged it: use another version, or push again."
+
+
+def chunk_key(sha256: bytes) -> str:
+    """Gives where a chunk with this content lies in its volume."""
+    name = sha256.hex()
+    return f"chunks/{name[:2]}/{name}"
+
+
+class ChunkSource:
+    """The chunks of one version as the store has them; keeps nothing.
+
+    Safe to use from several threads, and in another process after pickling.
+
+    Attributes:
+        chunk_count: how many there are.
+    """
+
+    def __init__(self, url: str, head: Head, table: FileTable) -> None:
+        self._url = url
+        self._head = head
+        self._table = table
+        self._store = ObjectStore(head.source_url if head.kind == "indexed" else url)
+        self._pool: ThreadPoolExecutor | None = None
+        self.chunk_count = table.chunk_count
+
+    def __reduce__(self) -> tuple[type["ChunkSource"], tuple[str, Head, FileTable]]:
+        return ChunkSource, (self._url, self._head, self._table)
+
+    def size_bytes(self, chunk: int) -> int:
+        """Gives the size of a chunk."""
+        size: int = self._table.chunk_sizes[chunk]
+        return size
+
+    def fetch(self, chunk: int, start: int = 0, length: int | None = None) -> memoryview:
+        """Reads a chunk, or a part of it, without proving it.
+
+        Args:
+            chunk: which.
+            start: of the first byte.
+            length: in bytes; None for all the rest.
+
+        Raises:
+            MissingChunkError: it is not there.
+            DamagedChunkError: it has another size.
+            SourceChangedError: it belongs to a foreign object that was written again.
+            PublishError: the store fails.
+        """
+        length = self._length(chunk, start, length)
+        ranges = self._ranges(chunk, start, length)
+        if len(ranges) == 1:
+            return self._one(chunk, ranges[0][1])
+        target = memoryview(bytearray(length))
+        self._fill(chunk, target, ranges)
+        return target.toreadonly()
+
+    def fetch_into(self, chunk: int, target: memoryview, start: int = 0) -> None:
+        """Reads as much of a chunk as a writable buffer has room for, without proving it.
+
+        Raises:
+            The same as :meth:`fetch`. Then the buffer holds anything.
+        """
+        length = self._length(chunk, start, len(target))
+        self._fill(chunk, target, self._ranges(chunk, start, length))
+
+    def verify(self, chunk: int, data: Data) -> None:
+        """Proves the bytes of a whole chunk; where no hash is known only their number.
+
+        Raises:
+            DamagedChunkError: they are others.
+        """
+        size_bytes = memoryview(data).nbytes
+        if size_bytes != self.size_bytes(chunk):
+            raise self._damaged(chunk, f"has {size_bytes:,} bytes instead of {self.size_bytes(chunk):,}")
+        expected = self._table.chunk_sha256(chunk)
+        if expected is not None and chunk_digest(data) != expected:
+            raise self._damaged(chunk, "has another SHA-256")
+
+    def fetch_verified(self, chunk: int) -> memoryview:
+        """Reads a whole chunk and proves it; one that is damaged is read once more.
+
+        Raises:
+            The same as :meth:`fetch`.
+        """
+        data = self.fetch(chunk)
+        try:
+            self.verify(chunk, data)
+        except DamagedChunkError:
+            data = self.fetch(chunk)
+            self.verify(chunk, data)
+        return data
+
+    def close(self) -> None:
+        """Ends its threads; it may be used again."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _length(self, chunk: int, start: int, length: int | None) -> int:
+        if not 0 <= chunk < self.chunk_count:
+            raise IndexError(f"there is no chunk {chunk}; there are {self.chunk_count}")
+        length = self.size_bytes(chunk) - start if length is None else length
+        if start < 0 or length < 1 or start + length > self.size_bytes(chunk):
+            raise ValueError(f"chunk {chunk} has no bytes {start} to {start + length}")
+        return length
+
+    def _ranges(self, chunk: int, start: int, length: int) -> list[tuple[int, Part]]:
+        """Divides a part of a chunk into requests: where in the answer, and what of which object."""
+        if self._head.kind == "packed":
+            digest = self._table.chunk_sha256(chunk)
+            if digest is None:
+                raise self._damaged(chunk, "has no name")
+            whole = [Part(chunk_key(digest), 0, self.size_bytes(chunk), "")]
+        else:
+            whole = self._table.parts(chunk)
+        ranges = []
+        position = 0
+        for part in whole:
+            first = max(start, position)
+            last = min(start + length, position + part.length)
+            while first < last:
+                piece = min(_RANGE_BYTES, last - first)
+                ranges.append(
+                    (first - start, part._replace(start=part.start + first - position, length=piece))
+                )
+                first += piece
+            position += part.length
+        return ranges
+
+    def _fill(self, chunk: int, target: memoryview, ranges: list[tuple[int, Part]]) -> None:
+        def one(item: tuple[int, Part]) -> None:
+            at, part = item
+            target[at : at + part.length] = self._one(chunk, part)
+
+        self._each(one, ranges)
+
+    def _one(self, chunk: int, part: Part) -> memoryview:
+        try:
+            data = self._store.get_range(part.key, part.start, part.length, part.etag)
+        except FileNotFoundError as error:
+            if self._head.kind == "indexed":
+                raise self._changed(part, "is no longer there") from error
+            raise MissingChunkError(f"{self._where(chunk)} is missing.", _HINT) from error
+        except ObjectChangedError as error:
+            raise self._changed(part, "was written again since") from error
+        except PublishError as error:
+            # A range that begins behind the end is refused, each server in its own words.
+            info = self._store.info(part.key)
+            if info is not None and info.size_bytes <= part.start:
+                raise self._damaged(chunk, f"has only {info.size_bytes:,} bytes") from error
+            raise
+        if len(data) != part.length:
+            raise self._damaged(chunk, "is shorter than it was")
+        return data
+
+    def _each(self, work: Callable[[_Item], None], items: list[_Item]) -> None:
+        if len(items) == 1:
+            work(items[0])
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_THREADS, "chunks")
+        futures = [self._pool.submit(work, item) for item in items]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            # The buffer belongs to the caller again when this returns.
+            for future in futures:
+                future.cancel()
+            for future in futures:
+                if not future.cancelled():
+                    future.exception()
+
+    def _damaged(self, chunk: int, fault: str) -> DamagedChunkError:
+        return DamagedChunkError(f"{self._where(chunk)} {fault}.", _HINT)
+
+    def _changed(self, part: Part, fault: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"{self._store.url_of(part.key)} {fault} it was indexed (ETag {part.etag}).",
+            f"Index it again: trainmaster volume index {self._head.source_url} {self._url}",
+        )
+
+    def _where(self, chunk: int) -> str:
+        digest = self._table.chunk_sha256(chunk)
+        place = (
+            f" ({self._store.url_of(chunk_key(digest))})" if digest and self._head.kind == "packed" else ""
+        )
+        return f"{self._url}@{self._head.version}: chunk {chunk}{place}"

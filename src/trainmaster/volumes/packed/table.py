@@ -1,0 +1,250 @@
+"""The files of a version: found by row or by path, without an object per row."""
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from trainmaster.volumes.manifest import Kind
+from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.packed.finding import bucket_bits
+from trainmaster.volumes.packed.flat import CODES, mapped_columns
+from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES, path_hash
+from trainmaster.volumes.packed.materialising import META_NAME
+
+
+class Extent(NamedTuple):
+    """Where some bytes of a file are.
+
+    Attributes:
+        chunk: number of the chunk.
+        offset: of the first byte in it.
+        length: in bytes, at least 1.
+    """
+
+    chunk: int
+    offset: int
+    length: int
+
+
+class Entry(NamedTuple):
+    """One file, directory or symbolic link.
+
+    Attributes:
+        row: its number.
+        path: relative to the volume's top, which is ``""``; bytes that are not UTF-8 are lone surrogates.
+        kind: ``file``, ``directory`` or ``symlink``.
+        size_bytes: of a file.
+        mode: permission bits, 0 to 0o777.
+        mtime_ns: since 1970.
+        target: of a symbolic link.
+        hash: of a file, as :func:`~trainmaster.volumes.packed.hashes.file_digest` gives it; None if unknown.
+    """
+
+    row: int
+    path: str
+    kind: Kind
+    size_bytes: int
+    mode: int
+    mtime_ns: int
+    target: str
+    hash: bytes | None
+
+
+class FileTable:
+    """Flat columns mapped into memory, shared by all processes of the node.
+
+    Rows 0 to ``file_count - 1`` are the files in the order in which they are packed, so the
+    number of a sample is a row. Then come the root, the other directories, the links.
+
+    Attributes:
+        directory: where the columns lie.
+        file_count: rows that are files.
+        row_count: rows in all.
+        root: the row of the top directory.
+        chunk_count: chunks of this version.
+        total_bytes: of all files.
+        sizes: bytes of each row (``Q``); 0 where it is no file.
+        first_chunks: chunk of the first byte of each file (``I``); never decreases.
+        offsets: of the first byte in that chunk, of each file (``I``).
+        chunk_sizes: bytes of each chunk (``I``).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            meta = json.loads((directory / META_NAME).read_bytes())
+            self.file_count: int = meta["file_count"]
+            folders: int = meta["directory_count"]
+            links: int = meta["link_count"]
+            self.chunk_count: int = meta["chunk_count"]
+            self.total_bytes: int = meta["total_bytes"]
+        except (OSError, ValueError, KeyError) as error:
+            raise DamagedVolumeError(
+                f"{directory} holds no columns of a volume ({error}).", "Remove it; it is made again."
+            ) from error
+        self.directory = directory
+        self.root = self.file_count
+        self._first_link = self.file_count + folders
+        self.row_count = self._first_link + links
+        columns = mapped_columns(directory, CODES)
+        self.sizes = columns["sizes"]
+        self.first_chunks = columns["first_chunks"]
+        self.offsets = columns["offsets"]
+        self.chunk_sizes = columns["chunk_sizes"]
+        self._columns = columns
+        self._paths, self._path_starts = columns["paths"], columns["path_starts"]
+        self._buckets, self._hashed_rows = columns["bucket_starts"], columns["hashed_rows"]
+        self._hashed_low = columns["hashed_low"]
+        self._shift = 64 - bucket_bits(self.row_count)
+        if len(self.sizes) != self.row_count or len(self.chunk_sizes) != self.chunk_count:
+            raise DamagedVolumeError(f"{directory} is incomplete.", "Remove it; it is made again.")
+
+    def __reduce__(self) -> tuple[type["FileTable"], tuple[Path]]:
+        return FileTable, (self.directory,)
+
+    def row_of(self, path: str | bytes) -> int:
+        """Gives the row at a path, ``""`` for the root; -1 if there is none."""
+        name = path if isinstance(path, bytes) else os.fsencode(path)
+        value = path_hash(name)
+        bucket, low = value >> self._shift, value & 0xFFFFFFFF
+        for place in range(self._buckets[bucket], self._buckets[bucket + 1]):
+            if self._hashed_low[place] == low:
+                row: int = self._hashed_rows[place]
+                if self._paths[self._path_starts[row] : self._path_starts[row + 1]] == name:
+                    return row
+        return -1
+
+    def path_bytes(self, row: int) -> bytes:
+        """Gives the path of a row."""
+        return bytes(self._paths[self._path_starts[row] : self._path_starts[row + 1]])
+
+    def path(self, row: int) -> str:
+        """Gives the path of a row as text; bytes that are not UTF-8 are lone surrogates."""
+        return os.fsdecode(self.path_bytes(row))
+
+    def kind(self, row: int) -> Kind:
+        """Says what a row is."""
+        if row < self.file_count:
+            return "file"
+        return "directory" if row < self._first_link else "symlink"
+
+    def entry(self, row: int) -> Entry:
+        """Gives all that is known of a row."""
+        kind = self.kind(row)
+        return Entry(
+            row,
+            self.path(row),
+            kind,
+            self.sizes[row],
+            self._columns["modes"][row],
+            self._columns["mtimes"][row],
+            os.fsdecode(self.target_bytes(row)) if kind == "symlink" else "",
+            self.file_hash(row) if kind == "file" else None,
+        )
+
+    def mode(self, row: int) -> int:
+        """Gives the permission bits of a row."""
+        mode: int = self._columns["modes"][row]
+        return mode
+
+    def mtime_ns(self, row: int) -> int:
+        """Gives the time of a row's last change, since 1970."""
+        time_ns: int = self._columns["mtimes"][row]
+        return time_ns
+
+    def target_bytes(self, row: int) -> bytes:
+        """Gives where a symbolic link leads."""
+        link = row - self._first_link
+        starts = self._columns["target_starts"]
+        return bytes(self._columns["targets"][starts[link] : starts[link + 1]])
+
+    def children(self, row: int) -> memoryview:
+        """Gives the rows directly in a directory (``I``): files, directories, links, each by path."""
+        folder = row - self.file_count
+        starts = self._columns["child_starts"]
+        if not 0 <= folder < len(starts) - 1:
+            return memoryview(b"").cast("I")
+        return self._columns["children"][starts[folder] : starts[folder + 1]]
+
+    def parent(self, row: int) -> int:
+        """Gives the directory that a row lies in; the root lies in itself."""
+        parent: int = self._columns["parents"][row]
+        return parent
+
+    def extents(self, row: int) -> list[Extent]:
+        """Gives where the bytes of a file are, in their order; an empty file has none."""
+        left: int = self.sizes[row]
+        if left == 0:
+            return []
+        chunk: int = self.first_chunks[row]
+        offset: int = self.offsets[row]
+        room: int = self.chunk_sizes[chunk] - offset
+        if left <= room:
+            return [Extent(chunk, offset, left)]
+        extents = [Extent(chunk, offset, room)]
+        left -= room
+        while left:
+            chunk += 1
+            length = min(left, self.chunk_sizes[chunk])
+            extents.append(Extent(chunk, 0, length))
+            left -= length
+        return extents
+
+    def chunk_sha256(self, chunk: int) -> bytes | None:
+        """Gives the hash of a chunk; None if it is not known, as in most indexed volumes."""
+        start = chunk * CHUNK_HASH_BYTES
+        digest = bytes(self._columns["chunk_hashes"][start : start + CHUNK_HASH_BYTES])
+        return digest if any(digest) else None
+
+    def file_hash(self, row: int) -> bytes | None:
+        """Gives the hash of a file; None if it is not known."""
+        start = row * FILE_HASH_BYTES
+        digest = bytes(self._columns["hashes"][start : start + FILE_HASH_BYTES])
+        return digest if any(digest) else None
+
+    def rows_of_chunk(self, chunk: int) -> range:
+        """Gives the files whose first byte is in a chunk."""
+        from bisect import bisect_left, bisect_right
+
+        return range(
+            bisect_left(self.first_chunks, chunk),
+            bisect_right(self.first_chunks, chunk),
+        )
+
+    def parts(self, chunk: int) -> "list[Part]":
+        """Gives the ranges of foreign objects that a chunk of an indexed volume consists of."""
+        starts = self._columns["part_starts"]
+        return [self._part(number) for number in range(starts[chunk], starts[chunk + 1])]
+
+    def part_lengths(self, chunk: int) -> memoryview:
+        """Gives how long each part of a chunk is (``I``)."""
+        starts = self._columns["part_starts"]
+        return self._columns["part_lengths"][starts[chunk] : starts[chunk + 1]]
+
+    def _part(self, number: int) -> "Part":
+        texts = []
+        for name in ("key", "etag"):
+            starts = self._columns[f"part_{name}_starts"]
+            texts.append(bytes(self._columns[f"part_{name}s"][starts[number] : starts[number + 1]]))
+        return Part(
+            os.fsdecode(texts[0]),
+            self._columns["part_offsets"][number],
+            self._columns["part_lengths"][number],
+            texts[1].decode("utf-8", "replace"),
+        )
+
+
+class Part(NamedTuple):
+    """A range of a foreign object.
+
+    Attributes:
+        key: of the object, relative to the volume's source.
+        start: of the first byte.
+        length: in bytes.
+        etag: of the object that was indexed.
+    """
+
+    key: str
+    start: int
+    length: int
+    etag: str

@@ -1,0 +1,135 @@
+# ruff: noqa: PTH116, PTH123
+# Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
+"""A tar on this machine, not compressed, as a source: its members are read where they lie, in parallel."""
+
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.packed.hashes import path_hash
+from trainmaster.volumes.packed.packing import Piece, SourceFile
+from trainmaster.volumes.packed.sources import Folder, Survey, changed, load_pieces, stamp_of
+from trainmaster.volumes.packed.tar_members import TarContents, readable, time_ns
+
+
+class _Member(NamedTuple):
+    path: bytes
+    size_bytes: int
+    mode: int
+    mtime_ns: int
+    start: int
+
+
+class TarSource:
+    """The members of a tar in the order of the archive; of two with one name the later one counts.
+
+    Attributes:
+        is_plain: whether it is a tar that is not compressed.
+    """
+
+    order = "archive"
+    is_stream = False
+
+    def __init__(self, place: str) -> None:
+        self.label = self._place = place
+        self._contents = TarContents(place)
+        self._dropped: frozenset[int] = frozenset()
+        self._stamp = stamp_of(os.stat(place))
+        with open(place, "rb") as file:
+            header = file.read(512)
+        self.is_plain = header[257:262] == b"ustar" or not any(header)
+
+    @property
+    def folders(self) -> dict[bytes, Folder]:
+        """Every directory, by path."""
+        return self._contents.folders
+
+    @property
+    def links(self) -> list[tuple[bytes, bytes, int]]:
+        """Every symbolic link."""
+        return self._contents.links
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out."""
+        return self._contents.notes
+
+    def survey(self) -> Survey:
+        """Reads all headers; finds members that later ones replace."""
+        import numpy as np
+
+        hashes = np.fromiter((path_hash(member.path) for member in self._members()), np.uint64)
+        self._contents.check_links()
+        _, last = np.unique(hashes[::-1], return_index=True)
+        self._dropped = frozenset(np.setdiff1d(np.arange(len(hashes)), len(hashes) - 1 - last).tolist())
+        sizes = [
+            member.size_bytes for number, member in enumerate(self._members()) if number not in self._dropped
+        ]
+        return Survey(len(sizes), sum(sizes))
+
+    def files(self, limit_bytes: int) -> Iterator[SourceFile]:
+        """Gives the files in the order of the archive."""
+        for number, member in enumerate(self._members()):
+            if number not in self._dropped:
+                yield SourceFile(
+                    member.path,
+                    member.size_bytes,
+                    member.mode,
+                    member.mtime_ns,
+                    self._place,
+                    member.start,
+                    self._stamp,
+                )
+
+    def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
+        """Reads pieces of members."""
+        load_pieces(pieces, target)
+
+    def confirm(self) -> None:
+        """Looks whether the tar was written to."""
+        if stamp_of(os.stat(self._place)) != self._stamp:
+            raise changed(self._place)
+
+    def _members(self) -> Iterator[_Member]:
+        self._contents = TarContents(self.label)
+        places: dict[bytes, tuple[int, int]] | None = None
+        with tarfile.open(self._place, "r:", errors="surrogateescape") as archive:
+            while (member := readable(self.label, archive.next)) is not None:
+                archive.members.clear()  # type: ignore[attr-defined] # it would keep them all
+                if member.islnk():
+                    places = self._places() if places is None else places
+                    yield self._hard_link(member, places)
+                    continue
+                path = self._contents.take(member)
+                if path is not None:
+                    yield _Member(
+                        os.fsencode(path),
+                        member.size,
+                        member.mode & 0o777,
+                        time_ns(member),
+                        member.offset_data,
+                    )
+
+    def _hard_link(self, member: tarfile.TarInfo, places: dict[bytes, tuple[int, int]]) -> _Member:
+        path = os.fsencode(self._contents.path_of(member))
+        target = tarfile.TarInfo(member.linkname)
+        found = places.get(os.fsencode(self._contents.path_of(target)))
+        if found is None:
+            raise PublishError(
+                f"{self.label}: {member.name!r} is a hard link to {member.linkname!r}, no file in it.",
+                "Nothing was pushed. Make the tar again.",
+            )
+        return _Member(path, found[0], member.mode & 0o777, time_ns(member), found[1])
+
+    def _places(self) -> dict[bytes, tuple[int, int]]:
+        """Finds where the contents of files lie; only asked for if there are hard links."""
+        contents = TarContents(self.label)
+        places = {}
+        with tarfile.open(self._place, "r:", errors="surrogateescape") as archive:
+            while (member := readable(self.label, archive.next)) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]
+                if member.isreg():
+                    places[os.fsencode(contents.path_of(member))] = (member.size, member.offset_data)
+        return places

@@ -1,0 +1,51 @@
+"""A chunk as the cache is asked for it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class RangeSource(Protocol):
+    """What gives the bytes of chunks; safe to use from several threads."""
+
+    def fetch(self, chunk: int, start: int = 0, length: int | None = None) -> memoryview:
+        """Reads exactly these bytes of a chunk from the store."""
+        ...
+
+    def verify(self, chunk: int, data: memoryview) -> None:
+        """Raises a PublishError if these are not the bytes of the chunk."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk of a volume.
+
+    Attributes:
+        source: where its bytes come from.
+        number: which chunk of the source it is.
+        key: 32 bytes that are equal for equal content: its hash.
+        size_bytes: of the whole chunk.
+    """
+
+    source: RangeSource
+    number: int
+    key: bytes
+    size_bytes: int
+
+    @property
+    def prefix(self) -> int:
+        """The number by which announced orders name it."""
+        return int.from_bytes(self.key[:8], "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a chunk lies in the cache.
+
+    Attributes:
+        slot: number of the slot.
+        stamp: the slot's stamp while this is true; a slot with another one holds something else.
+    """
+
+    slot: int
+    stamp: int

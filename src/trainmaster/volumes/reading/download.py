@@ -1,0 +1,109 @@
+"""Chunks from the store into slots: ranges in parallel, with the line measured on the way."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from trainmaster.volumes.reading.chunk import Chunk
+from trainmaster.volumes.reading.forked import SharedSource, helper
+from trainmaster.volumes.reading.prefetch import Line
+
+Write = Callable[[int, memoryview], None]
+
+PART_BYTES = 8 << 20
+_THREADS = 32
+# A small request now and then tells the latency apart from the bandwidth.
+_PROBE_BYTES = 64 << 10
+_PROBE_EVERY = 8
+
+
+class Downloader:
+    """Fetches ranges for all chunk caches of a process.
+
+    Attributes:
+        line: what was measured of the way to the store.
+    """
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self._mutex = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._chunks = 0
+
+    def fill_slot(self, chunk: Chunk, path: str, offset: int, write: Write) -> None:
+        """Fetches a chunk into a file: from here, or through a helper where this process cannot.
+
+        Args:
+            chunk: which.
+            path: of the file.
+            offset: of the chunk's first byte in it.
+            write: writes there, from here.
+        """
+        if isinstance(chunk.source, SharedSource) and chunk.source.needs_help:
+            helper().fill(chunk.source, chunk.number, chunk.size_bytes, path, offset)
+        else:
+            self.fill(chunk, write)
+
+    def fill(self, chunk: Chunk, write: Write) -> None:
+        """Fetches a chunk and hands over its parts, in any order, from several threads.
+
+        Args:
+            chunk: which.
+            write: takes an offset and the bytes that belong there.
+        """
+        pool = self._started()
+        with self._mutex:
+            probe = self._chunks % _PROBE_EVERY == 0 and chunk.size_bytes > 4 * _PROBE_BYTES
+            self._chunks += 1
+        starts = list(range(0, chunk.size_bytes, PART_BYTES))
+        ends = [*starts[1:], chunk.size_bytes]
+        if probe:
+            starts, ends = [0, _PROBE_BYTES, *starts[1:]], [_PROBE_BYTES, *ends]
+
+        def part(start: int, end: int) -> None:
+            began = time.perf_counter()
+            self.line.begin()
+            try:
+                data = chunk.source.fetch(chunk.number, start, end - start)
+            finally:
+                self.line.end()
+            self.line.saw(end - start, time.perf_counter() - began)
+            write(start, data)
+
+        if len(starts) == 1:
+            part(starts[0], ends[0])
+            return
+        futures = [pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True)]
+        _all_done(futures)
+
+    def _started(self) -> ThreadPoolExecutor:
+        with self._mutex:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="trainmaster-download")
+            return self._pool
+
+    def forget_threads(self) -> None:
+        """In a forked child: the threads stayed with the parent."""
+        self._mutex = threading.Lock()
+        self._pool = None
+        self.line = Line()
+
+
+def _all_done(futures: list["Future[None]"]) -> None:
+    """Waits for all, for a slot must not be written once it was given up; raises the first error."""
+    error: BaseException | None = None
+    for future in futures:
+        try:
+            future.result()
+        except BaseException as raised:  # noqa: BLE001 - raised again below
+            error = error or raised
+            for other in futures:
+                other.cancel()
+    if error is not None:
+        raise error
+
+
+DOWNLOADER = Downloader()
+os.register_at_fork(after_in_child=DOWNLOADER.forget_threads)

@@ -1,0 +1,208 @@
+"""Stores read on behalf of forked processes.
+
+The library that speaks with stores has threads, and a forked child has none of them: a request
+there would wait for ever. So a child starts a small process of its own, which fetches chunks
+straight into the slots of the cache. What ``DataLoader`` workers are by default is forked.
+"""
+
+import contextlib
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any
+
+from trainmaster.spec.errors import PublishError, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.volumes.packed import ChunkSource
+
+_LENGTH = struct.Struct("<I")
+
+
+class SharedSource:
+    """A :class:`ChunkSource` that also works in forked children; pickled, it is a new one."""
+
+    def __init__(self, source: "ChunkSource", *, local: bool) -> None:
+        self._source = source
+        self._local = local
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> "tuple[Callable[..., SharedSource], tuple[ChunkSource, bool]]":
+        return _shared, (self._source, self._local)
+
+    def fetch(self, chunk: int, start: int = 0, length: int | None = None) -> memoryview:
+        """See :class:`~trainmaster.volumes.reading.chunk.RangeSource`."""
+        return self._own().fetch(chunk, start, length)
+
+    def verify(self, chunk: int, data: memoryview) -> None:
+        """See :class:`~trainmaster.volumes.reading.chunk.RangeSource`."""
+        self._source.verify(chunk, data)
+
+    @property
+    def needs_help(self) -> bool:
+        """Whether a request of this process would hang."""
+        return not self._local and os.getpid() != self._pid
+
+    def _own(self) -> "ChunkSource":
+        if os.getpid() != self._pid and self._local:
+            # Its threads stayed with the parent.
+            self._source = pickle.loads(pickle.dumps(self._source))  # noqa: S301 - our own
+            self._pid = os.getpid()
+        return self._source
+
+
+def _shared(source: "ChunkSource", local: bool) -> SharedSource:
+    return SharedSource(source, local=local)
+
+
+class Helper:
+    """The process that fetches for this one; it ends with it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "trainmaster.volumes.reading.forked"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self._mutex = threading.Lock()
+        self._waiting: dict[int, tuple[threading.Event, list[BaseException | None]]] = {}
+        self._count = 0
+        self._dead = False
+        threading.Thread(target=self._listen, name="trainmaster-helper", daemon=True).start()
+
+    def fill(self, source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> None:
+        """Has a chunk written into a file.
+
+        Raises:
+            PublishError: the store failed, or the process was ended.
+        """
+        done, answer = threading.Event(), list[BaseException | None]()
+        with self._mutex:
+            self._count += 1
+            number = self._count
+            if not self._dead:
+                self._waiting[number] = (done, answer)
+                with contextlib.suppress(OSError):
+                    _send(self._process.stdin, (number, source, chunk, size_bytes, path, offset))
+            else:
+                done.set()
+        done.wait()
+        if not answer:
+            raise PublishError("The process that fetches chunks was ended.", "Read again.")
+        if answer[0] is not None:
+            raise answer[0]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be asked."""
+        return not self._dead
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                number, error = _receive(self._process.stdout)
+            except (EOFError, OSError, pickle.UnpicklingError):
+                break
+            done, answer = self._waiting.pop(number)
+            answer.append(error)
+            done.set()
+        with self._mutex:
+            self._dead = True
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        for done, _ in waiting:
+            done.set()
+        self._process.wait()
+
+
+def _send(pipe: "IO[bytes] | None", message: Any) -> None:  # noqa: ANN401 - whatever pickles
+    assert pipe is not None
+    data = pickle.dumps(message)
+    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.flush()
+
+
+def _receive(pipe: "IO[bytes] | None") -> Any:  # noqa: ANN401 - whatever was sent
+    assert pipe is not None
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    data = pipe.read(_LENGTH.unpack(head)[0])
+    return pickle.loads(data)  # noqa: S301 - from our own parent or child
+
+
+_helper: Helper | None = None
+_starting = threading.Lock()
+
+
+def helper() -> Helper:
+    """Gives this process's helper, starting it when it is first needed, or was ended."""
+    global _helper
+    with _starting:
+        if _helper is None or not _helper.alive:
+            _helper = Helper()
+        return _helper
+
+
+def _forget() -> None:
+    global _helper, _starting
+    _helper, _starting = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def main() -> None:
+    """Serves the parent until it closes the pipe."""
+    import signal
+    from concurrent.futures import ThreadPoolExecutor
+
+    from trainmaster.volumes.reading.chunk import Chunk
+    from trainmaster.volumes.reading.download import DOWNLOADER
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    mutex = threading.Lock()
+
+    def serve(number: int, source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> None:
+        error: BaseException | None = None
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                DOWNLOADER.fill(
+                    Chunk(source, chunk, b"", size_bytes),
+                    lambda start, data: write_all(descriptor, data, offset + start),
+                )
+            finally:
+                os.close(descriptor)
+        except TrainmasterError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - the other side raises it
+            error = PublishError(f"A chunk could not be fetched: {raised!r}.")
+        with mutex:
+            _send(answers, (number, error))
+
+    with ThreadPoolExecutor(16) as pool:
+        while True:
+            try:
+                message = _receive(sys.stdin.buffer)
+            except EOFError:
+                os._exit(0)
+            pool.submit(serve, *message)
+
+
+def write_all(descriptor: int, data: memoryview, place: int) -> None:
+    """Writes all of it at a place of a file."""
+    while len(data):
+        written = os.pwrite(descriptor, data, place)
+        data, place = data[written:], place + written
+
+
+if __name__ == "__main__":
+    main()

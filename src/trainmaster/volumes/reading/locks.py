@@ -1,0 +1,64 @@
+"""Locks on parts of a file that end with whoever holds them, between processes.
+
+They are the kernel's *open file description* locks: unlike the older kind they belong to
+a descriptor and not to a process, so that closing some other descriptor of the same file
+does not drop them, and two caches in one process exclude each other too.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+
+_LAYOUT = struct.Struct("hhqqi4x")
+
+
+class RangeLocks:
+    """Locks on single offsets of one file.
+
+    All threads that use one object share its locks: it excludes other objects and other
+    processes only. A lock that is held shared and asked for exclusively is converted.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def reopen(self) -> None:
+        """In a forked child: takes a description of its own, without any locks."""
+        inherited = self.descriptor
+        self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.close(inherited)
+
+    def try_shared(self, offset: int) -> bool:
+        """Takes or keeps a lock that others may hold as well; False where somebody excludes us."""
+        return self._try(fcntl.F_RDLCK, offset)
+
+    def try_exclusive(self, offset: int) -> bool:
+        """Takes a lock alone; False where anybody else holds it."""
+        return self._try(fcntl.F_WRLCK, offset)
+
+    def exclusive(self, offset: int) -> None:
+        """Waits until the lock is ours alone."""
+        fcntl.fcntl(
+            self.descriptor, fcntl.F_OFD_SETLKW, _LAYOUT.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+        )
+
+    def unlock(self, offset: int) -> None:
+        """Gives a lock back; none held is no error."""
+        fcntl.fcntl(
+            self.descriptor, fcntl.F_OFD_SETLK, _LAYOUT.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0)
+        )
+
+    def close(self) -> None:
+        """Gives all locks back."""
+        os.close(self.descriptor)
+
+    def _try(self, kind: int, offset: int) -> bool:
+        try:
+            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, _LAYOUT.pack(kind, os.SEEK_SET, offset, 1, 0))
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            return False
+        return True

@@ -1,0 +1,137 @@
+"""How much to fetch ahead. Pure but for a lock around what was measured."""
+
+import math
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_RANGE_BYTES = 8 << 20
+_LEAST_RANGES, _MOST_RANGES = 8, 64
+
+
+class Line:
+    """Latency and bandwidth of the way to the store, from requests as they are made.
+
+    Latency is the least time that a small request took lately; bandwidth is what came in while
+    at least one request was under way. Both forget: half of what they know within a minute.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._small_s: list[tuple[float, float]] = []
+        self._in_flight = 0
+        self._since = 0.0
+        self._busy_s = 0.0
+        self._bytes = 0.0
+
+    def begin(self) -> None:
+        """A request is on its way."""
+        with self._mutex:
+            if self._in_flight == 0:
+                self._since = time.perf_counter()
+            self._in_flight += 1
+
+    def end(self) -> None:
+        """It came back, or failed."""
+        with self._mutex:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._busy_s += time.perf_counter() - self._since
+
+    def saw(self, size_bytes: int, seconds: float) -> None:
+        """Notes what a request brought, and how long it took."""
+        with self._mutex:
+            self._bytes += size_bytes
+            if size_bytes < _RANGE_BYTES // 8:
+                self._small_s = [*self._small_s[-7:], (time.perf_counter(), seconds)]
+            if self._busy_s > 60:
+                self._busy_s /= 2
+                self._bytes /= 2
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds to the first byte; 0 while nothing is known."""
+        with self._mutex:
+            return min((seconds for _, seconds in self._small_s), default=0.0)
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Bytes per second while fetching; 0 while nothing is known."""
+        with self._mutex:
+            busy_s = self._busy_s
+            if self._in_flight:
+                busy_s += time.perf_counter() - self._since
+            return self._bytes / busy_s if busy_s > 0 else 0.0
+
+
+def depth_chunks(
+    bandwidth_bytes_per_s: float, latency_s: float, chunk_bytes: int, slots: int, readers: int = 1
+) -> int:
+    """Says how many chunks to have under way at once.
+
+    As many bytes as fit into the line, bandwidth x latency, twice, so that it stays full while
+    a chunk is verified; at least eight ranges of 8 MiB; never more than half of the cache's
+    share of one reader, or what was fetched ahead would push out what is used now.
+
+    >>> depth_chunks(1.25e9, 0.050, 64 << 20, slots=100)  # 10 GbE, 50 ms: 62 MB in flight
+    2
+    >>> depth_chunks(1.25e9, 0.200, 8 << 20, slots=100), depth_chunks(0, 0, 1 << 20, slots=4)
+    (50, 2)
+    """
+    in_line = 2 * bandwidth_bytes_per_s * latency_s
+    wanted = min(max(in_line, _LEAST_RANGES * _RANGE_BYTES), _MOST_RANGES * _RANGE_BYTES)
+    most = max(1, slots // (2 * max(readers, 1)))
+    return max(1, min(math.ceil(wanted / max(chunk_bytes, 1)), most))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The chunks that an order of samples uses.
+
+    Attributes:
+        chunks: one for each use, by position.
+        positions: which sample uses it.
+        first: where in the two the first uses are, block by block: what to fetch, in order.
+    """
+
+    chunks: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+
+def planned(
+    first_chunks: NDArray[np.int64], counts: NDArray[np.int64] | None = None, *, block: int = 4096
+) -> Plan:
+    """Makes a plan, in which of each block of samples only the first and last use of a chunk remain.
+
+    Between them nobody would evict it, and a plan becomes far smaller than the order.
+
+    Args:
+        first_chunks: the first chunk of each sample, in the order in which they are read.
+        counts: in how many chunks each lies; None: in one.
+        block: samples in a block.
+
+    >>> plan = planned(np.array([4, 4, 1, 4, 2, 1]), block=4)
+    >>> plan.chunks.tolist(), plan.positions.tolist(), plan.first.tolist()
+    ([4, 1, 4, 2, 1], [0, 2, 3, 4, 5], [0, 1, 3, 4])
+    """
+    chunks, positions = first_chunks, np.arange(len(first_chunks), dtype=np.int64)
+    if counts is not None and len(counts) and int(counts.max()) > 1:
+        positions = np.repeat(positions, counts)
+        begins = np.cumsum(counts) - counts
+        chunks = np.repeat(first_chunks - begins, counts) + np.arange(len(positions))
+    if not len(chunks):
+        return Plan(chunks, positions, np.zeros(0, np.int64))
+    blocks = positions // block
+    order = np.lexsort((positions, chunks, blocks))
+    changes = (np.diff(chunks[order]) != 0) | (np.diff(blocks[order]) != 0)
+    is_first = np.concatenate(([True], changes))
+    is_last = np.concatenate((changes, [True]))
+    kept = is_first | is_last
+    uses, firsts = order[kept], is_first[kept]
+    sequence = np.argsort(uses, kind="stable")
+    uses, firsts = uses[sequence], firsts[sequence]
+    return Plan(chunks[uses], positions[uses], np.flatnonzero(firsts))

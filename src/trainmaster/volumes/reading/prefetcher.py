@@ -1,0 +1,131 @@
+"""Fetches chunks before they are needed, in the order in which a reader will use them."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.reading.download import DOWNLOADER
+from trainmaster.volumes.reading.errors import NoRoomError
+from trainmaster.volumes.reading.orders import AnnouncedOrder
+from trainmaster.volumes.reading.prefetch import Plan, depth_chunks
+
+if TYPE_CHECKING:
+    from trainmaster.volumes.reading.volume import Volume
+
+_MOST_AT_ONCE = 16
+_LOOK_AGAIN_S = 0.1
+# How much the newest step counts in the mean of seconds per sample.
+_NEWEST = 0.2
+
+
+class Prefetcher:
+    """One reader's way through a plan: announced to the cache, and fetched ahead.
+
+    It fetches as far ahead as there is room: never does a chunk go that will be used sooner
+    than the one that comes. What fails here is met, and told, by whoever reads it.
+
+    Args:
+        volume: whose chunks.
+        plan: which, and when.
+        turn: which of the readers of the same plan this is, and how many there are; each
+            fetches its part.
+    """
+
+    def __init__(self, volume: "Volume", plan: Plan, turn: tuple[int, int] = (0, 1)) -> None:
+        self._volume = volume
+        self._cache = volume.cache
+        self._prefixes = volume.chunk_prefixes()
+        self._order = AnnouncedOrder(self._cache.orders, self._prefixes[plan.chunks], plan.positions)
+        mine = plan.first[turn[0] :: turn[1]]
+        self._chunks, self._at = plan.chunks[mine], plan.positions[mine]
+        self._readers = turn[1]
+        self._position = 0
+        self._seconds_per_sample = 1e-3
+        self._moved_s = time.monotonic()
+        self._in_flight: set[int] = set()
+        self._slots = self._cache.limit_bytes // self._cache.slots.slot_bytes
+        self._chunk_bytes = int(np.max(volume.table.chunk_sizes, initial=1))
+        self._full_at, self._full_until_s = -1, 0.0
+        self._stopped = False
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="trainmaster-prefetch")
+        self._thread = threading.Thread(target=self._run, name="trainmaster-prefetcher", daemon=True)
+        self._thread.start()
+
+    def advance(self, position: int) -> None:
+        """Says which sample the reader has come to; call it every few samples."""
+        now_s = time.monotonic()
+        with self._changed:
+            samples = position - self._position
+            if samples <= 0:
+                return
+            each_s = (now_s - self._moved_s) / samples
+            self._seconds_per_sample += _NEWEST * (each_s - self._seconds_per_sample)
+            self._moved_s, self._position = now_s, position
+            self._order.advance(position, self._seconds_per_sample)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Stops fetching and takes the order back."""
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+        # What is under way is on its way to the cache, where the next epoch will find it.
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._order.close()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopped:
+                    return
+                if not self._step():
+                    # The reader moving on, or a chunk coming in, wakes us.
+                    self._changed.wait(_LOOK_AGAIN_S)
+
+    def _step(self) -> bool:
+        """Starts the next fetch; says whether there may be another to start."""
+        if len(self._in_flight) >= self._depth():
+            return False
+        if self._position == self._full_at and time.monotonic() < self._full_until_s:
+            return False
+        # Always from the reader on: what was there before may have been evicted.
+        start = int(np.searchsorted(self._at, self._position))
+        upcoming = self._chunks[start : start + 2 * self._slots]
+        missing = ~self._cache.resident(self._prefixes[upcoming])
+        for chunk in upcoming[missing].tolist():
+            if chunk not in self._in_flight:
+                self._in_flight.add(chunk)
+                self._pool.submit(self._fetch, chunk)
+                return True
+        return False
+
+    def _depth(self) -> int:
+        line = DOWNLOADER.line
+        depth = depth_chunks(
+            line.bandwidth_bytes_per_s, line.latency_s, self._chunk_bytes, self._slots, self._readers
+        )
+        return min(depth, _MOST_AT_ONCE)
+
+    def _fetch(self, chunk: int) -> None:
+        no_room = False
+        try:
+            self._cache.obtain(self._volume.chunk(chunk), ahead=True)
+        except NoRoomError:
+            no_room = True
+        except TrainmasterError:
+            pass
+        with self._changed:
+            self._in_flight.discard(chunk)
+            if no_room:  # until the reader moves, or others that share the cache do
+                self._full_at, self._full_until_s = self._position, time.monotonic() + _LOOK_AGAIN_S
+            self._changed.notify()

@@ -1,0 +1,66 @@
+"""Which cache a volume uses, and what to do where there is none."""
+
+import tempfile
+import threading
+import warnings
+import weakref
+from pathlib import Path
+
+from trainmaster.volumes.reading.cache import ChunkCache
+from trainmaster.volumes.reading.errors import CacheError
+from trainmaster.volumes.reading.place import cache_directory, require_writable
+
+_PRIVATE_SLOTS = 8
+
+_mutex = threading.Lock()
+_open: "weakref.WeakValueDictionary[tuple[str, int], ChunkCache]" = weakref.WeakValueDictionary()
+
+
+class CacheSite:
+    """Where a volume's tables and chunks are kept on this node.
+
+    Attributes:
+        given: the directory that was asked for; None: ``TRAINMASTER_CACHE``.
+        root: the directory that is used.
+    """
+
+    def __init__(self, given: Path | None, limit_bytes: int | None) -> None:
+        self.given = given
+        self._limit_bytes = limit_bytes
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        chunks = given / "chunks" if given is not None else cache_directory()
+        self.root = chunks.parent
+        try:
+            require_writable(str(chunks))
+        except CacheError as error:
+            if given is not None:
+                raise
+            self._private = tempfile.TemporaryDirectory(prefix="trainmaster-cache-")
+            self.root = Path(self._private.name)
+            warnings.warn(
+                f"{error} Until then this process keeps {_PRIVATE_SLOTS} chunks for itself in {self.root}.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def cache(self, slot_bytes: int) -> ChunkCache:
+        """Gives the cache for chunks of a size: one object for all volumes of this process."""
+        directory = self.root / "chunks"
+        limit_bytes = self._limit_bytes
+        if self._private is not None and limit_bytes is None:
+            limit_bytes = _PRIVATE_SLOTS * slot_bytes
+        with _mutex:
+            cache = _open.get((str(directory), slot_bytes))
+            if cache is None or (limit_bytes is not None and cache.limit_bytes != limit_bytes):
+                cache = ChunkCache(directory, slot_bytes=slot_bytes, limit_bytes=limit_bytes)
+                _open[str(directory), slot_bytes] = cache
+        return cache
+
+
+def site_of(cache: Path | None, limit_bytes: int | None) -> CacheSite:
+    """Finds where to keep things.
+
+    Raises:
+        CacheError: the directory that was asked for cannot be written.
+    """
+    return CacheSite(cache.expanduser().absolute() if cache is not None else None, limit_bytes)

@@ -1,0 +1,312 @@
+"""A volume opened for reading: its files by row and by path, out of the node's cache."""
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.volumes.packed import OpenVolume, open_volume
+from trainmaster.volumes.reading.cache import ChunkCache
+from trainmaster.volumes.reading.chunk import Chunk, Placed
+from trainmaster.volumes.reading.file import VolumeFile
+from trainmaster.volumes.reading.forked import SharedSource
+from trainmaster.volumes.reading.leases import leased
+from trainmaster.volumes.reading.paths import resolved
+from trainmaster.volumes.reading.place import slot_bytes_for
+from trainmaster.volumes.reading.readahead import ReadAhead
+from trainmaster.volumes.reading.sites import CacheSite, site_of
+from trainmaster.volumes.reading.slot_table import CLOCK_WORD, stamp_word, used_word
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from trainmaster.volumes.packed import Entry, FileTable, Head
+
+
+class Volume:
+    """One version of a volume, read through the cache of this node.
+
+    Files are numbered: row 0 to ``len(volume) - 1``, in the order in which they are packed. Safe
+    to use from several threads; after a fork, in the child; pickled, it is opened again.
+
+    Attributes:
+        uri: of this version, its number always given.
+        head: what the version is.
+        table: its files.
+        cache: the node's chunks.
+        reads_ahead: whether to fetch the chunks that follow those that are read in a row.
+    """
+
+    def __init__(self, opened: OpenVolume, site: CacheSite) -> None:
+        self.uri = opened.uri
+        self.head: Head = opened.head
+        self.table: FileTable = opened.table
+        self._site = site
+        slot_bytes = slot_bytes_for(max(opened.head.chunk_limit_bytes, *opened.table.chunk_sizes, 1))
+        self.cache: ChunkCache = site.cache(slot_bytes)
+        self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
+        self._ahead = ReadAhead(self)
+        self.reads_ahead = True
+        self._mutex = threading.Lock()
+        # What `read` needs, as flat as it gets. Of each chunk: where its slot begins in the data, the
+        # word of the slot's stamp, and what that word was when the chunk was there.
+        self._sizes, self._offsets = self.table.sizes, self.table.offsets
+        self._first_chunks, self._chunk_sizes = self.table.first_chunks, self.table.chunk_sizes
+        self._places: dict[int, tuple[int, int, int]] = {}
+        self._data, self._words = self.cache.slots.data, self.cache.slots.table.words
+
+    @classmethod
+    def open(
+        cls,
+        uri: str,
+        cache: "Path | str | None" = None,
+        *,
+        version: int | None = None,
+        limit_bytes: int | None = None,
+    ) -> "Volume":
+        """Opens a volume; its tables are fetched the first time, its chunks when they are read.
+
+        Args:
+            uri: ``URL``, ``NAME``, ``URL@VERSION`` or ``NAME@VERSION``.
+            cache: directory for all that can be made again; None: ``TRAINMASTER_CACHE``. If that
+                cannot be written, a directory of this process's own is used and a warning given.
+            version: the same as ``@VERSION``.
+            limit_bytes: the most that the chunks of all volumes may take there; None: see
+                :class:`~trainmaster.volumes.reading.cache.ChunkCache`.
+
+        Raises:
+            NotFoundError: there is no such volume or version.
+            UsageError: this is no address of a volume.
+            PublishError: it is damaged, or the store fails.
+            CacheError: the cache cannot be used, or is too small.
+        """
+        if version is not None:
+            uri = f"{uri}@{version}"
+        site = site_of(None if cache is None else Path(cache), limit_bytes)
+        return cls(open_volume(uri, site.root), site)
+
+    def __reduce__(self) -> "tuple[object, tuple[str, Path | None]]":
+        return _reopened, (self.uri, self._site.given)
+
+    def __len__(self) -> int:
+        return self.table.file_count
+
+    def __repr__(self) -> str:
+        return f"<Volume {self.uri}: {len(self):,} files, {self.table.total_bytes:,} bytes>"
+
+    def __getitem__(self, name: "str | int") -> bytes:
+        return self.read(name)
+
+    def __contains__(self, path: object) -> bool:
+        return isinstance(path, str | bytes) and resolved(self.table, path) >= 0
+
+    def __enter__(self) -> "Volume":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what runs in the background; views stay valid until they are released."""
+        self._ahead.close()
+
+    # By row: nothing here may cost more than it must.
+
+    def read(self, name: "int | str | bytes") -> bytes:
+        """Reads a whole file.
+
+        Args:
+            name: its row, or its path; links inside the volume are followed.
+
+        Raises:
+            NotFoundError: there is no such file.
+            PublishError: the store fails, or its bytes are damaged.
+            CacheError: no slot can be had.
+        """
+        row = name if isinstance(name, int) else self.row_of(name)
+        try:
+            chunk = self._first_chunks[row]
+            start, word, stamp = self._places[chunk]
+        except KeyError:
+            return self._read_slowly(row)
+        except IndexError:
+            raise self._no_row(row) from None
+        words = self._words
+        start += self._offsets[row]
+        size_bytes = self._sizes[row]
+        if words[word] == stamp and self._offsets[row] + size_bytes <= self._chunk_sizes[chunk]:
+            data = bytes(self._data[start : start + size_bytes])
+            if words[word] == stamp:  # nobody has reused the slot meanwhile
+                words[word + 1] = words[CLOCK_WORD]
+                return data
+        return self._read_slowly(row)
+
+    def view(self, name: "int | str | bytes") -> memoryview:
+        """Gives a file's bytes as they lie in the cache, not copied.
+
+        The chunk stays there for as long as the view, or any slice or array that was made of it,
+        exists. A file that lies in several chunks is copied.
+
+        Raises:
+            The same as :meth:`read`; CacheError too if views hold every slot.
+        """
+        row = name if isinstance(name, int) else self.row_of(name)
+        if not 0 <= row < self.table.file_count:
+            raise self._no_row(row)
+        chunk, offset, length = self._first_chunks[row], self._offsets[row], self._sizes[row]
+        if not length or offset + length > self._chunk_sizes[chunk]:
+            return memoryview(self._read_slowly(row))
+        return leased(self.cache, self.pinned(chunk), offset, length)
+
+    def read_range(self, row: int, start: int, length: int) -> bytes:
+        """Reads a part of a file; less at its end."""
+        if row < 0 or row >= self.table.file_count:
+            raise self._no_row(row)
+        end = min(start + length, self._sizes[row])
+        if start >= end:
+            return b""
+        chunk, offset = self._first_chunks[row], self._offsets[row] + start
+        room = self._chunk_sizes[chunk]
+        while offset >= room:  # a large file: its chunks follow each other
+            offset -= room
+            chunk += 1
+            room = self._chunk_sizes[chunk]
+        left = end - start
+        if left <= room - offset:
+            return self._piece(chunk, offset, left)
+        pieces = []
+        while left:
+            size_bytes = min(left, self._chunk_sizes[chunk] - offset)
+            pieces.append(self._piece(chunk, offset, size_bytes))
+            left -= size_bytes
+            chunk, offset = chunk + 1, 0
+        return b"".join(pieces)
+
+    def _read_slowly(self, row: int) -> bytes:
+        if row < 0:
+            raise self._no_row(row)
+        return self.read_range(row, 0, self._sizes[row])
+
+    def _piece(self, chunk: int, offset: int, length: int) -> bytes:
+        place = self._places.get(chunk)
+        if place is not None:
+            start, word, stamp = place
+            if self._words[word] == stamp:
+                data = bytes(self._data[start + offset : start + offset + length])
+                if self._words[word] == stamp:
+                    self._words[word + 1] = self._words[CLOCK_WORD]
+                    return data
+        placed = self.pinned(chunk)
+        try:
+            return bytes(self.cache.slots.view(placed.slot, offset, offset + length))
+        finally:
+            self.cache.unpin(placed)
+
+    # Chunks.
+
+    def chunk(self, number: int) -> Chunk:
+        """Describes a chunk to the cache."""
+        key = self.table.chunk_sha256(number)
+        if key is None:
+            # Nobody knows its content, but the tables' hashes name every object's ETag.
+            key = hashlib.sha256(f"{self.head.table_id}/{number}".encode()).digest()
+        return Chunk(self._source, number, key, self._chunk_sizes[number])
+
+    def pinned(self, number: int) -> Placed:
+        """Sees that a chunk is in the cache and keeps it there until ``cache.unpin(placed)``."""
+        place = self._places.get(number)
+        slots = self.cache.slots
+        if place is not None:
+            placed = Placed(place[0] // slots.slot_bytes, place[2])
+            if self.cache.pin(placed):
+                slots.table.touch(placed.slot)
+                return placed
+        if self.reads_ahead:
+            self._ahead.saw(number)
+        placed = self.cache.obtain(self.chunk(number), pinned=True)
+        self._remember(number, placed)
+        return placed
+
+    def _remember(self, number: int, placed: Placed) -> None:
+        slots = self.cache.slots
+        with self._mutex:
+            if len(slots.data) != len(self._data):  # other processes have made the cache larger
+                self._data, self._words = slots.data, slots.table.words
+            word = stamp_word(placed.slot)
+            assert used_word(placed.slot) == word + 1
+            self._places[number] = (placed.slot * slots.slot_bytes, word, placed.stamp)
+
+    def chunk_prefixes(self) -> "NDArray[np.uint64]":
+        """The number of each chunk in announced orders."""
+        import numpy as np
+
+        count = self.table.chunk_count
+        return np.fromiter((self.chunk(number).prefix for number in range(count)), np.uint64, count)
+
+    # By path.
+
+    def row_of(self, path: "str | bytes") -> int:
+        """Gives the row of the file at a path; links inside the volume are followed.
+
+        Raises:
+            NotFoundError: there is none, or it is a directory.
+        """
+        row = self.table.row_of(path)
+        if not 0 <= row < self.table.file_count:
+            row = resolved(self.table, path)
+        if row < 0 or row >= self.table.file_count:
+            what = "no such file" if row < 0 else "a directory"
+            raise NotFoundError(f"{os.fsdecode(path)!r} is {what} in {self.uri}.", "See `volume ls`.")
+        return row
+
+    def entry(self, path: "str | bytes") -> "Entry":
+        """Gives what is known of a file, directory or link; links are followed.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        row = resolved(self.table, path)
+        if row < 0:
+            raise NotFoundError(f"{os.fsdecode(path)!r} is not in {self.uri}.", "See `volume ls`.")
+        return self.table.entry(row)
+
+    def list(self, path: "str | bytes" = "") -> "list[Entry]":
+        """Lists what lies directly in a directory, links not followed.
+
+        Raises:
+            NotFoundError: there is no such directory.
+            UsageError: it is a file.
+        """
+        entry = self.entry(path)
+        if entry.kind != "directory":
+            raise UsageError(f"{entry.path!r} in {self.uri} is no directory.")
+        return [self.table.entry(row) for row in self.table.children(entry.row).tolist()]
+
+    def paths(self) -> Iterator[str]:
+        """Gives the paths of all files, by row."""
+        return (self.table.path(row) for row in range(self.table.file_count))
+
+    def open_file(self, path: "int | str | bytes") -> io.BufferedReader:
+        """Opens a file for reading; it can be seeked, and reads ahead."""
+        row = path if isinstance(path, int) else self.row_of(path)
+        if not 0 <= row < self.table.file_count:
+            raise self._no_row(row)
+        return io.BufferedReader(VolumeFile(self, row), 1 << 20)
+
+    def _no_row(self, row: int) -> IndexError:
+        return IndexError(f"{self.uri} has rows 0 to {len(self) - 1}, not {row}")
+
+
+def _reopened(uri: str, cache: Path | None) -> Volume:
+    return Volume.open(uri, cache)
+
+
+def _reads_local(opened: OpenVolume) -> bool:
+    from trainmaster.volumes.objects import ObjectStore
+
+    return opened.head.kind != "indexed" or ObjectStore(opened.head.source_url).is_local

@@ -1,0 +1,172 @@
+"""Nodes of a Ray cluster that come, go, freeze and die while gangs run; all are on this machine."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from ray_bench import Bench, agent_pid, processes_of, raylet_pid
+
+from trainmaster.executors.base import Phase
+from trainmaster.executors.ray import RayExecutor
+from trainmaster.executors.ray_cluster import RayCluster
+from trainmaster.spec.errors import ExecutorError
+from trainmaster.testing.executor_contract import alive, until
+
+pytestmark = pytest.mark.ray
+LOOP = "trap 'exit 0' TERM; echo $$ >> pids; while :; do sleep 0.05; done"
+
+
+def test_short_freeze_is_no_loss(bench, three):
+    node = three.nodes[-1]
+    gang = bench.gang("0", *["until [ -e go ]; do sleep 0.02; done"] * 3)
+    bench.executor.submit([gang])
+    bench.wait(gang, Phase.RUNNING)
+    pid = raylet_pid(node)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline:
+            bench.executor.changes(0.2)
+            assert bench.executor.observe([gang.attempt])[0].phase is Phase.RUNNING
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    (bench.directory / "go").touch()
+    assert [member.exit_code for member in bench.wait(gang).members] == [0, 0, 0]
+
+
+def test_raylet_killed(bench, three, ray_node):
+    gang = bench.gang("0", *[LOOP] * 3)
+    bench.executor.submit([gang])
+    until(lambda: all(member.pid for member in bench.wait(gang, Phase.RUNNING).members), "all have started")
+    status = bench.wait(gang, Phase.RUNNING)
+    node = three.nodes[-1]
+    (victim,) = [name for name, address in status.addresses.items() if address == node.address]
+    os.kill(raylet_pid(node), signal.SIGKILL)
+    began = time.monotonic()
+
+    def lost():
+        bench.executor.changes(0.2)
+        return [each.name for each in bench.executor.observe([gang.attempt])[0].members if each.lost]
+
+    until(lost, "the loss is told", patience_s=8.0)
+    print(f"lost after {time.monotonic() - began:.1f} s")
+    assert lost() == [victim]
+    members = bench.wait(gang).members
+    assert [(member.stopped, member.lost) for member in members if member.name != victim] == [
+        (True, False)
+    ] * 2
+    left = next(member.pid for member in members if member.name == victim)
+    assert alive(left), "the supervisor did not notice: its node could be beyond our reach"
+    waits = bench.gang("1", "true", "true", "true")
+    bench.executor.submit([waits])
+    bench.executor.changes(0.3)
+    assert bench.executor.observe([waits.attempt])[0].phase is Phase.QUEUED
+    three.add([node])
+    assert [member.exit_code for member in bench.wait(waits).members] == [0, 0, 0]
+    until(lambda: not alive(left), "what was declared lost is ended when its node comes back")
+
+
+def test_witness_for_a_node_that_does_not_answer(bench, three):
+    """Its raylet lives, so Ray does not give it up; whoever rents it knows better."""
+    node = three.nodes[-1]
+    gone = set()
+    executor = bench.open(is_gone=gone.__contains__)
+    gang = bench.gang("0", *[LOOP] * 3)
+    executor.submit([gang])
+    status = bench.all_started(gang, executor)
+    pid = agent_pid(node)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: pumped_states(executor)[node.key] is not None, "it is seen to be unreachable")
+        assert not any(member.lost for member in bench.wait(gang, Phase.RUNNING, executor).members)
+        gone.add(node.key)
+        members = bench.wait(gang, executor=executor, patience_s=6.0).members
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    lost = [name for name, address in status.addresses.items() if address == node.address]
+    assert [member.name for member in members if member.lost] == lost
+    assert sum(member.stopped for member in members) == 2
+    three.remove(node.key)
+    assert not any(alive(member.pid) for member in members), "removed with all that ran there"
+    three.add([node])
+
+
+def pumped_states(executor):
+    executor.changes(0.2)
+    return {node.key: node.unreachable_since for node in executor.nodes()}
+
+
+def test_nodes_come_and_go_while_gangs_run(bench, three, ray_node):
+    stays = bench.gang("stays", *[LOOP] * 3)
+    wide = bench.gang("wide", *[LOOP] * 4)
+    bench.executor.submit([stays, wide])
+    before = bench.all_started(stays)
+    assert bench.executor.observe([wide.attempt])[0].phase is Phase.QUEUED, "for want of a node"
+    three.add([ray_node(3)])
+    try:
+        status = bench.all_started(wide)
+        assert len(set(status.addresses.values())) == 4
+    finally:
+        three.remove("n3")
+    members = bench.wait(wide).members
+    (lost,) = [member for member in members if member.lost]
+    assert status.addresses[lost.name] == ray_node(3).address
+    assert not alive(lost.pid)
+    assert sum(member.stopped for member in members if member is not lost) == 3
+    assert bench.wait(stays, Phase.RUNNING).members == before.members
+    assert [node.key for node in RayCluster.find(three.directory).nodes] == ["n0", "n1", "n2"]
+
+
+@pytest.fixture
+def short_lived(ray_node):
+    """Two nodes of their own."""
+    place = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
+    nodes = [
+        ray_node(number, directory=f"{place}/{number}", home=f"{place}/home-{number}") for number in (5, 6)
+    ]
+    cluster = RayCluster(place / "record", nodes)
+    try:
+        yield RayCluster.start(place / "record", nodes)
+    finally:
+        cluster.stop()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def test_head_lost(short_lived, tmp_path):
+    """Everything is lost once somebody confirms it; what runs elsewhere is ended; a new cluster works."""
+    gone = set()
+    bench = Bench(lambda: RayExecutor(short_lived, is_gone=gone.__contains__), tmp_path)
+    try:
+        gang, waits = bench.gang("0", *[LOOP] * 2), bench.gang("1", *["true"] * 3)
+        bench.executor.submit([gang, waits])
+        pids = [member.pid for member in bench.all_started(gang).members]
+        for pid in (bench.executor.supervisor_pid, *processes_of(short_lived.head)):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ExecutorError):
+            bench.wait(gang)
+        assert not bench.executor.is_lost, "nobody has confirmed it"
+        gone.add(short_lived.head.key)
+        began = time.monotonic()
+        statuses = [bench.wait(each, patience_s=10.0) for each in (gang, waits)]
+        assert time.monotonic() - began < 5.0
+        assert all(member.lost for status in statuses for member in status.members)
+        assert [len(status.members) for status in statuses] == [2, 3]
+        assert bench.executor.is_lost
+        assert all(map(alive, pids))
+    finally:
+        bench.executor.close()
+    short_lived.stop()
+    assert not any(map(alive, pids))
+    again = RayCluster.start(short_lived.directory, short_lived.nodes[1:])
+    bench = Bench(lambda: RayExecutor(again), tmp_path)
+    try:
+        gang = bench.gang("2", "true")
+        bench.executor.submit([gang])
+        assert bench.wait(gang).members[0].exit_code == 0
+    finally:
+        bench.executor.close()
+        again.stop()

@@ -1,0 +1,301 @@
+"""What follows for a cluster from what was observed of it, one step at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainmaster.control.clusters.decide_cluster import (
+    BOOT_S,
+    BROKEN_MOST,
+    ActionKind,
+    Decision,
+    Patience,
+    Refusal,
+    Seen,
+    Stage,
+    decide_cluster,
+)
+from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, fits, new_record
+from trainmaster.providers.base import Node, NodeState
+
+NOW = 1000.0
+A = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
+B = Rental("m4.large", "us", "us-b", usd_per_hour=0.72)
+LENT = replace(A, spot=True)
+
+
+def plan(*roles: RolePlan) -> ClusterPlan:
+    return ClusterPlan("train", ("train",), "lab", roles or (RolePlan("worker", 2, (A, B)),))
+
+
+def step(record: ClusterRecord, seen: Seen | None = None, now: float = NOW, **wishes: bool) -> Decision:
+    return decide_cluster(
+        record,
+        seen or Seen(),
+        now,
+        wanted=wishes.get("wanted", True),
+        ending=wishes.get("ending", False),
+        patience=Patience(60.0, 600.0),
+    )
+
+
+def node(name: str, state: NodeState = NodeState.READY, **more: object) -> Node:
+    return Node(name, "c", "worker", state, zone="us-a", started_at=NOW, **more)  # type: ignore[arg-type]
+
+
+def kinds(decision: Decision) -> list[ActionKind]:
+    return [action.kind for action in decision.actions]
+
+
+def rented(count: int = 2, rental: Rental = A) -> ClusterRecord:
+    """A cluster whose machines have names: i-0, i-1, ..."""
+    machines = tuple(
+        Machine(f"worker-{n}", "worker", "worker-0", rental, f"i-{n}", started_at=NOW) for n in range(count)
+    )
+    return replace(
+        new_record("run", plan(RolePlan("worker", count, (rental, replace(B, spot=rental.spot)))), "home"),
+        state=ClusterState.ACTIVE,
+        machines=machines,
+        asked=1,
+        asked_at=NOW,
+    )
+
+
+def nodes(record: ClusterRecord, **other: Node) -> dict[str, Node]:
+    return {m.id: node(m.id) for m in record.rented} | {each.id: each for each in other.values()}
+
+
+def test_nothing_is_rented_before_somebody_wants_it() -> None:
+    assert not step(new_record("run", plan(), "home"), wanted=False).actions
+
+
+def test_all_seats_of_a_role_are_asked_for_at_once_and_that_is_written_first() -> None:
+    decision = step(new_record("run", plan(), "home"))
+    (action,) = decision.actions
+    assert action.kind is ActionKind.RENT
+    assert [(m.seat, m.token, m.rental) for m in decision.record.machines] == [
+        ("worker-0", action.token, A),
+        ("worker-1", action.token, A),
+    ]
+    assert decision.record.state is ClusterState.ACTIVE
+
+
+def test_a_request_that_was_cut_short_is_made_again_with_its_token() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    again = step(asked)
+    assert [(a.kind, a.token) for a in again.actions] == [(ActionKind.RENT, "worker-0")]
+    assert again.record == asked
+    assert not step(asked, Seen(renting=frozenset({"worker-0"}))).actions
+
+
+def test_what_a_request_brings_gets_the_seats_in_order() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    record = step(asked, Seen(rented={"worker-0": ("i-7", "i-8")})).record
+    assert [(m.seat, m.id) for m in record.machines] == [("worker-0", "i-7"), ("worker-1", "i-8")]
+
+
+def test_no_capacity_leads_to_the_next_place_and_never_straight_back() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    refused = Seen(refusals={"worker-0": Refusal(("us-a",), "none there")})
+    second = step(asked, refused)
+    assert {m.rental for m in second.record.live} == {B}
+    third = step(second.record, Seen(refusals={"worker-1": Refusal(("us-b",), "none there")}))
+    assert not third.record.live
+    assert third.retry_at == pytest.approx(NOW + 600)
+    assert not step(third.record, now=NOW + 599).record.live
+    assert {m.rental for m in step(third.record, now=NOW + 601).record.live} == {A}
+
+
+def test_a_provider_that_is_away_is_asked_the_same_again() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    away = step(asked, Seen(refusals={"worker-0": Refusal(reason="away", is_capacity=False)}))
+    assert away.record == asked
+    assert kinds(away) == [ActionKind.RENT]
+
+
+def test_a_final_refusal_ends_the_run() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    decision = step(asked, Seen(refusals={"worker-0": Refusal(reason="not allowed", is_final=True)}))
+    assert decision.fatal == "not allowed"
+    assert not decision.actions
+
+
+def test_machines_that_run_are_prepared_and_form_one_cluster_when_all_are_ready() -> None:
+    record = rented()
+    first = step(record, Seen(nodes=nodes(record)))
+    assert [(a.kind, a.ids) for a in first.actions] == [(ActionKind.PREPARE, ("i-0", "i-1"))]
+    half = {"i-0": Stage.READY, "i-1": Stage.PREPARING}
+    assert not step(record, Seen(nodes=nodes(record), stages=half)).actions
+    ready = dict.fromkeys(("i-0", "i-1"), Stage.READY)
+    formed = step(record, Seen(nodes=nodes(record), stages=ready))
+    assert [(a.kind, a.ids) for a in formed.actions] == [(ActionKind.FORM, ("i-0", "i-1"))]
+    assert not step(record, Seen(nodes=nodes(record), stages=ready, is_forming=True)).actions
+
+
+def test_a_machine_on_demand_becomes_the_head() -> None:
+    record = rented()
+    lent = replace(record.machines[0], rental=LENT)
+    record = record.changed([lent])
+    ready = dict.fromkeys(("i-0", "i-1"), Stage.READY)
+    (action,) = step(record, Seen(nodes=nodes(record), stages=ready)).actions
+    assert action.ids == ("i-1", "i-0")
+
+
+def test_how_long_it_took_is_written_once() -> None:
+    record = rented()
+    up = Seen(nodes=nodes(record), stages=dict.fromkeys(("i-0", "i-1"), Stage.JOINED), is_formed=True)
+    later = step(record, up, now=NOW + 30).record
+    assert later.waited_s == 30
+    assert step(later, up, now=NOW + 90).record.waited_s == 30
+
+
+def test_a_machine_that_is_gone_is_replaced_with_a_new_token() -> None:
+    record = rented()
+    seen = Seen(
+        nodes=nodes(record, gone=node("i-1", NodeState.GONE, ended_at=NOW + 5, reason="terminated")),
+        stages=dict.fromkeys(("i-0", "i-1"), Stage.JOINED),
+        is_formed=True,
+    )
+    decision = step(record, seen, now=NOW + 10)
+    over = decision.record.machine("i-1")
+    assert over is not None
+    assert (over.is_over, over.ended_at, over.reason) == (True, NOW + 5, "terminated")
+    assert kinds(decision) == [ActionKind.DROP, ActionKind.RENT]
+    (successor,) = (m for m in decision.record.live if m.seat == "worker-1")
+    assert (successor.id, successor.token) == ("", "worker-1")
+    assert any("terminated" in note for note in decision.notes)
+
+
+def test_a_spot_machine_that_is_taken_back_is_not_asked_for_in_that_zone_again() -> None:
+    record = rented(rental=LENT)
+    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 120)
+    decision = step(record, Seen(nodes=nodes(record, leaving=leaving)))
+    assert ActionKind.VACATE in kinds(decision)
+    (successor,) = (m for m in decision.record.live if m.seat == "worker-1" and not m.is_leaving)
+    assert successor.rental.zone == "us-b"
+    again = step(decision.record, Seen(nodes=nodes(record, leaving=leaving), renting=frozenset({"worker-1"})))
+    assert ActionKind.VACATE not in kinds(again), "asked once"
+
+
+def test_a_machine_that_answers_nobody_is_given_back_after_the_patience() -> None:
+    record = rented()
+    seen = Seen(nodes=nodes(record), stages={"i-0": Stage.JOINED, "i-1": Stage.JOINED}, is_formed=True)
+    mute = replace(seen, lost_since={"i-1": NOW})
+    assert not step(record, mute, now=NOW + 59).actions
+    decision = step(record, mute, now=NOW + 61)
+    assert kinds(decision) == [ActionKind.DROP, ActionKind.GIVE_BACK, ActionKind.RENT]
+    over = decision.record.machine("i-1")
+    assert over is not None
+    assert over.ended_at is None, "it costs until its provider says that it has ended"
+    again = step(decision.record, replace(seen, renting=frozenset({"worker-1"})), now=NOW + 63)
+    assert kinds(again) == [ActionKind.GIVE_BACK], "until it is so"
+    gone = {**nodes(record), "i-1": node("i-1", NodeState.GONE, ended_at=NOW + 64)}
+    settled = step(decision.record, replace(seen, nodes=gone), now=NOW + 65).record.machine("i-1")
+    assert settled is not None
+    assert settled.ended_at == NOW + 64
+
+
+def test_a_machine_that_ray_has_lost_but_that_answers_joins_again() -> None:
+    record = rented()
+    seen = Seen(
+        nodes=nodes(record),
+        stages={"i-0": Stage.JOINED, "i-1": Stage.JOINED},
+        estranged=frozenset({"i-1"}),
+        is_formed=True,
+    )
+    assert [(a.kind, a.ids) for a in step(record, seen).actions] == [(ActionKind.DROP, ("i-1",))]
+    silent = replace(seen, lost_since={"i-1": NOW})
+    assert not step(record, silent).actions, "who does not answer cannot join"
+    ready = replace(seen, estranged=frozenset(), stages={"i-0": Stage.JOINED, "i-1": Stage.READY})
+    assert [(a.kind, a.ids) for a in step(record, ready).actions] == [(ActionKind.JOIN, ("i-1",))]
+
+
+def test_a_machine_that_does_not_come_up_is_given_back() -> None:
+    record = rented(1)
+    decision = step(record, Seen(nodes={"i-0": node("i-0", NodeState.STARTING)}), now=NOW + BOOT_S + 1)
+    assert ActionKind.GIVE_BACK in kinds(decision)
+
+
+def test_machines_that_cannot_become_nodes_are_tried_a_few_times() -> None:
+    record = rented(1)
+    for number in range(BROKEN_MOST):
+        name = record.rented[0].id
+        broken = Seen(nodes={name: node(name)}, stages={name: Stage.BROKEN}, troubles={name: "no python"})
+        decision = step(record, broken, now=NOW + number)
+        if number < BROKEN_MOST - 1:
+            assert not decision.fatal
+            record = step(decision.record, Seen(rented={f"worker-{number + 1}": (f"j-{number}",)})).record
+    assert "no python" in decision.fatal
+
+
+def hosts(count: int, least: int) -> ClusterRecord:
+    own = Rental(slots=2)
+    machines = tuple(Machine(f"worker-{n}", "worker", "worker-0", own, f"h{n}") for n in range(count))
+    what = plan(RolePlan("worker", count, (own,), least=least))
+    record = new_record("run", what, "home")
+    return replace(record, state=ClusterState.ACTIVE, machines=machines, asked=1, asked_at=NOW)
+
+
+def test_a_host_of_ones_own_that_cannot_be_used_is_left_out_if_the_rest_is_enough() -> None:
+    record = hosts(3, least=1)
+    there = {f"h{n}": Node(f"h{n}", "c", "worker", NodeState.READY) for n in range(3)}
+    stages = {"h0": Stage.READY, "h1": Stage.BROKEN, "h2": Stage.READY}
+    decision = step(record, Seen(nodes=there, stages=stages, troubles={"h1": "no room"}))
+    assert not decision.fatal
+    assert kinds(decision) == [ActionKind.GIVE_BACK, ActionKind.FORM]
+    assert decision.actions[1].ids == ("h0", "h2")
+    assert not step(hosts(3, least=0), Seen(nodes=there)).fatal
+    strict = step(hosts(3, least=0), Seen(nodes=there, stages=stages, troubles={"h1": "no room"}))
+    assert "no room" in strict.fatal
+
+
+def test_the_end() -> None:
+    record = rented()
+    ending = step(record, Seen(nodes=nodes(record)), ending=True)
+    assert (ending.record.state, kinds(ending)) == (ClusterState.ENDING, [ActionKind.RELEASE])
+    assert kinds(step(ending.record, Seen(renting=frozenset({"x"})), ending=True)) == []
+    gone = {m.id: node(m.id, NodeState.GONE, ended_at=NOW + 7) for m in record.rented}
+    over = step(ending.record, Seen(nodes=gone, is_released=True), now=NOW + 9, ending=True)
+    assert over.record.state is ClusterState.ENDED
+    assert {m.ended_at for m in over.record.machines} == {NOW + 7}
+    assert not step(over.record).actions
+
+
+def test_what_was_never_asked_for_needs_no_release() -> None:
+    decision = step(new_record("run", plan(), "home"), ending=True)
+    assert (decision.record.state, decision.actions) == (ClusterState.ENDED, [])
+
+
+def test_the_bill() -> None:
+    hour = replace(A, usd_per_hour=3.6, minimum_s=60.0)
+    record = replace(
+        rented(),
+        machines=(
+            Machine("worker-0", "worker", "t", hour, "i-0", started_at=NOW, ended_at=NOW + 10, is_over=True),
+            Machine("worker-1", "worker", "t", hour, "i-1", started_at=NOW),
+            Machine("worker-1", "worker", "u", hour),
+        ),
+    )
+    assert record.spent_usd(NOW + 100) == pytest.approx(0.06 + 0.1)
+    assert record.usd_per_hour() == pytest.approx(3.6)
+    warm = replace(record, paid_from=NOW + 90)
+    assert warm.spent_usd(NOW + 100) == pytest.approx(0.01), "the run before has paid for the rest"
+
+
+def test_a_warm_cluster_fits_what_asks_for_the_same() -> None:
+    record = rented()
+    assert fits(record, plan(RolePlan("worker", 2, (B,)))), "another zone is as good"
+    assert not fits(record, plan(RolePlan("worker", 3, (A,))))
+    assert not fits(record, plan(RolePlan("worker", 2, (replace(A, instance_type="p2.xlarge"),))))
+    assert not fits(record, plan(RolePlan("worker", 2, (A,)), RolePlan("ps", 1, (A,))))
+    assert not fits(record, replace(plan(), provider="aws"))
+
+
+def test_a_record_survives_its_row() -> None:
+    record = replace(rented(), kept_until=NOW, state=ClusterState.KEPT, waited_s=3.5)
+    row = record.as_row()
+    found = {name: getattr(row, name) for name in row.__slots__}
+    assert ClusterRecord.of_row(found) == record
