@@ -23,7 +23,8 @@ from typing import Any
 from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
-from trainmaster.executors.ray import GatewayConnection, RayExecutor
+from trainmaster.executors._ray_connection import GatewayConnection
+from trainmaster.executors.ray import RayExecutor
 from trainmaster.executors.ray_cluster import ClusterNode, RayCluster, stream_to
 
 SLOTS = len(os.sched_getaffinity(0))
@@ -195,7 +196,6 @@ def main() -> None:
                 f"{place}/{index}",
                 f"{place}/home-{index}",
                 labels={"use": "tasks" if index == 0 else "memory"},
-                port_base=24000 + 200 * index,
             )
             for index in range(2)
         ]

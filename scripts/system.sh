@@ -4,6 +4,7 @@ set -eu
 packages="procps git openmpi-bin libopenmpi-dev"
 packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # the lab
 packages="$packages openssh-server" # hosts
+packages="$packages fuse3 libfuse3-3" # mounts of volumes
 command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
 # Any docker, podman and runc will do; where others are installed already, Debian's would replace them.

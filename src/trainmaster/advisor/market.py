@@ -13,40 +13,16 @@ from trainmaster.advisor.choosing import Limits
 from trainmaster.advisor.infeasible import NoFeasibleQuote
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.room import roomy
+from trainmaster.advisor.room import Shares, roomy
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.workload import Workload
-from trainmaster.providers import Catalogue, Offer, OfferFilter
+from trainmaster.providers import Catalogue, OfferFilter
 from trainmaster.spec.errors import UsageError
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
 _KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 #: Share of a memory that a job may need.
 FULL: Final = 0.92
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How much of what is published machines really have, where somebody says so: in a lab.
-
-    Attributes:
-        cpu, memory, network: shares. least_memory_bytes: that every machine has.
-    """
-
-    cpu: float
-    memory: float
-    network: float
-    least_memory_bytes: int = 0
-
-    def of(self, offer: Offer) -> Offer:
-        """An offer with what it really has."""
-        return replace(
-            offer,
-            vcpus=offer.vcpus * self.cpu,
-            memory_bytes=max(int(offer.memory_bytes * self.memory), self.least_memory_bytes, 1),
-            nic_gbps=offer.nic_gbps and offer.nic_gbps * self.network,
-            nic_burst_gbps=offer.nic_burst_gbps and offer.nic_burst_gbps * self.network,
-        )
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ def own_load(workload: Workload, some: Candidates, slots: int) -> Floats:
     return load
 
 
-def own_cluster(timing: Timing, slots: int, workers: int, at_once: int) -> Candidates:
-    """The one candidate with so many workers, and so many tasks at once."""
+def own_cluster(timing: Timing, slots: int, workers: int, at_once: int, nodes: int = 1) -> Candidates:
+    """The one candidate with so many workers on so many machines, and so many tasks at once."""
     found = Candidates.of(timing.workload, timing.machines, timing.servers, slots)
     row = int(np.flatnonzero(found.workers == workers)[0])
-    return replace(found[np.array([row])], at_once=np.array([float(at_once)]))
+    return replace(found[np.array([row])], at_once=np.array([float(at_once)]), nodes=np.array([float(nodes)]))

@@ -19,7 +19,9 @@ from trainmaster.cli import (
     quote,
     resume,
     run,
+    ssh,
     status,
+    volume,
 )
 
 app = typer.Typer(
@@ -55,9 +57,11 @@ app.command()(status.status)
 app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
+app.command(no_args_is_help=True)(ssh.ssh)
 app.add_typer(models.app, name="models")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
+app.add_typer(volume.app, name="volume")
 app.add_typer(lab.app, name="lab")
 app.command()(doctor.doctor)
 app.command("_drive", hidden=True)(drive.drive)

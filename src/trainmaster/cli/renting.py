@@ -60,8 +60,8 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
     show_offer(offer.lines, offer.notes)
     if offer.costs:
         require_consent_possible(offer.most_usd_per_hour, yes=yes)
+        if not ask_consent(offer.most_usd_per_hour, yes=yes):
+            raise UsageError("not rented: you did not agree", "Nothing was started.")
     for note in check_with_provider(service, offer.plans, os.environ):
         say(f"note: {note}")
-    if offer.costs and not ask_consent(offer.most_usd_per_hour, yes=yes):
-        raise UsageError("not rented: you did not agree", "Nothing was started.")
     return offer

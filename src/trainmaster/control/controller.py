@@ -102,6 +102,7 @@ class Controller:
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._doomed: dict[tuple[str, int], str] = {}
         self._wanted: EndReason | None = None
+        self._why_wanted = ""
         self._renewed_at = self._clock()
         self._read_at = self._stored_at = self._asked_at = self._machines_at = 0.0
         self._forecast_at = self._renewed_at
@@ -204,7 +205,7 @@ class Controller:
             gang=gang,
             jobs=self.jobs.of(task.experiment, task.number, task.attempt),
             wanted=wanted,
-            why=doomed or "" if wanted is EndReason.PRUNED else "",
+            why=doomed or "" if wanted is EndReason.PRUNED else self._why_wanted,
             hurry=self.interrupts > 1,
             launched=attempt in self._launched,
             last_checkpoint_at=self._checkpoint_at.get(attempt) or gang.started_at or self._clock(),
@@ -263,8 +264,8 @@ class Controller:
             raise
         except TrainmasterError as error:
             self._store.want_stop(self.board.run, EndReason.INTERNAL)
-            self._wanted = EndReason.INTERNAL
-            return [Note(one_line(error))]
+            self._wanted, self._why_wanted = EndReason.INTERNAL, one_line(error)
+            return [Note(self._why_wanted)]
 
     def _forecasts(self, now: float) -> list[Note]:
         if self._forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:

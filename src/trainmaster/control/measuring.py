@@ -50,6 +50,7 @@ def measurement_of(
     now: float,
     cores: int,
     offer: str = "local",
+    nodes: int = 1,
     min_blocks: int = MIN_BLOCKS,
 ) -> Measurement | None:
     """What an attempt showed; None if that is nothing worth keeping.
@@ -63,6 +64,7 @@ def measurement_of(
         now: Unix seconds.
         cores: of the machine.
         offer: what it ran on.
+        nodes: machines that its workers sat on.
         min_blocks: fewer blocks of steps are no measurement.
     """
     found = trace.steady() if trace is not None else None
@@ -79,7 +81,7 @@ def measurement_of(
     if found is not None and trace is not None:
         steady = _steady_usage(trace, directory, started_at)
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
-        point = _point(experiment, found, steady, cores, offer)
+        point = _point(experiment, found, steady, cores, offer, nodes)
     return Measurement(
         point,
         startup_s=trace.startup_s(started_at) if trace is not None and point is not None else 0.0,
@@ -147,7 +149,12 @@ def _spread(found: Steady) -> float:
 
 
 def _point(
-    experiment: Experiment, found: Steady, usage: Mapping[str, _Steady], cores: int, offer: str
+    experiment: Experiment,
+    found: Steady,
+    usage: Mapping[str, _Steady],
+    cores: int,
+    offer: str,
+    nodes: int,
 ) -> Point:
     distributed = experiment.distributed
     sync = Sync(distributed.strategy) if distributed else Sync.ALLREDUCE
@@ -162,7 +169,7 @@ def _point(
     return Point(
         sync=sync,
         workers=roles.count("worker"),
-        nodes=1,
+        nodes=nodes,
         parameter_servers=roles.count("ps"),
         local_batch=batch,
         step_time_s=found.step_time_s,

@@ -48,6 +48,19 @@ class Recorded:
     measurement: Measurement
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What attempts run on.
+
+    Attributes:
+        offer: name of the instance type, or ``local``.
+        cores: of one machine.
+    """
+
+    offer: str
+    cores: int
+
+
 @dataclass(slots=True)
 class _Followed:
     """An attempt that was seen to run long enough to be looked at."""
@@ -64,7 +77,7 @@ class Recorder:
         run: its id.
         recipe: of the run.
         policies: tell which members' ends say nothing.
-        cores: of the machine.
+        where: what the attempts of an experiment run on.
         attempt_directory: of an experiment, task and attempt.
         keep: stores measurements; must not raise.
     """
@@ -75,14 +88,14 @@ class Recorder:
         run: str,
         recipe: Recipe,
         policies: Mapping[str, Policy],
-        cores: int,
+        where: Callable[[str], Where],
         attempt_directory: Callable[[str, int, int], Path],
         keep: Callable[[Sequence[Recorded]], None],
     ) -> None:
         self._run = run
         self._recipe = recipe
         self._policies = policies
-        self._cores = cores
+        self._where = where
         self._directory = attempt_directory
         self._keep = keep
         self._followed: dict[str, _Followed] = {}
@@ -161,6 +174,8 @@ class Recorder:
         from trainmaster.control.measuring import measurement_of  # not needed until something was measured
 
         trace = followed.progress.trace if followed is not None and not followed.late else None
+        where = self._where(experiment)
+        places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
         return measurement_of(
             self._recipe.experiments[experiment],
             trace,
@@ -168,5 +183,7 @@ class Recorder:
             started_at=gang.started_at or now,
             ended_at=ended_at,
             now=now,
-            cores=self._cores,
+            cores=where.cores,
+            offer=where.offer,
+            nodes=max(len(places), 1),
         )

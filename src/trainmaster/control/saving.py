@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from trainmaster.control.decide_task import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.site import NodeGoneError
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
 from trainmaster.spec.errors import TrainmasterError, one_line
@@ -62,6 +63,11 @@ def save(context: TaskContext) -> Job:
     """Publish the model and the last checkpoint of an attempt that ended well. Safe to repeat."""
     metrics = last_metrics(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    if context.site is not None:
+        try:
+            context.site.fetch_output(context)
+        except (TrainmasterError, OSError) as error:
+            return _not_saved(error, fields)
     missing = missing_metric(context, metrics)
     if missing:
         return Job(done=True, error=missing, users_fault=True, fields=fields)
@@ -74,16 +80,20 @@ def save(context: TaskContext) -> Job:
         "metrics": metrics,
     }
     try:
-        if context.site is not None:
-            context.site.fetch_output(context)
         if any(_has_entries(part) for part in context.parts.values()) and _publish_model(
             context, cast("dict[str, JSON]", kept)
         ):
             fields["model_uri"] = context.model_uri
         publish_checkpoint(context, is_patient=True)
+    except NodeGoneError:  # of a member that only served: the model is here, and nobody goes on from there
+        pass
     except (TrainmasterError, OSError) as error:
-        return Job(done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields)
+        return _not_saved(error, fields)
     return Job(done=True, fields=fields)
+
+
+def _not_saved(error: Exception, fields: Mapping[str, object]) -> Job:
+    return Job(done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields)
 
 
 def _publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:

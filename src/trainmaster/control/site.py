@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from trainmaster.spec.errors import TrainmasterError
+
 if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
+
+
+class NodeGoneError(TrainmasterError):
+    """A member's node is no more, and with it what the member wrote."""
 
 
 class Site(Protocol):
@@ -58,7 +64,8 @@ class Site(Protocol):
             False if it changed while it was read: what is here is not to be published.
 
         Raises:
-            TrainmasterError: a node cannot be reached, or is gone.
+            NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
+            TrainmasterError: a node cannot be reached.
         """
         ...
 
@@ -75,5 +82,8 @@ class Site(Protocol):
         ...
 
     def clean_up(self, context: TaskContext) -> None:
-        """Remove an attempt's directories from its nodes; those that cannot be reached keep them."""
+        """Remove an attempt's directories from its nodes, unless what it left should be here and is not.
+
+        Nodes that cannot be reached keep them.
+        """
         ...

@@ -281,7 +281,7 @@ class Workshop:
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
         saved = save is not None and save.done and not save.error
         recovered = recover is not None and recover.done and not recover.error
-        if self._site is not None and (save is None or not save.error):  # what was not saved is only there
+        if self._site is not None:
             self._site.clean_up(context)
         saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
 

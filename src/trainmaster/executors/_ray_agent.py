@@ -35,7 +35,7 @@ PATIENCE_S = 15.0
 _LOOK_S = 1.0
 _FOLLOW_S = 0.25
 #: While gangs queue here, news go out at most this often: nobody waits for them.
-_GATHER_S = 0.01
+_GATHER_S = 0.03
 
 
 class NodeExecutor(LocalExecutor):
@@ -90,18 +90,23 @@ class Agent:
             executor = NodeExecutor(Path(self._node["home"]))
             executor.open(_RUN, Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {})
             executor.output()
-            statuses = executor.observe(list(attempts))
-            # a supervisor drops what its client held a moment after that has hung up
-            statuses = [
-                GangStatus(each.attempt, Phase.UNKNOWN)
-                if each.phase in (Phase.QUEUED, Phase.GRANTED)
-                else each
-                for each in statuses
-            ]
+            statuses = self._drop_waiting(executor, list(attempts))
             self._executor, self._token, self._error = executor, token, ""
             self._asked_at = time.monotonic()
             self._wake()
             return {"node": self._node, "statuses": statuses}
+
+    def _drop_waiting(self, executor: NodeExecutor, attempts: list[str]) -> list[GangStatus]:
+        """What waits since an earlier gateway never starts; the supervisor would drop it too, but later."""
+        statuses = executor.observe(attempts)
+        queued = [each.attempt for each in statuses if each.phase is Phase.QUEUED]
+        granted = [each.attempt for each in statuses if each.phase is Phase.GRANTED]
+        if not queued and not granted:
+            return statuses
+        executor.recall(queued)
+        for attempt in granted:
+            executor.stop(attempt, 0.0)
+        return executor.observe(attempts)
 
     def detach(self, token: str) -> None:
         """The gateway ends."""
@@ -163,13 +168,14 @@ class Agent:
         with self._lock:
             self._serving(token)
             self._asked_at = time.monotonic()
-            while not self._news and not self._output and token == self._token and not self._error:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
+            while token == self._token and not self._error:
+                now = time.monotonic()
+                wait_s = deadline - now
+                if self._news or self._output:
+                    wait_s = self._told_at + _GATHER_S - now if self._queued else 0.0
+                if wait_s <= 0:
                     break
-                self._news_came.wait(left_s)
-            while self._queued and (left_s := self._told_at + _GATHER_S - time.monotonic()) > 0:
-                self._news_came.wait(left_s)
+                self._news_came.wait(wait_s)
             self._serving(token)
             self._asked_at = self._told_at = time.monotonic()
             news, self._news = list(self._news.values()), {}
@@ -204,6 +210,8 @@ class Agent:
             executor = self._executor
             if executor is not None and executor.fileno() >= 0:
                 poll.register(executor.fileno(), select.POLLIN)
+            if self._queued:
+                time.sleep(_GATHER_S / 4)  # waking up for each news takes longer than the news
             poll.poll(int(_LOOK_S * 1000))
             with self._lock:
                 with contextlib.suppress(BlockingIOError):
@@ -216,6 +224,7 @@ class Agent:
                 self._take(self._executor)
 
     def _take(self, executor: NodeExecutor) -> None:
+        told = not self._news and not self._output
         try:
             for status in executor.changes(0.0):
                 self._news[status.attempt] = status
@@ -224,7 +233,8 @@ class Agent:
         except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
             self._detach()
             self._error = str(error)
-        self._news_came.notify_all()
+        if told or self._error or not self._queued:
+            self._news_came.notify_all()
 
     def _detach(self) -> None:
         if self._executor is not None:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from trainmaster.executors._ray_plan import NodeRoom
 
 #: Most gangs that wait in a lane, and how long all of them may take together.
-DEPTH = 8
+DEPTH = 32
 SHORT_S = 0.1
-_TOGETHER_S = 0.2
+_TOGETHER_S = 0.3
 #: Who waits so long behind one that takes longer than expected is called back.
 PATIENCE_S = 0.5
 _SMOOTHING = 0.3

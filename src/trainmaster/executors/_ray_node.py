@@ -98,7 +98,7 @@ def _is_free(port: int) -> bool:
 
 
 def _without_client(command: list[str]) -> list[str]:
-    """Without the port of Ray's client, where that is not installed; else it would take one of a user's Ray."""
+    """Without the port of Ray's client where that is not installed: Ray would take one of a user's Ray."""
     if importlib.util.find_spec("grpc") is not None:
         return command
     return [part for part in command if not part.startswith("--ray-client-server-port")]

@@ -36,6 +36,9 @@ Follow = dict[str, tuple[str, "Sequence[str]", "Mapping[str, int]"]]
 class Listener(Protocol):
     """Who wants to know what happens on the nodes."""
 
+    async def recorded(self) -> None:
+        """Until it is known elsewhere too who is where: nothing is handed over before."""
+
     def attempts_on(self, node: NodeRoom) -> list[str]:
         """Parts on that node that have not ended, as far as is known."""
 
@@ -180,6 +183,8 @@ class Link:
                 self._wanted.clear()
                 await self._wanted.wait()
             batch = list(self._commands)
+            if any(command["do"] == "submit" for command in batch):
+                await self._listener.recorded()
             reference = self._agent.do.remote(self._token, batch)
             shared, checked = await asyncio.wait_for(reference, _ATTACH_S)
             del self._commands[: len(batch)]

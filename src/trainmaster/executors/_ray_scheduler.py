@@ -42,6 +42,7 @@ class Scheduler:
         self._note = note
         self._parts: dict[str, tuple[Gang, Part]] = {}
         self._turns = 0
+        self._records = _ray_records.Records()
         self._placing = Placing(self.gangs, self.nodes, loop.time, self._start, self._refuse, self._tell)
         self.files = Files(self._parts, clients, self._tell, self._announce)
         self.wake: Callable[[], None] = lambda: None
@@ -89,7 +90,7 @@ class Scheduler:
                 self._parts.pop(part.name, None)
                 by_node.setdefault(part.key, []).append(part.name)
             del self.gangs[attempt]
-            _ray_records.erase(attempt)
+            self._records.erase(attempt)
         for key, names in by_node.items():
             self.nodes.send(key, None, {"do": "forget", "attempts": names})
 
@@ -134,7 +135,7 @@ class Scheduler:
 
     def _start(self, gang: Gang, reservation: str, lane: str) -> None:
         """Hand a gang that has its place to the nodes."""
-        _ray_records.store(gang.record(gang.request["group"], reservation))
+        self._records.store(gang.record(gang.request["group"], reservation))
         for part in gang.parts:
             self._turns += 1
             part.turn = self._turns
@@ -160,6 +161,10 @@ class Scheduler:
         self.wake()
 
     # -- what happens on the nodes
+
+    async def recorded(self) -> None:
+        """Until a next gateway would know where all gangs are that have a place."""
+        await self._records.written()
 
     def attempts_on(self, node: NodeRoom) -> list[str]:
         """Parts there that have not ended."""
@@ -342,7 +347,7 @@ class Scheduler:
                 self._tell(part, {"do": "stop", "attempt": part.name, "grace_s": 0.0})
         self._placing.give_back(gang)
         del self.gangs[gang.attempt]
-        _ray_records.erase(gang.attempt)
+        self._records.erase(gang.attempt)
         self._announce(gang)
         self.wake()
 
@@ -350,7 +355,7 @@ class Scheduler:
         """It has waited in a lane and goes to another."""
         for part in gang.parts:
             self._parts.pop(part.name, None)
-        _ray_records.erase(gang.attempt)
+        self._records.erase(gang.attempt)
         gang.parts, gang.launched, gang.recalled = [], False, False
         self._placing.again(gang)
         self.wake()
@@ -367,7 +372,7 @@ class Scheduler:
 
     def load(self) -> None:
         """Take over what it has started; the nodes then say what became of it."""
-        for record in _ray_records.load():
+        for record in self._records.load():
             gang = Gang.from_record(record)
             self.gangs[gang.attempt] = gang
             for part in gang.parts:
@@ -391,4 +396,4 @@ class Scheduler:
                 self.came(link.node)
 
     def _store(self, gang: Gang) -> None:
-        _ray_records.store(gang.record(gang.request["group"], self._placing.reservation(gang.attempt)))
+        self._records.store(gang.record(gang.request["group"], self._placing.reservation(gang.attempt)))

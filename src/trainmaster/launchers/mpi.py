@@ -12,6 +12,17 @@ _RANK = """\
 export TRAINMASTER_INDEX="$OMPI_COMM_WORLD_RANK"
 if [ "$OMPI_COMM_WORLD_RANK" != 0 ]; then export TRAINMASTER_METRICS+=".rank-$OMPI_COMM_WORLD_RANK"; fi
 """
+# Ranks on other machines find nothing of this one's environment unless mpirun is told the names.
+_LEAD = """\
+names=
+for name in $(compgen -e); do
+  case $name in
+    OMPI_*|PMIX_*|PRTE_*|PWD|OLDPWD|SHLVL|HOSTNAME|_) ;;
+    *) names+="${names:+;}$name" ;;
+  esac
+done
+export OMPI_MCA_mca_base_env_list=$names
+"""
 _KNOWN_FAILURES = (
     (
         "exec: mpirun: not found",
@@ -49,8 +60,10 @@ class MpiLauncher(Launcher):
     left to the recipe's ``env`` to raise it.
 
     >>> gang = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.1")))
-    >>> MpiLauncher().script(gang, gang.chief, "./train")[:58]
-    'exec mpirun -np 2 --host 10.0.0.1:2 bash -euo pipefail -c '
+    >>> MpiLauncher().script(gang, gang.chief, "./train").splitlines()[8][:45]
+    'exec mpirun -np 2 --host "$TRAINMASTER_HOSTS"'
+    >>> MpiLauncher().environment(gang, gang.chief)
+    {'TRAINMASTER_HOSTS': '10.0.0.1:2'}
     """
 
     name = "mpi"
@@ -64,15 +77,16 @@ class MpiLauncher(Launcher):
         """``mpirun`` of the script for the first member."""
         if member != gang.chief:
             return f"echo '{member.name} lends its slot to mpirun: see the log of {gang.chief.name}'"
-        hosts = ",".join(f"{host}:{sum(m.host == host for m in gang.members)}" for host in gang.hosts)
         inner = shlex.quote(f"{_RANK}{script}")
         return (
-            f"exec mpirun -np {gang.world_size} --host {shlex.quote(hosts)} bash -euo pipefail -c {inner} mpi"
+            f'{_LEAD}exec mpirun -np {gang.world_size} --host "$TRAINMASTER_HOSTS" '
+            f"bash -euo pipefail -c {inner} mpi"
         )
 
     def environment(self, gang: Gang, member: Member) -> dict[str, str]:
-        """Nothing: mpirun tells the ranks who they are."""
-        return {}
+        """Where the ranks go, which is known when the gang has its place; mpirun tells them who they are."""
+        hosts = [f"{host}:{sum(m.host == host for m in gang.members)}" for host in gang.hosts]
+        return {"TRAINMASTER_HOSTS": ",".join(hosts)}
 
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
         """How mpirun lives with others on a machine; each can be set in the recipe's ``env``."""

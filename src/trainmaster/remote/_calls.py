@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 #: What is kept of an answer: enough for any of ours, and no log can fill the memory.
 ANSWER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
-_KILL_S: Final = 4.0
-_PID_S: Final = 2.0
+_KILL_S: Final = 2.0
+#: A command that was given up before it began is waited for so long, by nobody but a task, to be ended.
+_BURY_S: Final = 120.0
+_burials: set[asyncio.Task[None]] = set()
 _PID: Final = "@@pid "
 _FIRST: Final = f'echo {_PID}$$ >&2; exec /bin/sh -c "$0"'
 
@@ -135,9 +137,10 @@ async def converse(
 
     process: asyncssh.SSHClientProcess[bytes] | None = None
     out, err = _Ears(limit_bytes, talk.expects, talk.sink), _Ears(limit_bytes, _PID)
+    making = asyncio.ensure_future(connection.create_process(_wrapped(talk.command), encoding=None))
     try:
         async with asyncio.timeout(timeout_s):
-            process = await connection.create_process(_wrapped(talk.command), encoding=None)
+            process = await asyncio.shield(making)  # else nobody would know what the other end has begun
             hearing = asyncio.gather(out.listen(process.stdout), err.listen(process.stderr))
             try:
                 await _tell(process, talk, out)
@@ -148,12 +151,18 @@ async def converse(
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await hearing
     except TimeoutError:
-        await _kill(connection, process, err)
+        if err.heard:
+            await _kill(connection, process, err.heard)
+        else:
+            task = asyncio.create_task(_bury(connection, making))
+            _burials.add(task)
+            task.add_done_callback(_burials.discard)
         raise RemoteTimeoutError(
             f"{shown}: not done after {timeout_s:g} s: {_short(talk.command)}", "It was killed."
         ) from None
     except asyncio.CancelledError:
-        await _kill(connection, process, err)
+        making.cancel()
+        await _kill(connection, process, err.heard or "")
         raise
     except (OSError, asyncssh.Error) as error:
         raise UnreachableError(
@@ -188,31 +197,33 @@ async def _tell(process: asyncssh.SSHClientProcess[bytes], talk: Exchange, out: 
 
 
 async def _kill(
-    connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes] | None, err: _Ears
+    connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes] | None, first: str
 ) -> None:
     """End a command with all that it has started; to root's, sshd passes no signals on."""
     if process is None:
         return
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_KILL_S):
-            first = err.heard or await _first_line(process)
             if (pid := first.removeprefix(_PID)).isdigit():
                 await connection.run(f"kill -KILL -- -{pid}")
             process.close()
             await process.wait_closed()
 
 
-async def _first_line(process: asyncssh.SSHClientProcess[bytes]) -> str:
-    """Who a command is that was given up before it said so; empty if it does not start in time."""
+async def _bury(
+    connection: asyncssh.SSHClientConnection, making: asyncio.Future[asyncssh.SSHClientProcess[bytes]]
+) -> None:
+    """End a command that was given up before it said who it is, as soon as it does."""
     ears = _Ears(_READ_BYTES, _PID)
-    listening = asyncio.ensure_future(ears.listen(process.stderr))
-    try:
-        async with asyncio.timeout(_PID_S):
-            return await ears.line()
-    except TimeoutError:
-        return ""
-    finally:
-        listening.cancel()
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_BURY_S):
+            process = await making
+            listening = asyncio.create_task(ears.listen(process.stderr))
+            try:
+                first = await ears.line()
+            finally:
+                listening.cancel()
+        await _kill(connection, process, first)
 
 
 def _wrapped(command: str) -> str:

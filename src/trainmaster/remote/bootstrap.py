@@ -244,7 +244,7 @@ class _Run:
             self._layer(Phase.CODE, connection, plan, plan.code)
 
     def _probe(self, connection: Connection) -> HostFacts:
-        shared = self.kits[0].packages.base if self.settings.share_files else ""
+        shared = next(iter(self.kits[0].packages.tops().values()), "") if self.settings.share_files else ""
         script = probe_script(self.target.directory, self.target.python, shared)
         asked_at = time.time()
         result = connection.shell(script, timeout_s=self.settings.probe_timeout_s)
@@ -276,7 +276,7 @@ class _Run:
     def _install(self, connection: Connection, plan: Plan, step: Step, *, again: bool = False) -> str:
         """Put a layer there: ``done``, ``linked`` or, if somebody else has done so meanwhile, ``have``."""
         assert self.facts is not None
-        shared = bool(step.layer and step.order.get("base") and not again)
+        shared = bool(step.layer and step.order.get("tops") and not again)
         order = {
             **step.order,
             "same": step.layer.stamps() if step.layer and shared else [],

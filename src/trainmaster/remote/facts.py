@@ -34,7 +34,7 @@ while [ ! -d "$place" ]; do place=${place%%/*}; [ -n "$place" ] || place=/; done
 set -- $(df -Pk "$place" | tail -n 1)
 echo "disk_kb ${4:-}"
 [ -w "$place" ] && echo "writable $place"
-[ -n %(shared)s ] && [ -d %(shared)s ] && echo "shared yes"
+[ -n %(shared)s ] && [ -e %(shared)s ] && echo "shared yes"
 if command -v nvidia-smi >/dev/null 2>&1; then
   timeout 10 nvidia-smi -L 2>/dev/null | while read -r line; do
     case $line in GPU*) echo "gpu $line";; esac
@@ -95,7 +95,7 @@ class HostFacts:
         have: what is complete below the root, such as ``packages/1a2b``.
         clock_skew_s: how far its clock is ahead of ours.
         internet: whether a package index can be reached; None if nobody asked.
-        shared: whether it has the directory that was asked about; files of ours may be there already.
+        shared: whether it has what was asked about; files of ours may be there already.
     """
 
     home: str
@@ -123,7 +123,7 @@ def probe_script(directory: str = "", python: str = "", shared: str = "") -> str
     Args:
         directory: where our things go; may begin with ``~/``.
         python: to look at; empty to look for one.
-        shared: a directory here that the host may see at the same path; empty for none.
+        shared: something here that the host may see at the same path; empty for none.
     """
     where = directory or DIRECTORY
     root = (

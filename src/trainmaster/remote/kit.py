@@ -59,11 +59,18 @@ class Layer:
         """As `HostFacts.have` lists it."""
         return f"{self.kind}/{self.name}"
 
-    @property
-    def base(self) -> str:
-        """The one directory here that all of it lies in as it does in the layer; empty if there is none."""
-        bases = {str(file).removesuffix(f"/{path}") for path, file in self.files}
-        return bases.pop() if len(bases) == 1 and all(Path(b).is_dir() for b in bases) else ""
+    def tops(self) -> dict[str, str]:
+        """What is at the top of the layer, and where that is here; empty if it is not in one piece here.
+
+        It need not all be in one directory: Ray brings some libraries of its own, once it is imported.
+        """
+        found: dict[str, str] = {}
+        for path, file in self.files:
+            name, _, rest = path.partition("/")
+            place = str(file).removesuffix(f"/{rest}") if rest else str(file)
+            if found.setdefault(name, place) != place or not place.endswith(f"/{name}"):
+                return {}
+        return found
 
     def stamps(self) -> list[tuple[str, int, int]]:
         """Path, size and time of change (nanoseconds) of each file: enough to know the very same ones by."""

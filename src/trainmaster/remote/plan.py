@@ -38,8 +38,8 @@ class Step:
 
     Attributes:
         layer: what is sent; None if pip gets it there.
-        order: for `guest/install.py`, without what concerns patience. A ``base`` in it is a directory of this
-            machine that the host sees as well, perhaps with the very files of the layer in it.
+        order: for `guest/install.py`, without what concerns patience. ``tops`` in it are files and
+            directories of this machine that the host may see as well, with all of the layer in them.
         present: whether the host says that it has it.
     """
 
@@ -143,7 +143,7 @@ def make_plan(facts: HostFacts, kit: Kit, code: Layer | None = None) -> Plan | U
 
 def _packages(facts: HostFacts, kit: Kit, python: PythonFacts, *, by_pip: bool) -> Step:
     if not by_pip:
-        same = {"base": kit.packages.base} if facts.shared else {}
+        same = {"tops": kit.packages.tops()} if facts.shared else {}
         return _step(facts, kit.packages, {"inside": "site-packages", **same})
     digest = hashlib.sha256("\n".join((python.soabi, *kit.pins)).encode()).hexdigest()[:_NAME_CHARACTERS]
     order = {"kind": "packages", "name": digest, "inside": "site-packages", "pip": list(kit.pins)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
+from trainmaster.control.recording import Where
 from trainmaster.server.supply import HOST
 
 
@@ -17,7 +18,7 @@ class ClusterFacts:
     Attributes:
         experiments: that run on it.
         instance_type: of its workers' machines; ``host`` for those of one's own.
-        nodes: how many machines. slots: processes that they take at once.
+        nodes: how many machines its workers have. slots: processes that all of its machines take at once.
         usd_per_hour: of all its machines: as they were had, else as planned.
         is_there: its machines are paid for now.
     """
@@ -90,6 +91,19 @@ class RecordedFleet:
         return [_facts(record) for record in self._records()]
 
 
+def where_in(fleet: FleetView, experiment: str) -> Where:
+    """What the attempts of an experiment run on, for those who keep measurements.
+
+    Args:
+        fleet: of the run.
+        experiment: of the run.
+    """
+    for each in fleet.clusters():
+        if experiment in each.experiments:
+            return Where(each.instance_type, max(each.slots // each.nodes, 1))
+    return Where(HOST, 1)
+
+
 def _facts(record: ClusterRecord) -> ClusterFacts:
     plan = record.plan
     workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
@@ -98,7 +112,7 @@ def _facts(record: ClusterRecord) -> ClusterFacts:
     return ClusterFacts(
         plan.experiments,
         rental.instance_type or HOST,
-        plan.nodes,
+        plan.roles[0].count,
         plan.slots,
         record.usd_per_hour() if is_there else plan.usd_per_hour,
         is_there,

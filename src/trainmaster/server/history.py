@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.decide_task import Policy
 from trainmaster.control.layout import Home
-from trainmaster.control.recording import Recorded, Recorder
+from trainmaster.control.recording import Recorded, Recorder, Where
 from trainmaster.executors import NodeCapacity, detect_capacity
 from trainmaster.server.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
 from trainmaster.spec import Recipe
@@ -105,8 +105,11 @@ def make_recorder(
     snapshot: Path,
     machine: NodeCapacity,
     policies: Mapping[str, Policy],
+    where: Callable[[str], Where] | None = None,
 ) -> Recorder:
     """What keeps the measurements of a run that is driven here.
+
+    Those of other machines are found again by the same fingerprint, and bear the name of what they ran on.
 
     Args:
         store: the database.
@@ -116,6 +119,7 @@ def make_recorder(
         snapshot: its code.
         machine: this one.
         policies: per experiment.
+        where: what an experiment runs on; None is this machine.
     """
     known: dict[str, str] = {}
 
@@ -148,7 +152,7 @@ def make_recorder(
         run=run,
         recipe=recipe,
         policies=policies,
-        cores=machine.cores,
+        where=where or (lambda _: Where("local", machine.cores)),
         attempt_directory=lambda experiment, task, attempt: (
             home.attempt(run, experiment, task, attempt).directory
         ),

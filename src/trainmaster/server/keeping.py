@@ -14,7 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.measuring import measurement_of
-from trainmaster.server.outlook import NotKnown, RentedNow, outlook
+from trainmaster.control.recording import Where
+from trainmaster.executors import detect_capacity
+from trainmaster.server.fleet_view import where_in
+from trainmaster.server.outlook import NotKnown, RentedNow, gang_nodes, outlook
 from trainmaster.server.promise import Promise, dollars, told, told_in_full
 from trainmaster.server.supply import HOST
 from trainmaster.spec import Recipe
@@ -161,9 +164,9 @@ class QuoteKeeper:
     def _read_histories(self) -> None:
         """What was measured on the machines that the run has: of others only where they are much alike."""
         for name, history in self._histories().items():
-            device = self._device(name)
-            self._known.same[name] = [each for each in history.same if each.offer == device.offer]
-            self._known.similar[name] = [each for each in history.similar if each.offer == device.offer]
+            offer = self._where(name).offer
+            self._known.same[name] = [each for each in history.same if each.offer == offer]
+            self._known.similar[name] = [each for each in history.similar if each.offer == offer]
 
     def _measure(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> None:
         """What the steps of this run say; of tasks without steps, what the store has learnt meanwhile."""
@@ -178,8 +181,9 @@ class QuoteKeeper:
                 started_at=task.started_at,
                 ended_at=None,
                 now=now,
-                cores=max(round(self._device(name).cores), 1),
-                offer=self._device(name).offer,
+                cores=self._where(name).cores,
+                offer=self._where(name).offer,
+                nodes=self._nodes(name),
             )
             if measured is not None:
                 self._known.live.setdefault(name, {})[number] = measured
@@ -337,6 +341,19 @@ class QuoteKeeper:
             f"Let it go on{money}; or {stop} and gives the machines back, and {again}; or run it anew on "
             f"another cluster{other}: hardware.instance and distributed.workers choose it"
         )
+
+    def _where(self, experiment: str) -> Where:
+        """What its attempts run on."""
+        if self._fleet is None:
+            return Where("local", detect_capacity().cores)
+        return where_in(self._fleet, experiment)
+
+    def _nodes(self, experiment: str) -> int:
+        """Machines that the workers of one of its tasks sit on."""
+        if self._fleet is None:
+            return 1
+        there = next((c.nodes for c in self._fleet.clusters() if experiment in c.experiments), 1)
+        return gang_nodes(self._recipe.experiments[experiment], there)
 
     def _device(self, experiment: str) -> Device:
         """What a worker of an experiment computes on."""

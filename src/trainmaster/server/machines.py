@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.clusters.cluster_loop import ClusterLoop, Formation
+from trainmaster.control.clusters.cluster_loop import ClusterLoop
 from trainmaster.control.clusters.decide_cluster import Patience
 from trainmaster.control.clusters.fleet import Fleet
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
 from trainmaster.control.clusters.workplace import Workplace
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
+from trainmaster.server.shells import PLACES
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.remote_site import RemoteSite
+    from trainmaster.control.clusters.sight import Formation
     from trainmaster.control.layout import Home
     from trainmaster.executors.base import Executor
     from trainmaster.providers.base import Provider
@@ -110,7 +114,7 @@ class Machines:
         for record in self._records(identity, environ):
             loop = ClusterLoop(record, self._provider, self._workplace, self._write, patience)
             loops.update(dict.fromkeys(record.plan.experiments, loop))
-        self.fleet = Fleet(loops, self._open, self._write_cost)
+        self.fleet = Fleet(loops, self._open, self._write_cost, self._write_places)
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
@@ -214,6 +218,13 @@ class Machines:
 
     def _write_cost(self, cost_usd: float) -> None:
         self._store.put_cost(self._lease, cost_usd)
+
+    def _write_places(self, attempt: str, places: Mapping[str, str]) -> None:
+        run, experiment, task, number = attempt.split("/")
+        directory = self._home.attempt(run, experiment, int(task), int(number)).directory
+        with contextlib.suppress(OSError):  # only `ssh` asks for it
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / PLACES).write_text(json.dumps(places))
 
     def _report(self, report: PhaseReport) -> None:
         if report.outcome.value == "failed":

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from trainmaster.control.clusters.needs import Needs
 from trainmaster.control.gangs import slots_of
-from trainmaster.spec import Recipe
+from trainmaster.spec import Experiment, Recipe
 
 if TYPE_CHECKING:
     from trainmaster.advisor.devices import Device
@@ -41,6 +42,22 @@ class RentedNow:
     def slots(self, experiment: str) -> int:
         """Processes that an experiment's cluster takes at once."""
         return next((each.slots for each in self.clusters if experiment in each.experiments), 1)
+
+    def nodes(self, experiment: Experiment) -> int:
+        """Machines that the workers of one of its tasks sit on."""
+        there = next((each.nodes for each in self.clusters if experiment.name in each.experiments), 1)
+        return gang_nodes(experiment, there)
+
+
+def gang_nodes(experiment: Experiment, there: int) -> int:
+    """Machines that the workers of one task sit on.
+
+    Args:
+        experiment: with a fixed number of workers.
+        there: how many machines its cluster has for them.
+    """
+    needs = Needs.of(experiment, 0)
+    return min(needs.gang_nodes(0), there)
 
 
 def outlook(
@@ -94,7 +111,8 @@ def outlook(
         # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
         spread = workload.spread if rented is None else None
         at_once = min(room // slots_of(experiment), spread or room, workload.tasks)
-        one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1))
+        nodes = 1 if rented is None else rented.nodes(experiment)
+        one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
         left[name] = remaining_s(timing, one, how_far)
         load[name] = float(own_load(workload, one, room)[0])
     after = {name: recipe.experiments[name].depends_on for name in left}

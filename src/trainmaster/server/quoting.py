@@ -147,14 +147,14 @@ class Quoter:
         ]
         if not flexible:
             return recipe
-        from trainmaster.advisor.infeasible import NoFeasibleQuote
-        from trainmaster.providers.offer import FREE_PROVIDERS
-
         counts = {}
         try:
             quote = self.quote(recipe, recipe_path, environ, QuoteOptions(only=tuple(flexible)))
             counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
         except UsageError as reason:
+            from trainmaster.advisor.infeasible import NoFeasibleQuote
+            from trainmaster.providers.offer import FREE_PROVIDERS
+
             if isinstance(reason, NoFeasibleQuote) and recipe.provider not in FREE_PROVIDERS:
                 raise
             self._tell(f"note: no quote: {reason}")
@@ -239,13 +239,13 @@ class Quoter:
     # --- parts -----------------------------------------------------------------------------------
 
     def _known(self, recipe: Recipe, name: str, catalogue: Catalogue) -> Knowledge | None:
+        history = self._service.measurements(recipe).get(name)
+        if history is None or not (history.same or history.similar):
+            return None
         from trainmaster.advisor.devices import Device
         from trainmaster.advisor.knowledge import Knowledge
         from trainmaster.server.history import experience_of
 
-        history = self._service.measurements(recipe).get(name)
-        if history is None:
-            return None
         here = local_device(recipe.experiments[name])
         devices = {"local": here}
         nics: dict[str, float] = {}

@@ -13,12 +13,13 @@ from trainmaster.control.budget import ENDING_S
 from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.clusters.needs import Pick
 from trainmaster.control.clusters.plan import ClusterPlan
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
 from trainmaster.control.clusters.shopping import Shop, plan_clusters
 from trainmaster.server.promise import Promise, dollars, told_in_full
 from trainmaster.server.supply import CATALOGUE, Supply, supply_of, waited_s
 from trainmaster.server.worker_counts import with_fewest
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, one_line
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -126,8 +127,6 @@ def plan_run(
         NoFeasibleQuote: what is known of the job says that no cluster keeps deadline and budget.
         InterruptedByUser: while measuring.
     """
-    from trainmaster.advisor.infeasible import NoFeasibleQuote
-
     today = datetime.now(UTC).date()
     supply = supply_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
@@ -142,10 +141,10 @@ def plan_run(
     quote, why = None, ""
     try:
         quote, why = quoter.estimate(settled, environ)
-    except NoFeasibleQuote as reason:
+    except UsageError as reason:
         if supply.is_rented:
             raise
-        why = str(reason)
+        why = one_line(reason)
     picks = _picks(quote) if quote is not None and supply.is_rented else {}
     plans = capped(settled, plan_clusters(settled, _shop(supply), picks))
     _check_total(settled, plans)
@@ -157,6 +156,8 @@ def check_with_provider(
 ) -> list[str]:
     """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
 
+    Machines that an earlier run has kept warm are there already: nobody is asked for those.
+
     Returns:
         Notes for the user.
 
@@ -167,6 +168,7 @@ def check_with_provider(
     from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
 
     notes: list[str] = []
+    plans = tuple(plan for plan in plans if not _is_warm(service, plan))
     for name in dict.fromkeys(plan.provider for plan in plans):
         provider = get_provider(name, ProviderPlace(service.home.root, service.home.identity(), environ))
         requests = [
@@ -229,6 +231,14 @@ def _other(quote: Quote) -> str:
 
 def _shop(supply: Supply) -> Shop:
     return supply.shop(_ARCHES.get(platform.machine().lower(), ""))
+
+
+def _is_warm(service: Service, plan: ClusterPlan) -> bool:
+    """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
+    rows = service.store.living_clusters(plan.provider, service.home.identity())
+    kept = [ClusterRecord.of_row(row) for row in rows if row["state"] == ClusterState.KEPT]
+    now = datetime.now(UTC).timestamp()
+    return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)
 
 
 def _not_stale(recipe: Recipe, supply: Supply, today: date) -> Supply:

@@ -13,7 +13,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.market import Shares
+    from trainmaster.advisor.room import Shares
     from trainmaster.control.clusters.shopping import Shop
     from trainmaster.control.layout import Home
     from trainmaster.providers import Catalogue
@@ -118,7 +118,7 @@ def waited_s(store: Store, provider: str) -> list[float]:
 
 
 def _lab(home: Home, today: date) -> Supply:
-    from trainmaster.advisor.market import Shares
+    from trainmaster.advisor.room import Shares
     from trainmaster.providers import load_catalogue
     from trainmaster.providers.aws_settings import AwsSettings
 
@@ -126,7 +126,8 @@ def _lab(home: Home, today: date) -> Supply:
     region = AwsSettings.from_lab(directory).region  # says so if no lab is up
     facts = json.loads((directory / "lab.json").read_text())
     # Nobody has named it: it is the lab's, and as old as the lab.
-    catalogue = replace(load_catalogue(directory / "prices.csv", today=today), name="lab", by_hand=False)
+    prices = load_catalogue(directory / "prices.csv", today=today).where(provider="lab")
+    catalogue = replace(prices, name="lab", by_hand=False)
     scale = {name: float(share) for name, share in (facts.get("scale") or {}).items()}
     shares = Shares(
         scale.get("cpu", 1.0), scale.get("memory", 1.0), scale.get("network", 1.0), _LAB_MEMORY_BYTES

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ from trainmaster.volumes.objects import ObjectDetail, ObjectInfo
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore as AnyStore
+    from obstore.store import RetryConfig
 
 _PART_BYTES = 8 << 20
 _PARTS_IN_FLIGHT = 4
 # S3 takes 10,000 parts at most; some room for a file that grows meanwhile.
 _MAX_PARTS = 9_000
 _DELETED_AT_ONCE = 1_000
+_RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
 
 # One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
 # stay here too: they are all there is.
@@ -197,8 +200,6 @@ def _opened(scheme: str, bucket: str) -> "AnyStore":
 
 
 def _make(scheme: str, bucket: str) -> "AnyStore":
-    from datetime import timedelta
-
     from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
     if scheme == "memory":
@@ -207,7 +208,7 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
     # cut parts off on a slow line.
     options: dict[str, Any] = {
         "client_options": {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)},
-        "retry_config": {"max_retries": 8, "retry_timeout": timedelta(minutes=2)},
+        "retry_config": _RETRIES,
     }
     if scheme == "gs":
         return GCSStore(bucket, **options)

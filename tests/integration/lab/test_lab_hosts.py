@@ -123,11 +123,15 @@ def test_stop_start_and_reboot_keep_the_disk_and_change_the_public_address(lab: 
     assert after["PublicIpAddress"] != before["PublicIpAddress"]
     assert ssh("cat note") == "kept"
     ssh("sudo touch /run/this-boot")
+    # As with cloud-init; a dead-man switch comes back so.
+    there = "/var/lib/cloud/scripts/per-boot/mine"
+    ssh(f"printf '#!/bin/sh\\necho again > /run/mine\\n' | sudo tee {there}; sudo chmod 755 {there}")
     lab.ec2.reboot_instances(InstanceIds=[name])
     deadline = time.monotonic() + 120
     while ssh.run("test ! -e /run/this-boot").returncode != 0:
         assert time.monotonic() < deadline
     assert ssh("cat note") == "kept"
+    assert ssh("for i in $(seq 600); do [ -e /run/mine ] && break; sleep 0.1; done; cat /run/mine") == "again"
 
 
 @pytest.mark.parametrize(("behaviour", "state"), [("stop", "stopped"), ("terminate", "terminated")])

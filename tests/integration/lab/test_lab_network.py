@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -78,6 +80,24 @@ def test_delay_between_two_hosts_is_exact_and_can_be_changed(lab: Any, pair: Any
     takes_ms(ssh, there, 20, 23)
     lab.call("delay", "us-east-1a", "us-east-1b", "none")
     takes_ms(ssh, there, 0, 2)
+
+
+def test_the_gateway_keeps_its_address_whoever_comes_and_goes(lab: Any, pair: Any) -> None:
+    """Else the hosts would ask for their metadata in vain for some seconds after a neighbour has gone."""
+    namespace = lab.directory / "net" / "region"
+
+    def address() -> str:
+        command = ["nsenter", f"--net={namespace}", "ip", "-json", "link", "show", "br0"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return str(json.loads(done.stdout)[0]["address"])
+
+    before = address()
+    names = lab.rent(count=4)  # the bridge would have the lowest address of these
+    for name in names:
+        lab.until_state(name, "running")
+    assert address() == before
+    lab.end(*names)
+    assert address() == before
 
 
 def test_packets_are_lost(lab: Any, pair: Any) -> None:

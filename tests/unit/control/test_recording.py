@@ -12,7 +12,7 @@ from trainmaster.control.decide_task import Effect, EffectKind, Policy
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.measuring import trace_of
 from trainmaster.control.progress import TaskProgress
-from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder
+from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.executors.metrics import LogMetrics, MetricsReader
 from trainmaster.spec import read_recipe
@@ -35,7 +35,7 @@ class Bench:
             run="r",
             recipe=self.recipe,
             policies={"main": Policy()},
-            cores=2,
+            where=lambda _: Where("local", 2),
             attempt_directory=lambda experiment, task, attempt: self.place(task).directory,
             keep=self.keep,
         )

@@ -39,7 +39,8 @@ def workers(*hosts):
 def test_mpirun_gets_a_place_for_each_member_on_its_machine(bash):
     gang = workers("a", "b", "a")
     mpirun = 'echo "$@" | head -1; shift 4; OMPI_COMM_WORLD_RANK=1 exec "$@"'
-    done = bash(MpiLauncher().script(gang, gang.chief, QUOTES), {"TRAINMASTER_METRICS": "m"}, mpirun=mpirun)
+    env = {"TRAINMASTER_METRICS": "m", **MpiLauncher().environment(gang, gang.chief)}
+    done = bash(MpiLauncher().script(gang, gang.chief, QUOTES), env, mpirun=mpirun)
     assert done.stdout.splitlines()[0].startswith("-np 3 --host a:2,b:1 bash -euo pipefail -c export")
     assert done.stdout.splitlines()[-1] == "it's fine"
     assert done.returncode == 3
@@ -50,7 +51,17 @@ def test_the_metrics_of_rank_0_are_its_own(bash, rank, expected):
     gang = workers("a", "a", "a")
     script = MpiLauncher().script(gang, gang.chief, 'echo "$TRAINMASTER_INDEX $TRAINMASTER_METRICS"')
     env = {"TRAINMASTER_METRICS": "/x/m.jsonl", "OMPI_COMM_WORLD_RANK": str(rank)}
+    env |= MpiLauncher().environment(gang, gang.chief)
     assert bash(script, env, mpirun='shift 4; exec "$@"').stdout.strip() == expected
+
+
+def test_ranks_on_other_machines_get_the_environment(bash):
+    gang = workers("a", "b")
+    env = {"GREETING": "hello", **MpiLauncher().environment(gang, gang.chief)}
+    script = MpiLauncher().script(gang, gang.chief, "true")
+    told = bash(script, env, mpirun='echo "$OMPI_MCA_mca_base_env_list"').stdout.strip().split(";")
+    assert {"GREETING", "PATH", "WORD"} <= set(told)
+    assert not {"PWD", "SHLVL", "OMPI_MCA_mca_base_env_list"} & set(told)
 
 
 def test_what_is_not_installed_is_named(bash):

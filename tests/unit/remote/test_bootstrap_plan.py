@@ -73,17 +73,27 @@ def test_all_is_sent_to_a_fresh_host_and_nothing_to_one_that_has_it() -> None:
 def test_only_libraries_are_looked_for_where_they_are_here(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b.py").touch()
-    kit = replace(KIT, packages=Layer("packages", "p1", (("a/b.py", tmp_path / "a" / "b.py"),), 1))
-    assert kit.packages.base == str(tmp_path)
-    assert Layer("packages", "p2", (("b.py", tmp_path / "a" / "b.py"), *kit.packages.files), 1).base == ""
+    other = tmp_path / "other"
+    files = (
+        ("a/b.py", tmp_path / "a" / "b.py"),
+        ("c/d.py", other / "c" / "d.py"),
+        ("e.py", tmp_path / "e.py"),
+    )
+    kit = replace(KIT, packages=Layer("packages", "p1", files, 1))
+    tops = {"a": str(tmp_path / "a"), "c": str(other / "c"), "e.py": str(tmp_path / "e.py")}
+    assert kit.packages.tops() == tops
+    scattered = (*files, ("a/z.py", other / "a" / "z.py"))
+    assert Layer("packages", "p2", scattered, 1).tops() == {}
+    renamed = (("x.py", tmp_path / "e.py"),)
+    assert Layer("packages", "p3", renamed, 1).tops() == {}
     for shared in (True, False):
         made = make_plan(replace(FACTS, shared=shared), kit, CODE)
         assert isinstance(made, Plan)
-        assert made.packages.order.get("base", "") == (str(tmp_path) if shared else "")
-        assert "base" not in made.runtime.order
+        assert made.packages.order.get("tops", {}) == (tops if shared else {})
+        assert "tops" not in made.runtime.order
     by_pip = make_plan(replace(FACTS, shared=True, pythons=(NEWER,), internet=True), kit, CODE)
     assert isinstance(by_pip, Plan)
-    assert "base" not in by_pip.packages.order
+    assert "tops" not in by_pip.packages.order
 
 
 def test_the_venv_finds_the_libraries_wherever_it_lies() -> None:

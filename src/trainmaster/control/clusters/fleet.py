@@ -28,8 +28,9 @@ from trainmaster.spec.errors import ExecutorError, TrainmasterError
 if TYPE_CHECKING:
     from trainmaster.control.board import Board
     from trainmaster.control.budget import Meter
-    from trainmaster.control.clusters.cluster_loop import ClusterLoop, Formation
+    from trainmaster.control.clusters.cluster_loop import ClusterLoop
     from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.sight import Formation
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Fleet:
         loops: by experiment; several experiments may share one.
         opener: makes the executor of a cluster that is up.
         write_cost: keeps what the run has cost, in dollars.
+        tell_places: keeps on which machine each member of an attempt runs.
         clock: gives Unix seconds.
     """
 
@@ -109,6 +111,7 @@ class Fleet:
         loops: Mapping[str, ClusterLoop],
         opener: Opener,
         write_cost: Callable[[float], None],
+        tell_places: Callable[[str, Mapping[str, str]], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         posts: dict[int, _Post] = {}
@@ -116,6 +119,7 @@ class Fleet:
         self._all = list(posts.values())
         self._opener = opener
         self._write_cost = write_cost
+        self._tell_places = tell_places
         self._cost_at = 0.0
         self._clock = clock
         self._run = ""
@@ -279,11 +283,11 @@ class Fleet:
                     tell(f"{record.id}: kept warm for {record.keep_s:.0f} s")
                     continue
                 tell(f"{record.id}: cannot be kept warm, it is given back")
-                post.loop.reopen()
             post.loop.end()
+            post.loop.start()  # its loop may have ended with an error
         deadline = self._clock() + patience_s
         while waiting := [p.loop for p in self._all if not (p.loop.is_over or p.loop.is_kept)]:
-            if self._clock() > deadline:
+            if self._clock() > deadline or not any(loop.is_running for loop in waiting):
                 names = ", ".join(loop.record.id for loop in waiting)
                 tell(
                     f"warning: {names}: machines are still being given back; they end themselves in any case"
@@ -325,12 +329,18 @@ class Fleet:
     def _noted(self, status: GangStatus) -> GangStatus:
         """Remember where its members are: their files are looked for there, also after its end."""
         if status.addresses:
+            places = tuple(
+                (member.name, status.addresses[member.name])
+                for member in status.members
+                if member.name in status.addresses
+            ) or tuple(status.addresses.items())
             with self._lock:
-                self._members[status.attempt] = tuple(
-                    (member.name, status.addresses[member.name])
-                    for member in status.members
-                    if member.name in status.addresses
-                ) or tuple(status.addresses.items())
+                is_new = self._members.get(status.attempt) != places
+                self._members[status.attempt] = places
+            if is_new:
+                self._tell_places(
+                    status.attempt, {name: node.id for name, node in self.nodes_of(status.attempt)}
+                )
         return status
 
     def _hear(self, post: _Post, status: GangStatus) -> None:

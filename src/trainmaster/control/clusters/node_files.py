@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trainmaster
 from trainmaster.control.clusters.node_links import NodeLinks
+from trainmaster.control.clusters.node_probe import NodeProbe
 from trainmaster.control.clusters.node_trees import Tree, parse_trees, unite
 from trainmaster.remote._calls import Result
 from trainmaster.remote._guest_calls import ask_guest, guest_words
@@ -65,6 +66,7 @@ class NodeFiles:
 
     def __init__(self) -> None:
         self.links = NodeLinks()
+        self.probe = NodeProbe(self.links)
         self._pushed: dict[tuple[str, str, str], str] = {}
         self._locks: dict[tuple[str, str, str], threading.Lock] = {}
         self._guard = threading.Lock()
@@ -87,15 +89,6 @@ class NodeFiles:
         if result.code != 0:
             raise CommandError(f"{access.target.shown}: {result.last_words}")
 
-    def are_empty(self, access: NodeAccess, directories: Sequence[str]) -> bool:
-        """Whether nothing at all lies in directories; much quicker than `look`, and never wrong if True."""
-        command = (
-            f"echo @@begin; for d in {shlex.join(directories)}; do "
-            '[ ! -e "$d" ] || find -H "$d" -mindepth 1 -print -quit || echo trouble; done; echo @@end'
-        )
-        result = self.shell(access, command)
-        return result.code == 0 and result.out.partition("@@begin\n")[2] == "@@end\n"
-
     def look(self, access: NodeAccess, directories: Sequence[str]) -> list[Tree]:
         """What lies in directories of a node; nothing in those that do not exist.
 
@@ -106,7 +99,9 @@ class NodeFiles:
         assert found is not None, "no stamp was asked for"
         return found
 
-    def fetch(self, sources: Sequence[tuple[NodeAccess, str]], target: Path) -> bool:
+    def fetch(
+        self, sources: Sequence[tuple[NodeAccess, str]], target: Path, limit_bytes: int | None = None
+    ) -> bool:
         """Make a directory here what several on nodes are together; the first of them wins.
 
         Only what differs is sent. Until all is here and was seen not to have changed meanwhile, the directory
@@ -115,12 +110,13 @@ class NodeFiles:
         Args:
             sources: nodes, and the directory on each.
             target: here.
+            limit_bytes: most bytes to send.
 
         Returns:
             False if something changed meanwhile.
 
         Raises:
-            CommandError: something cannot be read, or leads outside.
+            CommandError: something cannot be read, or leads outside, or is too much.
         """
         trees = self._look(sources)
         united = unite(trees)
@@ -129,7 +125,11 @@ class NodeFiles:
             draft = Draft(str(target), [entry for _, entry in united])
             if draft.is_same:
                 return True
-            missing = {entry.path for entry in draft.missing()}
+            files = draft.missing()
+            size = sum(entry.size for entry in files)
+            if limit_bytes is not None and size > limit_bytes:
+                raise CommandError(f"{target}: {size >> 20} MiB are too much to be fetched")
+            missing = {entry.path for entry in files}
         except TreeError as error:
             raise CommandError(str(error), "Copy the file in, or remove the link.") from error
         parts = [
@@ -305,8 +305,8 @@ def prepare_node(access: NodeAccess, run: str, snapshot: Path) -> None:
         "layer": plan.code_directory,
         "links": [[entry.path, entry.target] for entry in entries if entry.kind == LINK],
         "folders": [entry.path for entry in entries if entry.kind == FOLDER],
-        "python": access.target.python or plan.host_python.path,
-        "minor": plan.host_python.minor,
+        "python": access.target.python or "python3",
+        "otherwise": plan.host_python.path,
         "files": library(),
     }
     with access.connect() as connection:

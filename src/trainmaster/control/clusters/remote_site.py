@@ -7,7 +7,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -15,10 +14,13 @@ from trainmaster.control.clusters.node_files import NodeFiles, each
 from trainmaster.control.clusters.node_paths import NodePaths
 from trainmaster.control.clusters.node_setup import set_up_node
 from trainmaster.control.environment import UNBUFFERED
+from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home, attempt_id
+from trainmaster.control.site import NodeGoneError
 from trainmaster.control.staging import data_path, environment_path
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
+from trainmaster.remote.guest.trees import remove
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ _REMOVE_AT_ONCE: Final = 200
 _REMOVE_TIMEOUT_S: Final = 600.0
 _CLOSE_S: Final = 10.0
 _STABLE_TRIES: Final = 3
+#: Of what a failed attempt has left more is not fetched: the next one is not to wait for it.
+_LOOK_BYTES: Final = 64 << 20
 _USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -71,6 +75,7 @@ class RemoteSite:
         self._patience_s = patience_s
         self._files = NodeFiles()
         self._bare: set[str] = set()
+        self._unfetched: set[str] = set()
         self._linked: set[tuple[str, str]] = set()
         self._set_up: dict[tuple[str, str], threading.Lock] = {}
         self._is_set_up: set[tuple[str, str]] = set()
@@ -115,9 +120,12 @@ class RemoteSite:
 
     def bring(self, context: TaskContext) -> None:
         """Put what an attempt needs on its nodes; see `Site.bring`."""
-        members = self._members(context)
-        nodes = _distinct(members)
-        each(nodes, lambda node: self._bring(node, context))
+
+        def work() -> None:
+            each(_distinct(self._members(context)), lambda node: self._bring(node, context))
+
+        # A node that has just been lost is seen to be by others, and then all of it begins anew.
+        self._patiently(work)
 
     def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
         """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
@@ -129,9 +137,9 @@ class RemoteSite:
         if is_bare and not _has_entries(here):
             return True
         sources = [(node, self.path(here)) for node in _distinct(self._members(context))]
-        if not is_patient:
-            return self._files.fetch(sources, here)
-        return self._patiently(lambda: self._files.fetch(sources, here))
+        if is_patient:
+            return self._patiently(lambda: self._files.fetch(sources, here))
+        return self._files.fetch(sources, here)
 
     def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
         """Fetch the members' output directories of an attempt that has ended; see `Site.fetch_output`.
@@ -140,37 +148,47 @@ class RemoteSite:
             context: the attempt.
             is_final: it all has to be here; else what cannot be had is left out.
         """
+        attempt = _attempt_of(context)
         if not is_final:
-            for name, node in self._nodes_of(_attempt_of(context)):
+            for name, node in self._nodes_of(attempt):
                 try:
-                    self._fetch_outputs(node, [name], context)
+                    self._fetch_outputs(node, [name], context, _LOOK_BYTES)
                 except (TrainmasterError, OSError):  # it is only for the user to look at
                     continue
             return
-        members = self._members(context)
-        by_node = [(node, [name for name, its in members if its == node]) for node in _distinct(members)]
+        with self._guard:
+            self._unfetched.add(attempt)
+        members = self._nodes_of(attempt)
+        self._require(context, members, helpers_of(context.experiment, context.launcher))
+        nodes = _distinct(members)
 
-        def fetch(part: tuple[NodeAccess, list[str]]) -> bool:
-            node, names = part
+        def fetch(node: NodeAccess) -> bool:
+            names = [name for name, its in members if its.id == node.id]
             return self._patiently(lambda: self._fetch_outputs(node, names, context))
 
-        with ThreadPoolExecutor(len(by_node), "output") as pool:
-            bare = list(pool.map(fetch, by_node)) if len(by_node) > 1 else [fetch(by_node[0])]
-        if all(bare):
-            with self._guard:
-                self._bare.add(_attempt_of(context))
+        bare = each(nodes, fetch)
+        with self._guard:
+            self._unfetched.discard(attempt)
+            if all(bare) and len(members) == len(context.members):
+                self._bare.add(attempt)
 
     def clean_up(self, context: TaskContext) -> None:
         """Have an attempt's directories removed from its nodes, soon; see `Site.clean_up`."""
         attempt = _attempt_of(context)
+        for left in context.place.directory.glob(".*.draft*"):
+            remove(str(left))
+        with self._guard:
+            is_unfetched = attempt in self._unfetched
+            self._unfetched.discard(attempt)
+            self._bare.discard(attempt)
+        if is_unfetched:
+            return
         directory = self.path(context.place.directory)
         for node in _distinct(self._nodes_of(attempt)):
             self._doomed.put((node, directory))
             if self._remover is None:
                 self._remover = threading.Thread(target=self._remove_all, name="remover", daemon=True)
                 self._remover.start()
-        with self._guard:
-            self._bare.discard(attempt)
 
     def close(self) -> None:
         """Finish removing, for a short while, and hang up."""
@@ -232,16 +250,18 @@ class RemoteSite:
 
     # -- from nodes
 
-    def _fetch_outputs(self, node: NodeAccess, names: Sequence[str], context: TaskContext) -> bool:
+    def _fetch_outputs(
+        self, node: NodeAccess, names: Sequence[str], context: TaskContext, limit_bytes: int | None = None
+    ) -> bool:
         """Fetch what members have written on a node; True if they left nothing at all there."""
         place = context.place
         here = {name: place.output(name, first=name == context.members[0]) for name in names}
         places = [place.checkpoint, *here.values()]
-        if self._files.are_empty(node, [self.path(each) for each in places]):
+        if self._files.probe.are_empty(node, [self.path(each) for each in places]):
             return True
         for directory in here.values():
             for _ in range(_STABLE_TRIES):
-                if self._files.fetch([(node, self.path(directory))], directory):
+                if self._files.fetch([(node, self.path(directory))], directory, limit_bytes):
                     break
             else:
                 raise CommandError(
@@ -255,18 +275,27 @@ class RemoteSite:
         while True:
             try:
                 return work()
-            except ProviderError:  # unreachable, or too slow
+            except (ProviderError, NodeGoneError):  # unreachable, too slow, or perhaps not there yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
 
     def _members(self, context: TaskContext) -> Sequence[tuple[str, NodeAccess]]:
         members = self._nodes_of(_attempt_of(context))
-        gone = sorted(set(context.members) - {name for name, _ in members})
+        self._require(context, members)
+        return members
+
+    def _require(
+        self,
+        context: TaskContext,
+        members: Sequence[tuple[str, NodeAccess]],
+        dispensable: frozenset[str] = frozenset(),
+    ) -> None:
+        found = {name for name, _ in members}
+        gone = [name for name in context.members if name not in found and name not in dispensable]
         if gone:
             verb = "has" if len(gone) == 1 else "have"
-            raise CommandError(f"{', '.join(gone)} {verb} no node any more, and what was there is lost")
-        return members
+            raise NodeGoneError(f"{', '.join(gone)} {verb} no node any more, and what was there is lost")
 
     def _remove_all(self) -> None:
         ended = False

@@ -40,13 +40,16 @@ class Watch:
         self._lost_since: dict[str, float] = {}
         self._leased_at = 0.0
 
-    def begin(self, machine: str) -> None:
-        """It has just been reached."""
+    def only(self, machines: set[str]) -> None:
+        """Watch these, which have all been reached, and no others."""
+        now = self._clock()
         with self._lock:
-            now = self._clock()
-            self._next_at[machine] = now + PROBE_S
-            self._renewed_at[machine] = now
-            self._lost_since.pop(machine, None)
+            for machine in machines - self._next_at.keys():
+                self._next_at[machine] = now + PROBE_S
+                self._renewed_at[machine] = now
+            gone = self._next_at.keys() - machines
+        for machine in gone:
+            self.end(machine)
 
     def end(self, machine: str) -> None:
         """It is watched no more."""

@@ -129,7 +129,8 @@ def _sees_the_same(order: dict[str, Any]) -> bool:
     trusted = (0, os.getuid())
     try:
         for path, size, changed in order.get("same", ()):
-            status = os.stat(f"{order['base']}/{path}")  # noqa: PTH116 - thousands of them
+            name, slash, rest = path.partition("/")
+            status = os.stat(order["tops"][name] + slash + rest)  # noqa: PTH116 - thousands of them
             if (status.st_size, status.st_mtime_ns) != (size, changed) or status.st_uid not in trusted:
                 print(f"{path} is another one here", file=sys.stderr)
                 return False
@@ -142,8 +143,8 @@ def _sees_the_same(order: dict[str, Any]) -> bool:
 def _link(order: dict[str, Any], place: Path) -> None:
     """A link for each file or directory at the top; bytecode comes along."""
     place.mkdir(parents=True, exist_ok=True)
-    for name in dict.fromkeys(path.partition("/")[0] for path, _, _ in order["same"]):
-        (place / name).symlink_to(Path(order["base"], name))
+    for name, path in order["tops"].items():
+        (place / name).symlink_to(path)
 
 
 def _unpack(place: Path, patience_s: int, members: int) -> None:

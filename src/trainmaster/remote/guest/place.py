@@ -53,14 +53,13 @@ def _make_root(root: Path) -> None:
 
 
 def _make_tools(root: Path, order: dict[str, Any]) -> None:
-    """``bin/python`` starts the interpreter by its own path, as its packages are found by that."""
+    """``bin/python`` starts what the login's ``python3`` is: the user's packages are found by that."""
     python = os.path.expanduser(order["python"])  # noqa: PTH111 - "~" is that of the login
     if "/" not in python:
-        python = shutil.which(python) or python
+        python = shutil.which(python) or order["otherwise"]
     if not os.access(python, os.X_OK):
         raise Refused(f"there is no Python at {python}")
-    minor = ".".join(map(str, order["minor"]))
-    for name in ("python", "python3", f"python{minor}"):
+    for name in ("python", "python3"):
         _write(root / "bin" / name, f'#!/bin/sh\nexec {_quoted(python)} "$@"\n', 0o755)
     for path, text in order["files"].items():
         _write(root / path, text, 0o644)

@@ -65,7 +65,9 @@ def _make(path: Path, log: Path, order: dict[str, Any]) -> None:
     shutil.rmtree(path, ignore_errors=True)
     log.write_bytes(b"")
     python = order["python"]
-    env = {**os.environ, _VARIABLE: str(path)}
+    # With SSH_CLIENT bash would take itself for a login's and run its start-up files.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SSH_")}
+    env[_VARIABLE] = _marker(path)
     found = subprocess.run([python, "-I", "-c", "import ensurepip, venv"], capture_output=True, check=False)
     if found.returncode != 0:
         raise Refused(
@@ -100,7 +102,7 @@ def _run(command: list[str], log: Path, env: dict[str, str], cwd: Path) -> int:
 
 def _end(path: Path) -> None:
     """Kill every process of a setup, also those in sessions of their own; they inherit its marker."""
-    needle = f"{_VARIABLE}={path}".encode()
+    needle = f"{_VARIABLE}={_marker(path)}".encode()
     for _ in range(_END_TRIES):
         found = False
         for entry in Path("/proc").iterdir():
@@ -111,6 +113,12 @@ def _end(path: Path) -> None:
         if not found:
             return
         time.sleep(0.01)
+
+
+def _marker(path: Path) -> str:
+    """Differs from that of the same path in another container of the machine."""
+    status = path.parent.stat()
+    return f"{path} {status.st_dev}:{status.st_ino}"
 
 
 def _tail(log: Path, limit_bytes: int) -> bytes:

@@ -159,12 +159,16 @@ def digest(entries: Iterable[Entry]) -> str:
 
 
 def pack(root: str, entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The stream of some entries of a directory."""
+    """The stream of some files of a directory, in pieces that are worth a call."""
+    gathered = bytearray()
     for entry in entries:
-        yield json.dumps(entry).encode() + b"\n"
-        if entry.kind == FILE:
-            yield from _file(os.path.join(root, entry.path), entry)
-    yield b"null\n"
+        gathered += json.dumps(entry).encode() + b"\n"
+        for piece in _file(os.path.join(root, entry.path), entry):
+            gathered += piece
+            if len(gathered) >= _PIECE:
+                yield bytes(gathered)
+                gathered.clear()
+    yield bytes(gathered) + b"null\n"
 
 
 def _file(place: str, entry: Entry) -> Iterator[bytes]:

@@ -10,6 +10,9 @@ from trainmaster.spec.errors import UsageError
 _VERSION = re.compile(r"(.*)@v?(\d{1,9})", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
+# How many components a short name has at most, where volumes are looked for.
+_DEEPEST = 4
+
 
 class VolumeAddress(NamedTuple):
     """Where a volume lies, and which version is meant.
@@ -47,6 +50,27 @@ def volume_address(text: str) -> VolumeAddress:
             "Names are letters, digits, '.', '_', '-' and '/'; write ./DIR or file:///DIR for a directory.",
         )
     return VolumeAddress(f"{_store_url()}/volumes/{place}", version)
+
+
+def named_volumes() -> list[str]:
+    """Lists the volumes that have short names, sorted.
+
+    Raises:
+        PublishError: the store fails.
+    """
+    from trainmaster.volumes.objects import ObjectStore
+
+    store = ObjectStore(f"{_store_url()}/volumes")
+    found = []
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        below = store.folders(folder)
+        if "heads" in below and "manifests" in below:
+            found.append(folder)
+        elif folder.count("/") < _DEEPEST:
+            pending += [f"{folder}/{name}" if folder else name for name in below]
+    return sorted(found)
 
 
 def cache_directory() -> Path:

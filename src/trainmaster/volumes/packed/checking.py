@@ -73,7 +73,7 @@ def check_extents(column: Callable[[str], "NDArray[Any]"], file_count: int, wher
     chunk_ends = np.cumsum(column("chunk_sizes"), dtype=np.int64)
     total = int(chunk_ends[-1]) if len(chunk_ends) else 0
     chunk_starts = np.concatenate([np.zeros(1, np.int64), chunk_ends])
-    last_chunk = 0
+    last_chunk = last_end = 0
     for first in range(0, file_count, BATCH_ROWS):
         batch = slice(first, min(first + BATCH_ROWS, file_count))
         sizes, chunks, offsets = (
@@ -89,12 +89,18 @@ def check_extents(column: Callable[[str], "NDArray[Any]"], file_count: int, wher
         is_bad |= (sizes > 0) & (starts >= ends)
         previous = np.concatenate([np.array([last_chunk], chunks.dtype), chunks[:-1]])
         is_bad |= chunks < previous
+        # Files that share bytes would be harder to write and to cache, and nobody makes them.
+        file_ends = np.maximum.accumulate(
+            np.where(sizes > 0, starts + np.minimum(sizes, total).astype(np.int64), 0)
+        )
+        before = np.concatenate([np.array([last_end]), np.maximum(file_ends[:-1], last_end)])
+        is_bad |= (sizes > 0) & (starts < before)
         if is_bad.any():
             row = first + int(np.argmax(is_bad))
             raise DamagedVolumeError(
                 f"{where}: the file of row {row:,} does not lie in its chunks.", "Nothing was read from it."
             )
-        last_chunk = int(chunks[-1])
+        last_chunk, last_end = int(chunks[-1]), max(last_end, int(file_ends[-1]))
 
 
 def check_links(links: Mapping[str, str], where: str) -> None:

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH101, PTH103
+# ruff: noqa: PTH101, PTH103, PTH114, PTH211
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 """Bringing a whole version to a directory: verified, whole or not at all, and resumable."""
 

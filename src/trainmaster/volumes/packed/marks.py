@@ -112,6 +112,7 @@ def wait_for_collections(
         PublishError: one runs for too long, or the store fails.
     """
     deadline = time.monotonic() + wait_s
+    pause_s = 0.05
     told = False
     while True:
         mark.renew()
@@ -125,4 +126,5 @@ def wait_for_collections(
         if not told:
             say("waiting for `trainmaster volume gc` to end")
             told = True
-        time.sleep(min(1.0, wait_s))
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 2.0)

@@ -87,6 +87,16 @@ def depth_chunks(
     return max(1, min(math.ceil(wanted / max(chunk_bytes, 1)), most))
 
 
+def soonest(uses: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Gives the chunks that are used next, each once, by first use: as many as fit the cache.
+
+    >>> soonest(np.array([4, 4, 1, 4, 2, 1, 9]), 3)
+    array([4, 1, 2])
+    """
+    _, index = np.unique(uses, return_index=True)
+    return uses[np.sort(index)[: max(count, 1)]]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The chunks that an order of samples uses.
@@ -94,29 +104,27 @@ class Plan:
     Attributes:
         chunks: one for each use, by position.
         positions: which sample uses it.
-        first: where in the two the first uses are, block by block: what to fetch, in order.
     """
 
     chunks: NDArray[np.int64]
     positions: NDArray[np.int64]
-    first: NDArray[np.int64]
 
 
 def planned(
-    first_chunks: NDArray[np.int64], counts: NDArray[np.int64] | None = None, *, block: int = 4096
+    first_chunks: NDArray[np.int64], counts: NDArray[np.int64] | None = None, *, gap: int = 64
 ) -> Plan:
-    """Makes a plan, in which of each block of samples only the first and last use of a chunk remain.
+    """Makes a plan, in which of uses of a chunk that follow closely only the first and last remain.
 
     Between them nobody would evict it, and a plan becomes far smaller than the order.
 
     Args:
         first_chunks: the first chunk of each sample, in the order in which they are read.
         counts: in how many chunks each lies; None: in one.
-        block: samples in a block.
+        gap: how many samples apart uses may be that count as close.
 
-    >>> plan = planned(np.array([4, 4, 1, 4, 2, 1]), block=4)
-    >>> plan.chunks.tolist(), plan.positions.tolist(), plan.first.tolist()
-    ([4, 1, 4, 2, 1], [0, 2, 3, 4, 5], [0, 1, 3, 4])
+    >>> plan = planned(np.array([4, 4, 4, 1, 4, 2, 1]), gap=2)
+    >>> plan.chunks.tolist(), plan.positions.tolist()
+    ([4, 1, 4, 2, 1], [0, 3, 4, 5, 6])
     """
     chunks, positions = first_chunks, np.arange(len(first_chunks), dtype=np.int64)
     if counts is not None and len(counts) and int(counts.max()) > 1:
@@ -124,14 +132,9 @@ def planned(
         begins = np.cumsum(counts) - counts
         chunks = np.repeat(first_chunks - begins, counts) + np.arange(len(positions))
     if not len(chunks):
-        return Plan(chunks, positions, np.zeros(0, np.int64))
-    blocks = positions // block
-    order = np.lexsort((positions, chunks, blocks))
-    changes = (np.diff(chunks[order]) != 0) | (np.diff(blocks[order]) != 0)
-    is_first = np.concatenate(([True], changes))
-    is_last = np.concatenate((changes, [True]))
-    kept = is_first | is_last
-    uses, firsts = order[kept], is_first[kept]
-    sequence = np.argsort(uses, kind="stable")
-    uses, firsts = uses[sequence], firsts[sequence]
-    return Plan(chunks[uses], positions[uses], np.flatnonzero(firsts))
+        return Plan(chunks, positions)
+    order = np.lexsort((positions, chunks))
+    cuts = (np.diff(chunks[order]) != 0) | (np.diff(positions[order]) > gap)
+    kept = np.concatenate(([True], cuts)) | np.concatenate((cuts, [True]))
+    uses = np.sort(order[kept])
+    return Plan(chunks[uses], positions[uses])

@@ -12,13 +12,14 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.errors import NoRoomError
 from trainmaster.volumes.reading.orders import AnnouncedOrder
-from trainmaster.volumes.reading.prefetch import Plan, depth_chunks
+from trainmaster.volumes.reading.prefetch import Plan, depth_chunks, soonest
 
 if TYPE_CHECKING:
     from trainmaster.volumes.reading.volume import Volume
 
 _MOST_AT_ONCE = 16
 _LOOK_AGAIN_S = 0.1
+_USES_PER_SLOT = 8
 # How much the newest step counts in the mean of seconds per sample.
 _NEWEST = 0.2
 
@@ -26,8 +27,10 @@ _NEWEST = 0.2
 class Prefetcher:
     """One reader's way through a plan: announced to the cache, and fetched ahead.
 
-    It fetches as far ahead as there is room: never does a chunk go that will be used sooner
-    than the one that comes. What fails here is met, and told, by whoever reads it.
+    It keeps the chunks that will be used next in half of the slots. The other half keeps what
+    will be used again, by Belady's rule: all slots ahead would mean to fetch everything anew in
+    each epoch. Never does a chunk go that another reader will use sooner. What fails here
+    is met, and told, by whoever reads it.
 
     Args:
         volume: whose chunks.
@@ -41,9 +44,7 @@ class Prefetcher:
         self._cache = volume.cache
         self._prefixes = volume.chunk_prefixes()
         self._order = AnnouncedOrder(self._cache.orders, self._prefixes[plan.chunks], plan.positions)
-        mine = plan.first[turn[0] :: turn[1]]
-        self._chunks, self._at = plan.chunks[mine], plan.positions[mine]
-        self._readers = turn[1]
+        self._plan, self._turn = plan, turn
         self._position = 0
         self._seconds_per_sample = 1e-3
         self._moved_s = time.monotonic()
@@ -99,11 +100,12 @@ class Prefetcher:
         if self._position == self._full_at and time.monotonic() < self._full_until_s:
             return False
         # Always from the reader on: what was there before may have been evicted.
-        start = int(np.searchsorted(self._at, self._position))
-        upcoming = self._chunks[start : start + 2 * self._slots]
+        start = int(np.searchsorted(self._plan.positions, self._position))
+        uses = self._plan.chunks[start : start + _USES_PER_SLOT * self._slots]
+        upcoming = soonest(uses, self._slots // 2)
         missing = ~self._cache.resident(self._prefixes[upcoming])
         for chunk in upcoming[missing].tolist():
-            if chunk not in self._in_flight:
+            if chunk not in self._in_flight and chunk % self._turn[1] == self._turn[0]:
                 self._in_flight.add(chunk)
                 self._pool.submit(self._fetch, chunk)
                 return True
@@ -112,7 +114,7 @@ class Prefetcher:
     def _depth(self) -> int:
         line = DOWNLOADER.line
         depth = depth_chunks(
-            line.bandwidth_bytes_per_s, line.latency_s, self._chunk_bytes, self._slots, self._readers
+            line.bandwidth_bytes_per_s, line.latency_s, self._chunk_bytes, self._slots, self._turn[1]
         )
         return min(depth, _MOST_AT_ONCE)
 

@@ -33,7 +33,7 @@ def trees(draw):
     return files
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(trees(), st.integers(1, 100))
 def test_what_was_published_is_read(files, limit):
     with tempfile.TemporaryDirectory() as scratch:

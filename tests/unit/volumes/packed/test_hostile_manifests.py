@@ -79,6 +79,11 @@ def test_chunks_out_of_order(tmp_path):
     refused(tmp_path, "does not lie in its chunks", rows, [CHUNK, CHUNK])
 
 
+def test_files_that_share_bytes(tmp_path):
+    rows = [file_row(b"x", 15, 0, 0), file_row(b"y", 1, 0, 5), ROOT]
+    refused(tmp_path, "does not lie in its chunks", rows, [CHUNK, CHUNK])
+
+
 def test_chunks_larger_than_the_head_says(tmp_path):
     refused(tmp_path, "larger than", [file_row(b"x"), ROOT], [CHUNK], limit=9)
 
