@@ -1,0 +1,32 @@
+"""``trainmaster ssh``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+
+def ssh(
+    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    member: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads the annotation
+        typer.Argument(help="A member such as worker-1; the first one by default."),
+    ] = None,
+    command: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(help="A command to run there instead of a shell, after `--`."),
+    ] = None,
+) -> None:
+    """Open a shell on the machine of a run's member, in the run's working directory."""
+    import os
+
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.server.shells import shell_command
+
+    service = Service(Home.from_environment())
+    words, place = shell_command(service, service.resolve(run), member, command or (), os.environ)
+    service.close()
+    os.chdir(place)
+    os.execvp(words[0], words)  # noqa: S606 - that is what was asked for

@@ -1,0 +1,165 @@
+"""`Hands`: does what was decided about a cluster, each thing in a thread of its own; all may be repeated."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainmaster.control.clusters.decide_cluster import Action, ActionKind, Stage
+from trainmaster.control.clusters.sight import Formation
+from trainmaster.control.clusters.workplace import is_there, key_of
+from trainmaster.providers.base import NodeRequest
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.record import ClusterRecord, Machine
+    from trainmaster.control.clusters.sight import Sight
+    from trainmaster.control.clusters.tasks import Tasks
+    from trainmaster.control.clusters.workplace import Workplace
+    from trainmaster.providers.base import Node, Provider
+
+
+class Hands:
+    """Acts for one cluster's loop.
+
+    Args:
+        provider: who rents.
+        workplace: makes nodes of machines.
+        tasks: where work is done; results reach the sight.
+        sight: what is known.
+    """
+
+    def __init__(self, provider: Provider, workplace: Workplace, tasks: Tasks, sight: Sight) -> None:
+        self._provider = provider
+        self._workplace = workplace
+        self._tasks = tasks
+        self._sight = sight
+
+    def perform(self, record: ClusterRecord, action: Action, now: float) -> None:
+        """Begin to do one thing."""
+        match action.kind:
+            case ActionKind.RENT:
+                self._rent(record, action.token)
+            case ActionKind.PREPARE:
+                for machine in action.ids:
+                    self._prepare(record, machine)
+            case ActionKind.FORM:
+                self._tasks.start("form", partial(self._form, record, action.ids))
+            case ActionKind.JOIN:
+                self._join(record, action.ids)
+            case ActionKind.DROP:
+                self._drop(record, action.ids)
+            case ActionKind.VACATE:
+                pass  # whoever sends gangs there sees `Sight.leaving`
+            case ActionKind.GIVE_BACK:
+                ids = list(action.ids)
+                self._tasks.start(f"back {' '.join(ids)}", partial(self._provider.release, record.id, ids))
+            case ActionKind.RELEASE:
+                if now >= self._sight.ask_at.get("release", 0.0):
+                    self._tasks.start("release", partial(self._release, record))
+
+    def dissolve(self) -> None:
+        """The head is lost, and with it all that the cluster knew: its nodes are free to form another one."""
+        formation, self._sight.formation = self._sight.formation, None
+        if formation is None:
+            return
+        stages = self._sight.stages
+        stages.update({m: Stage.READY for m, stage in stages.items() if stage is Stage.JOINED})
+
+        def stop() -> None:
+            with contextlib.suppress(TrainmasterError):  # its head cannot be reached: the others are
+                formation.ray.stop()
+
+        self._tasks.start(f"drop formation-{formation.number}", stop)
+
+    # --- private -----------------------------------------------------------------------------------
+
+    def _rent(self, record: ClusterRecord, token: str) -> None:
+        asked = [machine for machine in record.machines if machine.token == token]
+        rental = asked[0].rental
+        role = next(role for role in record.plan.roles if role.role == asked[0].role)
+        request = NodeRequest(
+            role=role.role,
+            count=len(asked),
+            instance_type=rental.instance_type,
+            region=rental.region,
+            zone=rental.zone,
+            spot=rental.spot,
+            token=token,
+            labels=dict(role.labels),
+            lease_s=self._workplace.lease_s,
+            require=dict(role.require),
+            slots=role.host_slots,
+            gpus=role.host_gpus,
+            disk_bytes=role.disk_bytes,
+        )
+        if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
+            self._tasks.start("kits", self._workplace.warm_up)
+
+    def _prepare(self, record: ClusterRecord, name: str) -> None:
+        machine, node = record.machine(name), self._sight.node(name)
+        if machine is not None and node is not None and is_there(node):
+            self._sight.stages[name] = Stage.PREPARING
+            self._tasks.start(f"prepare {name}", partial(self._workplace.prepare, machine, node))
+
+    def _members(self, record: ClusterRecord, ids: tuple[str, ...]) -> list[tuple[Machine, NodeAccess]]:
+        found = [(record.machine(name), self._sight.accesses.get(name)) for name in ids]
+        return [(machine, access) for machine, access in found if machine is not None and access is not None]
+
+    def _form(self, record: ClusterRecord, ids: tuple[str, ...]) -> tuple[Formation, list[NodeAccess]]:
+        members = self._members(record, ids)
+        machines = [machine for machine, _ in members]
+        accesses = self._workplace.give_keys(record, [access for _, access in members])
+        ray = self._workplace.form(record, list(zip(machines, accesses, strict=True)))
+        head = next((m.id for m in machines if key_of(m.id) == ray.head.key), machines[0].id)
+        return Formation(record.formed, ray, head), accesses
+
+    def _join(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
+        formation = self._sight.formation
+        if formation is None:
+            return
+
+        def join() -> None:
+            everybody = [
+                self._sight.accesses[machine.id]
+                for machine in record.rented
+                if machine.id in self._sight.accesses
+                and self._sight.stages.get(machine.id) in (Stage.JOINED, Stage.READY)
+            ]
+            for access in self._workplace.give_keys(record, everybody):
+                self._sight.accesses[access.id] = access
+            self._workplace.join(record, formation.ray, self._members(record, ids))
+
+        self._tasks.start(f"join {' '.join(ids)}", join)
+
+    def _drop(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
+        for name in ids:
+            machine = record.machine(name)
+            if machine is None or machine.is_over:
+                self._sight.stages.pop(name, None)
+            else:  # it is well, but Ray has lost it: it joins again
+                self._sight.stages[name] = Stage.READY
+        formation = self._sight.formation
+        if formation is None:
+            return
+        if formation.head in ids:
+            self.dissolve()
+            return
+
+        def drop() -> None:
+            for name in ids:
+                formation.ray.remove(key_of(name))
+
+        self._tasks.start(f"drop {' '.join(ids)}", drop)
+
+    def _release(self, record: ClusterRecord) -> list[Node] | None:
+        formation, self._sight.formation = self._sight.formation, None
+        accesses = list(self._sight.accesses.values())
+        self._workplace.take_back(record, formation.ray if formation else None, accesses)
+        self._provider.release(record.id)
+        try:
+            return self._provider.nodes(record.id)  # when they ended is for the bill
+        except TrainmasterError:
+            return None

@@ -1,0 +1,216 @@
+"""`Sight`: what this process knows of a cluster's machines. Nothing of it needs to survive a crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from trainmaster.control.clusters.decide_cluster import Refusal, Seen, Stage
+from trainmaster.control.clusters.workplace import key_of, words
+from trainmaster.providers.base import NoCapacityError, Node, NodeState
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.executors.ray_cluster import RayCluster
+
+log = logging.getLogger(__name__)
+
+#: After a request that could not be sent, and after a cluster that could not be formed.
+AGAIN_S: Final = 3.0
+_FORM_TRIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Formation:
+    """Nodes that are one cluster.
+
+    Attributes:
+        number: of the time that it was formed.
+        ray: it.
+        head: id of the machine that it stands or falls with.
+    """
+
+    number: int
+    ray: RayCluster
+    head: str
+
+
+@dataclass(slots=True)
+class Sight:
+    """What was observed, and the results of what was done.
+
+    Attributes:
+        tell: shows a line to the user.
+        nodes: the provider's machines of the cluster by id; None if it could not be asked.
+        stages: how far machines are as nodes, by id.
+        troubles: why machines are BROKEN, by id.
+        accesses: nodes by machine id, those that have gone too: what they left may be read for a while.
+        leaving: when the provider takes machines back, Unix seconds, by private address.
+        formation: where gangs are sent to; None while there is none.
+        rented, refusals: answers to requests, by token, until they were taken in.
+        ask_at: when what failed may be tried again, Unix seconds, by token.
+        form_at: the same for forming.
+        is_released: all has been given back.
+        fatal: why the run cannot go on; None while it can.
+    """
+
+    tell: Callable[[str], None]
+    nodes: dict[str, Node] | None = None
+    stages: dict[str, Stage] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+    accesses: dict[str, NodeAccess] = field(default_factory=dict)
+    leaving: dict[str, float] = field(default_factory=dict)
+    formation: Formation | None = None
+    rented: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    ask_at: dict[str, float] = field(default_factory=dict)
+    form_at: float = 0.0
+    is_released: bool = False
+    fatal: Exception | None = None
+    _form_failures: int = 0
+    _alive: frozenset[str] = frozenset()
+    _alive_at: dict[str, float] = field(default_factory=dict)
+
+    def node(self, machine: str) -> Node | None:
+        """What the provider said last of a machine."""
+        return (self.nodes or {}).get(machine)
+
+    def alive(self, keys: frozenset[str], now: float) -> None:
+        """Which nodes Ray takes to be alive."""
+        for key in keys:
+            self._alive_at[key] = now
+        self._alive = keys
+
+    def seen(
+        self, lost_since: Mapping[str, float], renting: set[str], now: float, *, is_forming: bool
+    ) -> Seen:
+        """What `decide_cluster` looks at.
+
+        Args:
+            lost_since: since when machines do not answer.
+            renting: tokens of requests under way.
+            now: Unix seconds.
+            is_forming: the cluster is being made or changed.
+        """
+        waiting = {token for token, at in self.ask_at.items() if now < at}
+        found = Seen(
+            nodes=self.nodes,
+            stages=self.stages,
+            troubles=self.troubles,
+            lost_since=lost_since,
+            estranged=self._estranged(now),
+            rented=dict(self.rented),
+            refusals=dict(self.refusals),
+            renting=frozenset(renting | waiting),
+            is_formed=self.formation is not None,
+            is_forming=is_forming or now < self.form_at,
+            is_released=self.is_released,
+        )
+        self.rented.clear()
+        self.refusals.clear()
+        return found
+
+    def _estranged(self, now: float) -> frozenset[str]:
+        if self.formation is None or not self._alive:
+            return frozenset()
+        return frozenset(
+            machine
+            for machine, stage in self.stages.items()
+            if stage is Stage.JOINED
+            and key_of(machine) not in self._alive
+            and now - self._alive_at.get(key_of(machine), now) > AGAIN_S
+        )
+
+    # --- results, by the names under which they were asked for -------------------------------------------
+
+    def take(self, cluster: str, name: str, result: object, now: float) -> None:
+        """Take in what a piece of work came to.
+
+        Args:
+            cluster: for the log.
+            name: ``look``, ``rent TOKEN``, ``prepare ID``, ``form``, ``join ID...``, ``release``, ...
+            result: or the exception.
+            now: Unix seconds.
+        """
+        kind, _, what = name.partition(" ")
+        failed = isinstance(result, Exception)
+        if failed:
+            log.info("%s: %s: %s", cluster, name, words(cast("Exception", result)))
+        match kind:
+            case "look":
+                self._take_nodes(None if failed else cast("list[Node]", result))
+            case "rent":
+                self._take_rented(what, result, now)
+            case "prepare":
+                self._take_prepared(what, result)
+            case "form" if failed:
+                self._take_failure(cast("Exception", result), now)
+            case "form":
+                self._take_formed(*cast("tuple[Formation, list[NodeAccess]]", result))
+            case "join":
+                self.stages.update(dict.fromkeys(what.split(), Stage.READY if failed else Stage.JOINED))
+                if failed:
+                    self.form_at = now + AGAIN_S
+            case "release" if failed:
+                self.ask_at["release"] = now + AGAIN_S
+                self.tell(
+                    f"machines could not be given back: {words(cast('Exception', result))}; it is tried again"
+                )
+            case "release":
+                self.is_released = True
+                if result is not None:
+                    self._take_nodes(cast("list[Node]", result))
+            case _:
+                pass
+
+    def _take_nodes(self, nodes: list[Node] | None) -> None:
+        if nodes is None:
+            self.nodes = None
+            return
+        self.nodes = {node.id: node for node in nodes}
+        self.leaving = {
+            node.private_address: node.leaves_at
+            for node in nodes
+            if node.state is NodeState.LEAVING and node.leaves_at is not None
+        }
+
+    def _take_rented(self, token: str, result: object, now: float) -> None:
+        if isinstance(result, NoCapacityError):
+            self.refusals[token] = Refusal(result.zones, Exception.__str__(result))
+        elif isinstance(result, UsageError):
+            self.refusals[token] = Refusal(reason=words(result), is_final=True)
+        elif isinstance(result, Exception):
+            self.ask_at[token] = now + AGAIN_S
+            self.tell(f"{words(result)}; it is asked again")
+        else:
+            nodes = cast("list[Node]", result)
+            self.rented[token] = tuple(node.id for node in nodes)
+            self.nodes = {**(self.nodes or {}), **{node.id: node for node in nodes}}
+
+    def _take_prepared(self, machine: str, result: object) -> None:
+        if self.stages.get(machine) is not Stage.PREPARING:
+            return  # given up meanwhile
+        if isinstance(result, Exception):
+            self.stages[machine] = Stage.BROKEN
+            self.troubles[machine] = words(result)
+        else:
+            self.accesses[machine] = cast("NodeAccess", result)
+            self.stages[machine] = Stage.READY
+
+    def _take_failure(self, error: Exception, now: float) -> None:
+        self.form_at = now + AGAIN_S
+        self._form_failures += 1
+        self.tell(f"the nodes do not become one cluster: {words(error)}")
+        if self._form_failures >= _FORM_TRIES:
+            self.fatal = error
+
+    def _take_formed(self, formation: Formation, accesses: list[NodeAccess]) -> None:
+        self._form_failures = 0
+        for access in accesses:
+            self.accesses[access.id] = access
+            self.stages[access.id] = Stage.JOINED
+        self._alive = frozenset()
+        self.formation = formation

@@ -1,0 +1,126 @@
+"""`shell_command`: what opens a shell where a run's member works, on this machine or on a rented one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.control.layout import Home
+from trainmaster.spec.errors import MissingPartError, NotFoundError
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.record import ClusterRecord
+    from trainmaster.providers.base import Node
+    from trainmaster.server.service import Service
+
+#: In an attempt's directory: on which machine each member runs.
+PLACES = "places.json"
+
+
+def shell_command(
+    service: Service, run: str, member: str | None, command: Sequence[str], environ: Mapping[str, str]
+) -> tuple[list[str], Path]:
+    """What to execute, and in which directory.
+
+    Args:
+        service: of the home.
+        run: its id.
+        member: such as ``worker-1``; None for the first one there is.
+        command: to run there instead of a shell.
+        environ: of the caller: credentials of the provider.
+
+    Raises:
+        NotFoundError: the run has no such member, or its machines are gone.
+        MissingPartError: there is no OpenSSH client here.
+    """
+    home = service.home_of(run)
+    row = service.store.run_row(run)
+    if row["provider"] == "local":
+        shell = environ.get("SHELL") or "/bin/bash"
+        code = home.code_directory(run)
+        if not code.is_dir():
+            raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
+        return list(command) or [shell], code
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
+    node = _node(service, home, run, member, environ)
+    from trainmaster.control.clusters.workplace import root_on_nodes
+
+    code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
+    inner = shlex.join(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
+    there = f"cd {shlex.quote(code_there)} 2>/dev/null; {inner}"
+    return [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there], Path.cwd()
+
+
+def _node(service: Service, home: Home, run: str, member: str | None, environ: Mapping[str, str]) -> Node:
+    """The machine of a member."""
+    from trainmaster.control.clusters.record import ClusterRecord, ClusterState
+    from trainmaster.providers.base import NodeState
+    from trainmaster.providers.finding import get_provider
+    from trainmaster.providers.place import ProviderPlace
+
+    records = [ClusterRecord.of_row(row) for row in service.store.clusters_of(run)]
+    alive = [r for r in records if r.state in (ClusterState.ACTIVE, ClusterState.KEPT) and r.rented]
+    if not alive:
+        raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
+    wanted = _machine(home, run, member, alive)
+    provider = get_provider(alive[0].provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    for record in alive:
+        for node in provider.nodes(record.id):
+            if node.id == wanted and node.state is not NodeState.GONE:
+                return node
+    raise NotFoundError(
+        f"the machine {wanted} of {run} is gone", "Its run rents another one while it goes on."
+    )
+
+
+def _machine(home: Home, run: str, member: str | None, records: Sequence[ClusterRecord]) -> str:
+    """The machine of a member: where its newest attempt runs, or the seat of that name."""
+    places = sorted(
+        (home.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
+    )
+    for path in reversed(places):
+        known: dict[str, str] = json.loads(path.read_text())
+        if member is None and known:
+            return next(iter(known.values()))
+        if member in known:
+            return known[member or ""]
+    seats = {machine.seat: machine.id for record in records for machine in record.rented}
+    ids = set(seats.values())
+    if member is None:
+        return next(iter(seats.values()))
+    if member in seats or member in ids:
+        return seats.get(member, member)
+    raise NotFoundError(f"{run} has no member {member!r}", f"Its nodes are {', '.join(sorted(seats))}.")
+
+
+def _options(home: Home, node: Node) -> list[str]:
+    from trainmaster.remote import target_of
+
+    target = target_of(node)
+    known = home.root / "known_hosts"
+    if target.host_key:  # vouched for by the provider: no need to have met it
+        handle, name = tempfile.mkstemp(prefix="trainmaster-known-")
+        os.write(handle, f"{target.pin} {target.host_key}\n".encode())
+        os.close(handle)
+        known = Path(name)
+    settings = {
+        "HostKeyAlias": target.pin,
+        "UserKnownHostsFile": str(known),
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": "10",
+    }
+    options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
+    options += ["-p", str(target.port), "-l", target.login]
+    if target.key is not None:
+        options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes"]
+    if node.jump:
+        options += ["-J", node.jump]
+    return options

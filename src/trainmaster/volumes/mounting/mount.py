@@ -1,0 +1,176 @@
+# ruff: noqa: PTH100, PTH103, PTH112
+"""Mounting a volume and ending the mount."""
+
+import hashlib
+import json
+import os
+import select
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.volumes.mounting.errors import MountError
+from trainmaster.volumes.mounting.mounts import available, detach, is_dead, is_ours, mounted_at
+from trainmaster.volumes.mounting.server import command, environment, guard
+from trainmaster.volumes.packed import cache_directory, open_volume
+
+_PATIENCE_S = 60.0
+_LOOK_AGAIN_S = 0.02
+
+
+def mount(uri: str, directory: Path, *, cache: Path | None = None, foreground: bool = False) -> str:
+    """Shows a volume as a directory, read-only, for all programs.
+
+    What is there twice is read from the kernel's own cache, as from a local disk. A mount that a
+    crash has left there is cleared first. It ends with :func:`unmount`, or when its process gets
+    SIGTERM.
+
+    Args:
+        uri: ``URL``, ``NAME``, ``URL@VERSION`` or ``NAME@VERSION``.
+        directory: where; made if it does not exist.
+        cache: see :meth:`Volume.open`.
+        foreground: serve until SIGTERM, Ctrl-C or :func:`unmount`, instead of in the background.
+
+    Returns:
+        The URI of the version that is mounted.
+
+    Raises:
+        MissingPartError: this machine cannot mount; the message says why.
+        MountError: the kernel refused, or something else is mounted there.
+        NotFoundError: there is no such volume.
+        UsageError: the directory is not empty.
+        PublishError: the volume is damaged, or its store fails.
+    """
+    place = os.path.abspath(directory)
+    clear_stale(place)
+    if problem := available():
+        raise MissingPartError(f"Volumes cannot be mounted here: {problem}.", "Use `volume get` instead.")
+    if (mounted := mounted_at(place)) is not None:
+        raise MountError(
+            f"{place}: something is mounted there already ({mounted.source}).",
+            f"Run `trainmaster volume unmount {place}` first, or choose another directory.",
+        )
+    uri = open_volume(uri, cache).uri
+    made = _make_empty(place)
+    try:
+        if foreground:
+            code = guard(uri, place, str(cache or ""), -1)
+            if code:
+                raise MountError(f"{place}: the mount of {uri} ended by itself.", "Its last words are above.")
+        else:
+            _start(uri, place, cache)
+    except BaseException:
+        if made:
+            with suppress(OSError):
+                os.rmdir(place)  # noqa: PTH106
+        raise
+    return uri
+
+
+def unmount(directory: Path) -> bool:
+    """Ends a mount. Programs that still have files open there keep them until they close them.
+
+    Returns:
+        False if no volume was mounted there.
+
+    Raises:
+        MountError: it could not be ended.
+    """
+    place = os.path.abspath(directory)
+    if not is_ours(place):
+        if (mounted := mounted_at(place)) is not None:
+            raise MountError(f"{place}: that is no volume but {mounted.source}.", "Unmount it with umount.")
+        return False
+    if not detach(place, lazily=False) and not detach(place) and is_ours(place):
+        raise MountError(f"{place} cannot be unmounted.", "Only who mounted it may, and root.")
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while is_ours(place) and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_AGAIN_S)
+    return True
+
+
+def clear_stale(place: str) -> None:
+    """Takes a mount of ours away whose processes were killed."""
+    while is_ours(place) and is_dead(place):
+        if not detach(place):
+            raise MountError(
+                f"{place}: a mount that nobody serves any more cannot be taken away.",
+                f"Run `fusermount3 -u -z {place}` as who mounted it.",
+            )
+
+
+def _make_empty(place: str) -> bool:
+    try:
+        os.makedirs(place)
+    except FileExistsError:
+        if not os.path.isdir(place):
+            raise UsageError(f"{place} is no directory.", "Name one that is empty.") from None
+        if os.listdir(place):  # noqa: PTH208
+            raise UsageError(
+                f"{place} is not empty: its files would be hidden.", "Name an empty directory."
+            ) from None
+        return False
+    except OSError as error:
+        raise MountError(f"{place} cannot be made: {error.strerror}.", "Choose another directory.") from error
+    return True
+
+
+def _start(uri: str, place: str, cache: Path | None) -> None:
+    """Starts a guard in the background and waits until it is mounted."""
+    logs = (cache or cache_directory()) / "mounts"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        log = logs / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}.log"
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError:
+        log, output = Path(os.devnull), os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    reading, writing = os.pipe()
+    try:
+        process = subprocess.Popen(
+            command("guard", uri, place, str(cache or ""), writing),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[writing],
+            cwd="/",
+            start_new_session=True,
+            env=environment(),
+        )
+        os.close(writing)
+        writing = -1
+        problem = _answer(reading)
+        if problem is not None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            words = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
+            raise MountError(
+                f"{place}: {uri} could not be mounted: {problem}." + (f" ({words[-1]})" if words else ""),
+                "Use `volume get` instead." if not words else f"All its words are in {log}.",
+            )
+        process.returncode = 0  # it outlives us: nobody waits for it
+    finally:
+        os.close(output)
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+
+
+def _answer(reading: int) -> str | None:
+    """Waits for the server's word: None if it is mounted, else what is wrong."""
+    words = b""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while select.select([reading], [], [], max(deadline_s - time.monotonic(), 0))[0]:
+        piece = os.read(reading, 65536)
+        if not piece:
+            break
+        words += piece
+    else:
+        return f"it took longer than {_PATIENCE_S:.0f} s"
+    try:
+        problem: str | None = json.loads(words)["problem"]
+    except ValueError:
+        return "its process ended"
+    return problem

@@ -1,0 +1,123 @@
+# ruff: noqa: PTH100, PTH116, PTH118
+"""What is mounted on this machine, and whether this process may mount."""
+
+import ctypes
+import errno
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+TYPE = "fuse.trainmaster"
+_DETACH = 2
+_MAY_MOUNT = 1 << 21  # CAP_SYS_ADMIN
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+class Mounted(NamedTuple):
+    """One line of the kernel's table of mounts.
+
+    Attributes:
+        directory: where.
+        type: kind of file system.
+        source: what the mounter says of it; for ours ``trainmaster:URI``.
+        device: ``MAJOR:MINOR``.
+    """
+
+    directory: str
+    type: str
+    source: str
+    device: str
+
+
+def mounted_at(directory: str) -> Mounted | None:
+    """Says what is mounted exactly there; the topmost. It never touches the mount itself."""
+    wanted = _located(directory)
+    found = None
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        head, _, tail = line.partition(b" - ")
+        fields, rest = head.split(b" "), tail.split(b" ")
+        place = os.fsdecode(_unescaped(fields[4]))
+        if place == wanted:
+            found = Mounted(
+                place, os.fsdecode(rest[0]), os.fsdecode(_unescaped(rest[1])), os.fsdecode(fields[2])
+            )
+    return found
+
+
+def is_ours(directory: str) -> bool:
+    """Whether one of our mounts is there, alive or dead."""
+    mounted = mounted_at(directory)
+    return mounted is not None and mounted.type == TYPE
+
+
+def is_dead(directory: str) -> bool:
+    """Whether something is mounted there that nobody serves any more."""
+    try:
+        os.stat(directory)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
+def detach(directory: str, *, lazily: bool = True) -> bool:
+    """Ends a mount; lazily: at once for new users, for others when they are done.
+
+    Returns:
+        Whether it was ended. False where it is in use, not there, or not ours to end.
+    """
+    place = _located(directory)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(place), _DETACH if lazily else 0) == 0:
+        return True
+    if ctypes.get_errno() != errno.EPERM:
+        return False
+    program = shutil.which("fusermount3") or shutil.which("fusermount")
+    if program is None:
+        return False
+    command = [program, "-u", "-q", *(["-z"] if lazily else []), "--", place]
+    return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+
+
+def available() -> str | None:
+    """Says what keeps this process from mounting; None if nothing is known to.
+
+    The kernel may still refuse, as in some containers.
+    """
+    if find_spec("mfusepy") is None:
+        return "the Python package mfusepy is not installed (pip install 'trainmaster[mount]')"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return "this machine has no /dev/fuse"
+    except OSError as error:
+        return f"/dev/fuse cannot be opened: {error.strerror}"
+    if not _may_mount() and not shutil.which("fusermount3"):
+        return "neither may this process mount, nor is there a fusermount3 (Debian: fuse3)"
+    try:
+        import mfusepy  # noqa: F401 - it loads the library
+    except (OSError, ImportError) as error:
+        return f"libfuse cannot be loaded (Debian: libfuse3-3): {error}"
+    return None
+
+
+def _may_mount() -> bool:
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return os.geteuid() == 0
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return bool(found and int(found[1], 16) & _MAY_MOUNT)
+
+
+def _located(directory: str) -> str:
+    """The path as the kernel knows it, without asking what is mounted there, which may be dead."""
+    parent, name = os.path.split(os.path.abspath(directory))
+    return os.path.join(os.path.realpath(parent), name)
+
+
+def _unescaped(text: bytes) -> bytes:
+    return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), text)

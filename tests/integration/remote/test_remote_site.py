@@ -1,0 +1,424 @@
+"""An attempt goes to two hosts that share no disk, and what it leaves there comes back.
+
+Each host sees a directory of its own at the same path, as nodes do: its server has its own mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import private_sshd
+import pytest
+from private_sshd import PYTHON, SshHost
+
+from trainmaster.control import saving, staging
+from trainmaster.control.board import Task
+from trainmaster.control.clusters.node_access import NodeAccess
+from trainmaster.control.clusters.node_files import prepare_node, remove_run
+from trainmaster.control.clusters.remote_site import RemoteSite
+from trainmaster.control.job_context import TaskContext
+from trainmaster.control.layout import Home
+from trainmaster.control.workshop import Workshop
+from trainmaster.executors.base import GangStatus, Phase
+from trainmaster.remote import HostResult, Ssh
+from trainmaster.remote.facts import PythonFacts
+from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
+from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.volumes import CheckpointSeries, take_snapshot
+
+RUN = "digits-7f3a"
+_SERVER = """\
+#!/bin/sh
+for last; do :; done
+exec unshare --mount sh -c 'mount --bind "$1" {root} && shift && exec {sshd} "$@"' sh "${{last%/*}}/node" "$@"
+"""
+
+
+def own_mounts() -> bool:
+    return os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not own_mounts(), reason="hosts with mounts of their own need root")
+
+
+class Hosts:
+    """Two nodes and a run on them."""
+
+    def __init__(self, tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh) -> None:
+        self.home = Home.from_environment(
+            {"TRAINMASTER_HOME": str(tmp_path / "home"), "TRAINMASTER_CACHE": str(tmp_path / "cache")}
+        )
+        self.root = str(tmp_path / "node")
+        self.hosts: list[SshHost] = []
+        self.nodes: list[NodeAccess] = []
+        self.gone: set[str] = set()
+        self.tmp_path = tmp_path
+        for number in range(2):
+            host = new_host(f"h{number}", start=False)
+            (host.place / "node").mkdir()
+            host.start()
+            self.hosts.append(host)
+            facts = SimpleNamespace(home=str(host.home), user="root")
+            plan = SimpleNamespace(host_python=python_facts(), code_directory="", python=PYTHON)
+            result = HostResult(host.target, True, (), facts=facts, plan=plan)  # type: ignore[arg-type]
+            target = host.target
+            self.nodes.append(
+                NodeAccess(
+                    f"worker-{number}", f"i-{number}", f"10.0.0.{number}", target, result, self.root, ssh
+                )
+            )
+        self.site = RemoteSite(
+            self.home,
+            RUN,
+            nodes_of=lambda _: [
+                (f"worker-{n}", node) for n, node in enumerate(self.nodes) if node.id not in self.gone
+            ],
+            all_nodes=lambda _: self.nodes,
+            root=self.root,
+            slots_of=lambda _: [2, 4],
+            patience_s=5.0,
+        )
+
+    def there(self, number: int, here: Path) -> Path:
+        """As it is seen from here: what lies at a place on a node."""
+        return self.hosts[number].place / "node" / Path(self.site.path(here)).relative_to(self.root)
+
+    def workshop(self, **what: object) -> Workshop:
+        given = {"command": "python train.py", "distributed": Distributed(workers=2), **what}
+        experiment = Experiment(name="train", **given)
+        recipe = Recipe(name="digits", directory=self.tmp_path, experiments={"train": experiment})
+        return Workshop(
+            home=self.home,
+            run=RUN,
+            recipe=recipe,
+            base={"CALLERS": "1", "PATH": "/callers"},
+            secrets={"train": {"TOKEN": "s3cret"}},
+            find_models=lambda *_: [],
+            slots=6,
+            site=self.site,
+        )
+
+    def context(self, attempt: int = 1, **what: object) -> TaskContext:
+        return self.workshop(**what).context(task(attempt))
+
+    def write(self, number: int, here: Path, **files: str) -> None:
+        """What a member writes on its node."""
+        for name, text in files.items():
+            path = self.there(number, here) / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+
+def python_facts(path: str = PYTHON) -> PythonFacts:
+    return PythonFacts(path, sys.version.split()[0], "cpython", "")
+
+
+def task(attempt: int = 1) -> Task:
+    return Task(experiment="train", number=0, attempt=attempt)
+
+
+def contents(root: Path) -> dict[str, str]:
+    return {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def hosts(
+    tmp_path: Path, new_host: Callable[..., SshHost], ssh: Ssh, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Hosts]:
+    (tmp_path / "node").mkdir()
+    server = tmp_path / "sshd"
+    server.write_text(_SERVER.format(root=tmp_path / "node", sshd=private_sshd.SSHD))
+    server.chmod(0o755)
+    monkeypatch.setattr(private_sshd, "SSHD", str(server))
+    hosts = Hosts(tmp_path, new_host, ssh)
+    yield hosts
+    hosts.site.close()
+
+
+def test_a_node_gets_a_working_copy_a_python_and_our_report(hosts):
+    code = hosts.tmp_path / "code"
+    (code / "pkg" / "empty").mkdir(parents=True)
+    (code / "run.sh").write_text("#!/bin/sh\necho $0\n")
+    (code / "run.sh").chmod(0o755)
+    (code / "pkg" / "m.py").write_text("x = 1\n")
+    (code / "link").symlink_to("pkg")
+    (code / "file").symlink_to("pkg/m.py")
+    snapshot = take_snapshot(str(code), Path("/"), hosts.tmp_path / "snapshots").path
+    node, host = hosts.nodes[0], hosts.hosts[0]
+    layer = host.home / "layer"  # as the bootstrap makes it: links are files, or left out
+    shutil.copytree(snapshot, layer, ignore=lambda *_: ["link", "empty"])
+    node.result.plan.code_directory = str(layer)  # type: ignore[misc, union-attr]
+    for _ in range(2):
+        prepare_node(node, RUN, snapshot)
+    copy = hosts.there(0, hosts.home.code_directory(RUN))
+    assert sorted(str(p.relative_to(copy)) for p in copy.rglob("*")) == [
+        "file", "link", "pkg", "pkg/empty", "pkg/m.py", "run.sh",
+    ]  # fmt: skip
+    assert copy.joinpath("link").readlink() == Path("pkg")
+    assert copy.joinpath("file").readlink() == Path("pkg/m.py")
+    assert os.access(copy / "run.sh", os.X_OK)
+    assert (copy / "pkg" / "m.py").stat().st_mode & 0o200
+    assert (host.place / "node").stat().st_mode & 0o077 == 0
+    env = " ".join(f"{name}={value!r}" for name, value in hosts.site.environment("train").items())
+    script = (
+        f"cd {hosts.site.path(hosts.home.code_directory(RUN))} && env -i {env} PYTHONPATH={hosts.site.library} "
+        "TRAINMASTER_METRICS=/dev/stdout bash -c "
+        "\"python -c 'import sys, trainmaster; print(sys.executable); trainmaster.report(step=1)' && "
+        'python3 -m pkg.m && echo $HOME $USER"'
+    )
+    with node.connect() as connection:
+        said = connection.check(script).splitlines()
+    assert said == [PYTHON, '{"step": 1}', f"{host.home} root"]
+    remove_run(node, RUN)
+    assert not copy.exists()
+
+
+def test_what_belongs_to_somebody_else_is_not_used(hosts):
+    place = hosts.hosts[0].place / "node"
+    os.chown(place, 12345, 12345)
+    with pytest.raises(TrainmasterError, match="not a directory of this user"):
+        prepare_node(hosts.nodes[0], RUN, hosts.tmp_path)
+
+
+def test_an_attempt_is_brought_and_its_checkpoints_come_back_united(hosts):
+    data = hosts.tmp_path / "images"
+    (data / "deep").mkdir(parents=True)
+    (data / "deep" / "a").write_text("1" * 10)
+    (data / "b").symlink_to("deep/a")
+    for number in range(2):
+        hosts.there(number, hosts.home.code_directory(RUN)).mkdir(parents=True)
+    hosts.home.code_directory(RUN).mkdir(parents=True)
+    context = hosts.context(data={"images": DataSource(directory="images", at="in/images")})
+    assert staging.stage(context, {}).error == ""
+    place = context.place
+    for number in range(2):
+        assert hosts.there(number, place.checkpoint).is_dir()
+        assert hosts.there(number, place.output("worker-1", first=False)).is_dir()
+        assert contents(hosts.there(number, data)) == {"deep/a": "1" * 10, "b": "1" * 10}
+        link = hosts.there(number, hosts.home.code_directory(RUN)) / "in/images"
+        assert str(link.readlink()) == hosts.site.path(data)
+    before = hosts.there(0, data).stat().st_ino
+    (data / "deep" / "c").write_text("3")
+    assert staging.stage(context, {}).error == ""
+    assert hosts.there(0, data).stat().st_ino != before
+    assert "deep/c" in contents(hosts.there(1, data))
+
+    # the first rank wins where both wrote the same name, or one a file and the other a directory
+    hosts.write(0, place.checkpoint, same="of 0", only0__x="0", clash="file")
+    hosts.write(1, place.checkpoint, same="of 1", only1="1", clash__x="directory")
+    job = saving.checkpoint(context)
+    assert (job.error, job.progressed) == ("", True)
+    series = CheckpointSeries(context.checkpoints_uri)
+    series.restore(1, hosts.tmp_path / "restored")
+    assert contents(hosts.tmp_path / "restored") == {
+        "same": "of 0", "only0/x": "0", "clash": "file", "only1": "1",
+    }  # fmt: skip
+    assert saving.checkpoint(context).progressed is False  # nothing new
+    inode = (place.checkpoint / "same").stat().st_ino
+    hosts.write(1, place.checkpoint, only1="2")
+    assert saving.checkpoint(context).progressed is True
+    assert (place.checkpoint / "same").stat().st_ino == inode  # it was not sent again
+
+    # the next attempt finds all of it on every node
+    second = hosts.context(attempt=2)
+    assert staging.stage(second, {}).fields == {"restored": 2}
+    for number in range(2):
+        assert contents(hosts.there(number, second.place.checkpoint)) == {
+            "same": "of 0", "only0/x": "0", "clash": "file", "only1": "2",
+        }  # fmt: skip
+    assert saving.checkpoint(second).progressed is False
+
+    hosts.site.clean_up(context)
+    hosts.site.close()
+    assert not hosts.there(0, place.directory).exists()
+    assert not hosts.there(1, place.directory).exists()
+    assert hosts.there(0, second.place.directory).exists()
+
+
+def test_the_members_outputs_become_the_model(hosts):
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    hosts.write(0, context.place.output("worker-0", first=True), model="m" * 3_000_000)
+    hosts.write(0, context.place.output("worker-1", first=False), stray="not its node")
+    hosts.write(1, context.place.output("worker-1", first=False), part="1")
+    hosts.write(1, context.place.checkpoint, state="7")
+    job = saving.save(context)
+    assert job.error == ""
+    assert job.fields["model_uri"] == context.model_uri
+    from trainmaster.volumes import fetch
+
+    fetch(context.model_uri, hosts.tmp_path / "model")
+    assert contents(hosts.tmp_path / "model") == {"model": "m" * 3_000_000, "members/worker-1/part": "1"}
+    assert CheckpointSeries(context.checkpoints_uri).complete() == [1]
+
+
+def test_what_leads_outside_fails_the_save(hosts):
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    there = hosts.there(1, context.place.output("worker-1", first=False))
+    (there / "escape").symlink_to("/etc/passwd")
+    job = saving.save(context)
+    assert "'escape', which leads to '/etc/passwd', would lie, or lead, outside" in job.error
+
+
+def test_a_checkpoint_that_changes_or_is_cut_off_leaves_the_earlier_state(hosts):
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    hosts.write(0, context.place.checkpoint, a="1")
+    assert saving.checkpoint(context).progressed is True
+    earlier = contents(context.place.checkpoint)
+
+    ended = threading.Event()
+
+    def scribble() -> None:
+        number = 0
+        while not ended.wait(0.002):
+            number += 1
+            hosts.write(0, context.place.checkpoint, a=str(number), **{f"f{number % 50}": "x" * number})
+
+    writer = threading.Thread(target=scribble)
+    writer.start()
+    try:
+        job = saving.checkpoint(context)
+    finally:
+        ended.set()
+        writer.join()
+    assert (job.error, job.progressed) == ("", False)
+    assert contents(context.place.checkpoint) == earlier
+
+    hosts.write(0, context.place.checkpoint, big="x" * 60_000_000)
+    cutter = threading.Thread(target=lambda: cut_when_begun(hosts.hosts[0], context.place.directory))
+    cutter.start()
+    job = saving.checkpoint(context)
+    cutter.join()
+    assert "connection was lost" in job.error
+    assert contents(context.place.checkpoint) == earlier
+    assert saving.checkpoint(context).progressed is True
+    assert (context.place.checkpoint / "big").stat().st_size == 60_000_000
+
+
+def cut_when_begun(host: SshHost, directory: Path) -> None:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if any(path.stat().st_size > 1_000_000 for path in directory.glob(".checkpoint.draft.part*")):
+            host.cut()
+            return
+        time.sleep(0.001)
+
+
+def test_a_node_that_is_gone_or_silent(hosts):
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    hosts.write(0, context.place.checkpoint, a="1")
+    hosts.write(0, context.place.output("worker-0", first=True), log="kept")
+    hosts.gone.add("i-1")
+    job = saving.recover(context)
+    assert "worker-1 has no node any more" in job.error
+    assert CheckpointSeries(context.checkpoints_uri).complete() == []
+    assert contents(context.place.output("worker-0", first=True)) == {"log": "kept"}
+    hosts.site._patience_s = 0.5
+    assert "worker-1 has no node any more" in staging.stage(context, {}).error
+    hosts.site._patience_s = 5.0
+
+    # a silent one is waited for when the work is done
+    hosts.gone.clear()
+    hosts.hosts[1].stop()
+    began = time.monotonic()
+    assert saving.checkpoint(context).error != ""
+    back = threading.Timer(1.5, hosts.hosts[1].start)
+    back.start()
+    try:
+        job = saving.save(context)
+    finally:
+        back.join()
+    assert job.error == ""
+    assert time.monotonic() - began < 20
+    hosts.hosts[1].stop()
+    job = saving.save(hosts.context(attempt=2))
+    assert "could not be saved" in job.error
+    assert "h1" in job.error
+
+
+def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
+    for number in range(2):
+        hosts.there(number, hosts.home.code_directory(RUN)).mkdir(parents=True)
+    # making a real one takes many seconds
+    python = hosts.tmp_path / "python3"
+    python.write_text(
+        f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {PYTHON} "$@"; fi\n'
+    )
+    python.chmod(0o755)
+    for node in hosts.nodes:
+        node.result.plan.host_python = python_facts(str(python))  # type: ignore[misc, union-attr]
+    setup = 'echo "token=${#TOKEN} $CALLERS_" >> "$VIRTUAL_ENV/made"; echo made >&2'
+    context = hosts.context(setup=setup.replace("$CALLERS_", "${CALLERS-none}"))
+    assert staging.stage(context, {}).error == ""
+    here = staging.environment_path(context)
+    assert here is not None
+    for number in range(2):
+        assert (hosts.there(number, here) / "made").read_text() == "token=6 none\n"
+        assert (hosts.there(number, here) / "bin").is_dir()
+        assert here.with_name(f"{here.name}-h{number}.log").read_text().endswith("made\n")
+    again = hosts.context(setup=setup.replace("$CALLERS_", "${CALLERS-none}"))
+    hosts.site._is_set_up.clear()
+    assert staging.stage(again, {}).error == ""
+    assert (hosts.there(0, here) / "made").read_text() == "token=6 none\n"
+
+    bad = hosts.context(setup="echo first; echo no such thing >&2; exit 3")
+    job = staging.stage(bad, {})
+    assert job.users_fault
+    assert "setup failed with exit code 3: first / no such thing" in job.error
+    assert "Its whole output: " in job.error
+    secret = [p for p in hosts.hosts[0].processes() if "s3cret" in " ".join(p.cmdline())]
+    assert secret == []
+
+
+def test_requests_speak_of_nodes(hosts):
+    workshop = hosts.workshop(
+        distributed=Distributed(
+            strategy="ps-sync", workers=2, parameter_servers=1, hardware={"ps": Hardware(cpus=8)}
+        ),
+        framework="tensorflow",
+        env={"PYTHONPATH": "src"},
+    )
+    request = workshop.request(task())
+    assert request.hold
+    assert request.per_node == 1
+    assert request.cwd if hasattr(request, "cwd") else request.members[0].cwd.startswith(hosts.root)
+    labels = {member.name: dict(member.node_labels) for member in request.members}
+    assert labels == {
+        "chief-0": {}, "worker-0": {"role": "worker"}, "worker-1": {"role": "worker"}, "ps-0": {"role": "ps"},
+    }  # fmt: skip
+    addresses = {name: f"10.0.0.{number}" for number, name in enumerate(labels)}
+    ports = {name: (2000 + number,) for number, name in enumerate(labels)}
+    status = GangStatus(request.attempt, Phase.GRANTED, ports=ports, addresses=addresses)
+    environments = workshop.launch_environment(task(), status)
+    env = environments["worker-1"]
+    assert '"10.0.0.2:2002"' in env["TF_CONFIG"]
+    assert env["TRAINMASTER_CHECKPOINT_DIR"] == f"{hosts.root}/runs/{RUN}/tasks/train/0/1/checkpoint"
+    assert env["PYTHONPATH"] == f"src:{hosts.root}/lib"
+    assert env["PATH"].startswith(f"{hosts.root}/bin:")
+    assert "CALLERS" not in env
+    assert env["TOKEN"] == "s3cret"
+
+    small = hosts.workshop(distributed=None, workers=1)
+    request = small.request(task())
+    assert not request.hold
+    assert request.group_slots == 4
+    assert request.members[0].env["TRAINMASTER_OUTPUT_DIR"] in request.directories
+    assert all(directory.startswith(hosts.root) for directory in request.directories)
+
+
+def test_containers_are_refused(hosts):
+    job = staging.stage(hosts.context(container="debian"), {})
+    assert job.users_fault
+    assert "images are not brought to nodes yet" in job.error
+    assert isinstance(UsageError("x"), TrainmasterError)

@@ -1,0 +1,116 @@
+"""What there is beside a cloud: hosts of one's own, a lab's smaller machines, machines that are too small."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from quote_world import GB, knowledge, market, measured, offer, step_s, training, workload
+
+from trainmaster.advisor.choosing import Limits
+from trainmaster.advisor.market import offers_for, per_node_of
+from trainmaster.advisor.profile import Sync
+from trainmaster.advisor.quoting import Subject, make_quote
+from trainmaster.advisor.room import LEAST_MEMORY_BYTES, Shares, roomy
+from trainmaster.spec.hardware import Hardware
+
+CPUS = {"gpus": 0.0, "gpu": ""}
+
+
+def own_hosts(count, slots=2.0):
+    here = offer("host", 0.0, vcpus=slots, provider="hosts", nic=None, **CPUS)
+    return market(replace(here, memory_bytes=1), hosts=count)
+
+
+def on_cpus(**more):
+    points = [measured(n, b, "local") for n in (1, 2, 4) for b in (32, 128)]
+    return Subject(workload(hardware=Hardware(), **more), knowledge(*points))
+
+
+def test_hosts_cost_nothing_and_the_fastest_number_of_them_is_taken():
+    one = make_quote([on_cpus()], own_hosts(4), Limits()).main
+    assert one.cluster.worker.instance == "host"
+    assert 1 < one.cluster.workers <= 4
+    assert one.cluster.worker.count == one.cluster.workers
+    assert one.cost_usd.p95 == 0
+    assert one.memory_headroom is None
+    assert one.time_s.p50 == pytest.approx(10 * 196 * step_s(4, 64), rel=0.3)
+
+
+def test_there_are_never_more_nodes_than_hosts_and_a_job_that_needs_more_shares_them():
+    alone = make_quote([on_cpus()], own_hosts(1), Limits()).main
+    assert (alone.cluster.workers, alone.cluster.worker.count) == (1, 1)
+    subject = on_cpus()
+    lengths = {8: subject.workload.lengths[8]}
+    fixed = replace(subject, workload=replace(subject.workload, lengths=lengths))
+    shared = make_quote([fixed], own_hosts(2), Limits()).main
+    assert (shared.cluster.workers, shared.cluster.worker.count) == (8, 2)
+
+
+def test_tasks_spread_over_the_hosts():
+    subject = on_cpus(most=1, tasks=32)
+    one = make_quote([subject], own_hosts(3, slots=4.0), Limits()).main
+    assert one.cluster.worker.count <= 3
+    assert one.cluster.at_once <= 12
+
+
+def test_wishes_choose_nothing_on_hosts():
+    subject = on_cpus()
+    wishes = replace(subject.workload, hardware=Hardware(instance=("m4.large",), spot=True, region="r"))
+    assert make_quote([replace(subject, workload=wishes)], own_hosts(2), Limits()).main.cluster.worker.count
+
+
+def test_machines_of_a_lab_are_chosen_by_what_is_published_and_timed_by_what_they_are():
+    kind = offer("m4.xlarge", 0.2, vcpus=4.0, nic=1.0, **CPUS)
+    subject = Subject(
+        workload(most=1, hardware=Hardware(cpus=4, memory_bytes=32 * GB)),
+        knowledge(*(measured(1, b, "local", cores=2.0) for b in (32, 128, 256))),
+    )
+    whole = make_quote([subject], market(kind), Limits()).main
+    place = market(kind, shares=Shares(0.125, 0.125, 0.125))
+    part = make_quote([subject], place, Limits()).main
+    assert part.cluster.worker.instance == "m4.xlarge"
+    assert part.step_s.p50 > 2 * whole.step_s.p50
+    real = place.real(place.catalogue).offers[0]
+    assert (real.vcpus, real.memory_bytes, real.nic_gbps) == (0.5, 61 * GB // 8, 0.125)
+    tiny = Shares(0.1, 0.001, 1.0, least_memory_bytes=2**29).of(kind)
+    assert tiny.memory_bytes == 2**29
+
+
+def test_machines_that_nothing_fits_in_are_left_out_unless_they_are_asked_for():
+    tiny = offer("tiny", 0.01, memory_bytes=LEAST_MEMORY_BYTES - 1)
+    least = offer("least", 0.02, memory_bytes=LEAST_MEMORY_BYTES)
+    job = workload(hardware=Hardware())
+    assert [o.instance_type for o in offers_for(job, market(tiny, least))] == ["least"]
+    assert [o.instance_type for o in offers_for(job, market(tiny))] == ["tiny"]
+    for asked in (Hardware(instance=("t*",)), Hardware(memory_bytes=1)):
+        assert tiny in roomy([tiny, least], asked)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "cpus", "most", "expected"),
+    [(1, None, 1, 1), (3, None, 1, 3), (40, None, 1, 8), (40, 3, 1, 2), (40, None, 4, 1), (40, 16, 1, 1)],
+)
+def test_single_processes_share_a_machine_as_its_slots_have_it(tasks, cpus, most, expected):
+    job = workload(tasks=tasks, most=most, hardware=Hardware(cpus=cpus))
+    place = market(offer("m", 1.0, vcpus=8.0, **CPUS))
+    assert per_node_of(job, place.catalogue, place).tolist() == [expected]
+
+
+def test_a_single_task_has_all_cores_of_its_machine():
+    slow = training(most=1)
+    few, many = (offer(f"m{n}", 1.0, vcpus=float(n), **CPUS) for n in (2, 16))
+    subject = Subject(
+        replace(slow.workload, hardware=Hardware()),
+        knowledge(*(measured(1, b, "local", cores=2.0) for b in (32, 128))),
+    )
+    steps = [make_quote([subject], market(kind), Limits()).main.step_s.p50 for kind in (few, many)]
+    assert steps[0] > 2 * steps[1]
+
+
+def test_servers_on_hosts_are_no_machines_of_their_own():
+    subject = on_cpus(sync=Sync.PS_ASYNC, servers=1)
+    one = make_quote([subject], own_hosts(2), Limits()).main
+    assert one.cluster.server is None
+    assert math.isfinite(one.time_s.p95)
+    assert np.isfinite(one.step_s.p50)

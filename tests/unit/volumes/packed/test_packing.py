@@ -1,0 +1,81 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmaster.volumes.packed.packing import SourceFile, planned_chunks
+
+LIMIT = 1000
+sizes = st.one_of(st.integers(0, 50), st.integers(0, 1200), st.integers(900, 5000))
+
+
+def files_of(numbers):
+    return [SourceFile(b"%04d" % position, size) for position, size in enumerate(numbers)]
+
+
+def chunks_of(files, limit=LIMIT):
+    return [
+        tuple((piece.file.path, piece.start, piece.length) for piece in chunk)
+        for chunk in planned_chunks(files, limit)
+    ]
+
+
+@settings(max_examples=200)
+@given(st.lists(sizes, max_size=60), st.integers(1, 2000))
+def test_every_byte_is_packed_once_and_in_order(numbers, limit):
+    files = files_of(numbers)
+    chunks = list(planned_chunks(files, limit))
+    pieces = [piece for chunk in chunks for piece in chunk]
+    assert all(sum(piece.length for piece in chunk) <= limit for chunk in chunks)
+    assert all(chunks)
+    done = {}
+    for piece in pieces:
+        assert piece.start == done.get(piece.file.path, 0)
+        done[piece.file.path] = piece.start + piece.length
+    assert done == {file.path: file.size_bytes for file in files}
+    assert list(done) == [file.path for file in files]
+    for chunk in chunks:
+        if any(piece.length < piece.file.size_bytes for piece in chunk):
+            assert len(chunk) == 1, "a part of a large file is alone"
+
+
+@given(st.integers(1001, 20_000))
+def test_parts_of_a_large_file_are_no_crumbs(size):
+    lengths = [chunk[0].length for chunk in planned_chunks([SourceFile(b"x", size)], LIMIT)]
+    assert sum(lengths) == size
+    assert min(lengths) >= LIMIT // 2
+    assert all(length == LIMIT for length in lengths[:-2])
+
+
+def test_chunks_are_filled():
+    chunks = list(planned_chunks(files_of([10] * 10_000), LIMIT))
+    filled = [sum(piece.length for piece in chunk) for chunk in chunks[:-1]]
+    assert min(filled) >= 0.75 * LIMIT
+
+
+def test_many_tiny_files_do_not_make_one_chunk():
+    chunks = list(planned_chunks(files_of([1] * 100_000), 1 << 30))
+    assert max(len(chunk) for chunk in chunks) <= 1 << 16
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 999), st.integers(0, 300), st.sampled_from(["grow", "insert", "remove"]))
+def test_a_change_moves_few_chunks(position, size, change):
+    before = files_of([37 + 13 * number % 50 for number in range(1000)])
+    after = list(before)
+    if change == "grow":
+        after[position] = SourceFile(before[position].path, size)
+    elif change == "insert":
+        after.insert(position, SourceFile(before[position].path + b"a", size))
+    else:
+        del after[position]
+    old, new = set(chunks_of(before)), chunks_of(after)
+    assert len([chunk for chunk in new if chunk not in old]) <= 25 < len(new) / 2
+
+
+def test_changes_are_forgotten_soon_on_average():
+    before = files_of([37 + 13 * number % 50 for number in range(1000)])
+    old = set(chunks_of(before))
+    changed = 0
+    for position in range(0, 1000, 20):
+        after = [*before[:position], SourceFile(before[position].path + b"a", 40), *before[position:]]
+        changed += len([chunk for chunk in chunks_of(after) if chunk not in old])
+    assert changed / 50 < 4

@@ -1,0 +1,88 @@
+import pytest
+
+from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
+from trainmaster.volumes.packed.packing import Piece, SourceFile
+
+VALUE = Remembered(b"c" * 32, 100, b"h" * 32)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    made = []
+
+    def opened():
+        made.append(Journal(tmp_path, "/data/source"))
+        return made[-1]
+
+    yield opened
+    for one in made:
+        one.close()
+
+
+def test_it_remembers(journal):
+    first = journal()
+    first.put(b"k" * 32, VALUE)
+    first.put(b"l" * 32, VALUE._replace(hashes=b""))
+    assert first.get(b"k" * 32) == VALUE
+    first.close()
+    second = journal()
+    assert second.get(b"k" * 32) == VALUE
+    assert second.get(b"l" * 32).hashes == b""
+    assert second.get(b"m" * 32) is None
+
+
+@pytest.mark.parametrize("lost", [1, 20, 50, 110])
+def test_a_torn_end_is_dropped(journal, tmp_path, lost):
+    first = journal()
+    first.put(b"k" * 32, VALUE)
+    first.put(b"l" * 32, VALUE)
+    first.close()
+    (path,) = tmp_path.glob("*.journal")
+    path.write_bytes(path.read_bytes()[:-lost])
+    second = journal()
+    second.put(b"m" * 32, VALUE)
+    second.close()
+    third = journal()
+    assert [third.get(key * 32) for key in (b"k", b"l", b"m")] == [VALUE, None, VALUE]
+
+
+def test_a_damaged_record_ends_it(journal, tmp_path):
+    first = journal()
+    first.put(b"k" * 32, VALUE)
+    first.close()
+    (path,) = tmp_path.glob("*.journal")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert journal().get(b"k" * 32) is None
+
+
+def test_a_second_push_at_once_remembers_nothing(journal):
+    first, second = journal(), journal()
+    first.put(b"k" * 32, VALUE)
+    second.put(b"l" * 32, VALUE)
+    assert second.get(b"k" * 32) is second.get(b"l" * 32) is None
+
+
+def test_what_is_not_used_is_forgotten(journal, tmp_path):
+    first = journal()
+    for number in range(2000):
+        first.put(number.to_bytes(32, "big"), VALUE)
+    first.close()
+    second = journal()
+    assert second.get((7).to_bytes(32, "big")) == VALUE
+    second.close(forget_unused=True)
+    third = journal()
+    assert third.get((7).to_bytes(32, "big")) == VALUE
+    assert third.get((8).to_bytes(32, "big")) is None
+    assert [path.suffix for path in tmp_path.iterdir()] == [".journal"]
+
+
+def test_a_key_tells_files_apart():
+    def key(**changes):
+        fields = {"path": b"x", "size_bytes": 5, "place": "/x", "stamp": (1, 2, 5, 3, 4)}
+        return plan_key([Piece(SourceFile(**(fields | changes)), 0, 5)])
+
+    assert key() == key()
+    assert len({key(), key(stamp=(1, 2, 5, 3, 5)), key(place="/y"), key(start=1)}) == 4
+    assert key(stamp=()) is None, "streams are not remembered"
