@@ -112,8 +112,7 @@ def test_yes_gets_as_far_as_the_provider(tm, lab):
 
 def test_hosts_cost_nothing_and_nobody_is_asked(tm, lab):
     (tm.home / "hosts.yaml").write_text(json.dumps({"hosts": [{"address": "127.0.0.1", "port": 1}]}))
-    answer = tm.call("run", gang(tm), "--provider", "hosts")
-    assert answer.code in (1, 2)  # nothing listens there
+    answer = tm.call("run", gang(tm), "--provider", "hosts", code=1)  # nothing listens there
     assert "main: 1 host" in answer.err
     assert "per hour" not in answer.err
     assert "127.0.0.1" in answer.err

@@ -39,6 +39,7 @@ class Market:
         hosts: how many machines the user has, all alike, of which the memory is not known; None where
             nodes are rented, or there is one machine only.
         shares: of what the offers say; None: all of it.
+        servers_apart: parameter servers have machines of their own, also where the recipe does not say which.
     """
 
     catalogue: Catalogue
@@ -50,6 +51,12 @@ class Market:
     arch: str = ""
     hosts: int | None = None
     shares: Shares | None = None
+    servers_apart: bool = True
+
+    def has_server_machines(self, workload: Workload) -> bool:
+        """Whether machines for its parameter servers are to be chosen; else they sit with the workers."""
+        wanted = self.servers_apart or workload.own_servers
+        return bool(workload.servers) and wanted and not self.is_there
 
     @property
     def is_there(self) -> bool:

@@ -105,7 +105,7 @@ class _Asked:
             if market.hosts is not None:
                 machines = replace(machines, memory=np.full(len(machines), np.nan))
             servers = machines[:0]
-        elif workload.servers:
+        elif market.has_server_machines(workload):
             hosts = market.real(servers_for(workload, market))
             machines, servers = _together(subject, wished, hosts, per_node)
             offers = offers + hosts.offers

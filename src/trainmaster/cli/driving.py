@@ -13,6 +13,7 @@ from types import FrameType
 from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,
+    bill,
     duration,
     model_text,
     print_json,
@@ -111,7 +112,7 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
-    say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost ${summary['cost_usd']:.2f}")
+    say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")
     if "quote" in summary:
         say(quote_text(summary["quote"]))
     if summary["reason"] not in (EndReason.SUCCEEDED, EndReason.CANCELLED):

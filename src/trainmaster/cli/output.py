@@ -69,12 +69,27 @@ def quote_text(quote: dict[str, Any]) -> str:
     >>> quote_text({"kind": "binding", "time_s": interval, "cost_usd": free, "kept": True})
     'quote: 1m00s (50.0 s to 1m15s), $0: kept'
     """
+    from trainmaster.server.promise import dollars
+
     time_s, cost = quote["time_s"], quote["cost_usd"]
     span = f"{duration(time_s['p50'])} ({duration(time_s['p5'])} to {duration(time_s['p95'])})"
-    dollars = f"${cost['p50']:.2f} (${cost['p5']:.2f} to ${cost['p95']:.2f})" if cost["p95"] else "$0"
+    amount = (
+        f"{dollars(cost['p50'])} ({dollars(cost['p5'])} to {dollars(cost['p95'])})" if cost["p95"] else "$0"
+    )
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
     end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
-    return f"{word}: {span}, {dollars}{end}"
+    return f"{word}: {span}, {amount}{end}"
+
+
+def bill(usd: float) -> str:
+    """What a run has cost, for people.
+
+    >>> bill(0.0), bill(0.0018), bill(12.345)
+    ('$0.00', '$0.0018', '$12.35')
+    """
+    from trainmaster.server.promise import dollars
+
+    return dollars(usd) if usd else "$0.00"
 
 
 def model_text(model: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
 def _show_runs(runs: list[dict[str, Any]]) -> None:
     import time
 
-    from trainmaster.cli.output import duration, say, table
+    from trainmaster.cli.output import bill, duration, say, table
 
     if not runs:
         say("no runs yet: `trainmaster run RECIPE` starts one")
@@ -65,7 +65,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
             r["run"],
             _state(r),
             duration(r["seconds"]),
-            f"${r['cost_usd']:.2f}",
+            bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
         ]
         for r in runs[:_LISTED_RUNS]
@@ -79,6 +79,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     from trainmaster.cli.output import (
         SHOWN_MODELS,
         best_text,
+        bill,
         duration,
         metrics_text,
         model_text,
@@ -92,7 +93,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     run = summary["run"]
     driven = service.is_driven(run)
     gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
-    say(f"{run}: {_state(summary)}{gone}, {duration(summary['seconds'])}, ${summary['cost_usd']:.2f}")
+    say(f"{run}: {_state(summary)}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
     if "quote" in summary:
         say(f"  {quote_text(summary['quote'])}")
     rows = []

@@ -90,6 +90,42 @@ def push(
     )
 
 
+@app.command("index", no_args_is_help=True)
+def index_objects(
+    source: Annotated[
+        str, typer.Argument(metavar="URL", help="A folder of objects: any files, tars, or MDS shards.")
+    ],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
+    ],
+    kind: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--as", metavar="files|tar|mds", help="What the objects are; found out by default."),
+    ] = None,
+    expect: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Make a volume over objects as they are, by byte range; nothing is copied."""
+    from trainmaster.cli.output import duration, print_json, say
+    from trainmaster.cli.volume_progress import interruptible, now_s
+    from trainmaster.spec.errors import UsageError
+    from trainmaster.volumes.packed import index
+
+    if kind not in (None, "files", "tar", "mds"):
+        raise UsageError(f"--as {kind}: objects are files, tar or mds.", "Leave it out to have it found out.")
+    interruptible()
+    began_s = now_s()
+    report = index(source, url, kind=kind, expect=expect, say=say)  # type: ignore[arg-type] # checked above
+    taken_s = now_s() - began_s
+    if as_json:
+        print_json({**_head_document(report.head, report.uri), "seconds": round(taken_s, 3)})
+        return
+    say(f"{report.uri}: {_files_text(report.head)}, nothing copied, in {duration(taken_s)}")
+
+
 @app.command("ls")
 def list_files(
     volume: Annotated[
@@ -130,11 +166,12 @@ def cat(
     volume: _Volume,
     path: Annotated[str, typer.Argument(help="A file in it.")],
 ) -> None:
-    """Write a file's content to standard output, each chunk proved by its hash."""
+    """Write a file's content to standard output, proved by its hash."""
     import sys
 
     from trainmaster.spec.errors import UsageError
     from trainmaster.volumes.packed import open_volume
+    from trainmaster.volumes.packed.getting import file_blocks
 
     opened = open_volume(volume)
     row = _row(opened, path)
@@ -144,9 +181,8 @@ def cat(
         row = _row(opened, _followed(opened.table.path(row), opened.table.entry(row).target))
     if opened.table.kind(row) != "file":
         raise UsageError(f"{opened.uri}: {path!r} is no file.", "List it: `trainmaster volume ls`.")
-    for extent in opened.table.extents(row):
-        whole = opened.chunks.fetch_verified(extent.chunk)
-        sys.stdout.buffer.write(whole[extent.offset : extent.offset + extent.length])
+    for block in file_blocks(opened, row):
+        sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
 
 

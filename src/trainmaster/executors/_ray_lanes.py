@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 #: Most gangs that wait in a lane, and how long all of them may take together.
 DEPTH = 32
-SHORT_S = 0.1
-_TOGETHER_S = 0.3
+SHORT_S = 0.25
+_TOGETHER_S = 0.5
 #: Who waits so long behind one that takes longer than expected is called back.
 PATIENCE_S = 0.5
 _SMOOTHING = 0.3

@@ -169,15 +169,16 @@ class RayExecutor(LocalExecutor):
             "offset": offset,
             "limit": min(limit_bytes, READ_BYTES),
         }
-        while True:
+        while not self.is_lost:
             try:
                 answer = self._gateway.ask(message)
             except ConnectionLost:
-                self._revive()
+                self._reconnect()
                 continue
             if "error" in answer:
                 raise ExecutorError(answer["error"], "Observe the attempt to see what became of it.")
             return base64.b64decode(answer["data"])
+        raise ExecutorError(f"the head of the cluster, {self._cluster.head.key}, is gone", "Read the copies.")
 
     def nodes(self) -> list[NodeState]:
         """Those that Ray takes to be alive, as of the last `changes`."""
@@ -259,6 +260,12 @@ class RayExecutor(LocalExecutor):
     def _take(self, message: Message) -> None:
         super()._take(message)
         self._know(self._news[row[0]] for row in message.get("news", ()))
+
+    def _reconnect(self) -> None:
+        try:
+            self._revive()
+        except HeadGone:
+            self._lose_all()
 
     def _revive(self) -> None:
         try:

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -137,23 +137,33 @@ class RayCluster:
         self._record()
         self._start_workers(nodes)
 
-    def remove(self, key: str) -> None:
-        """End all of ours on a node, members included; one that cannot be reached is only forgotten."""
+    def remove(self, key: str, *, is_gone: bool = False) -> None:
+        """End all of ours on a node, members included; one that cannot be reached is only forgotten.
+
+        Args:
+            key: of any node but the head.
+            is_gone: the machine is no more, so nobody need wait until it does not answer.
+        """
         for node in [node for node in self.nodes[1:] if node.key == key]:
             with contextlib.suppress(ExecutorError):
-                self._stop_node(node)
+                if not is_gone:
+                    self._stop_node(node)
             self.nodes.remove(node)
         self._record()
 
-    def stop(self) -> None:
+    def stop(self, gone: Collection[str] = ()) -> None:
         """End everything of ours on all nodes, members included; may be repeated.
+
+        Args:
+            gone: keys of nodes, perhaps the head's, that are no more; they are not asked.
 
         Raises:
             ExecutorError: a node could not be reached; the record stays.
         """
         failed = []
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            for node, error in zip(self.nodes, pool.map(self._try_stop, self.nodes), strict=True):
+            nodes = [node for node in self.nodes if node.key not in gone]
+            for node, error in zip(nodes, pool.map(self._try_stop, nodes), strict=True):
                 if error is not None:
                     failed.append(f"{node.key}: {error}")
         if failed:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ANSWER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _KILL_S: Final = 2.0
-#: A command that was given up before it began is waited for so long, by nobody but a task, to be ended.
+#: A busy host may take longer to end a command, or even to begin it; nobody but a task waits for that.
 _BURY_S: Final = 120.0
 _burials: set[asyncio.Task[None]] = set()
 _PID: Final = "@@pid "
@@ -137,7 +137,9 @@ async def converse(
 
     process: asyncssh.SSHClientProcess[bytes] | None = None
     out, err = _Ears(limit_bytes, talk.expects, talk.sink), _Ears(limit_bytes, _PID)
-    making = asyncio.ensure_future(connection.create_process(_wrapped(talk.command), encoding=None))
+    making: asyncio.Future[asyncssh.SSHClientProcess[bytes]] = asyncio.ensure_future(
+        connection.create_process(_wrapped(talk.command), encoding=None)
+    )
     try:
         async with asyncio.timeout(timeout_s):
             process = await asyncio.shield(making)  # else nobody would know what the other end has begun
@@ -151,18 +153,17 @@ async def converse(
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await hearing
     except TimeoutError:
-        if err.heard:
-            await _kill(connection, process, err.heard)
-        else:
-            task = asyncio.create_task(_bury(connection, making))
-            _burials.add(task)
-            task.add_done_callback(_burials.discard)
+        task = asyncio.create_task(_bury(connection, making, err.heard or ""))
+        _burials.add(task)
+        task.add_done_callback(_burials.discard)
+        if err.heard:  # else it has not begun, and nobody waits until it does
+            await asyncio.wait({task}, timeout=_KILL_S)
         raise RemoteTimeoutError(
             f"{shown}: not done after {timeout_s:g} s: {_short(talk.command)}", "It was killed."
         ) from None
     except asyncio.CancelledError:
         making.cancel()
-        await _kill(connection, process, err.heard or "")
+        await _kill(connection, process, err.heard or "", _KILL_S)
         raise
     except (OSError, asyncssh.Error) as error:
         raise UnreachableError(
@@ -197,13 +198,16 @@ async def _tell(process: asyncssh.SSHClientProcess[bytes], talk: Exchange, out: 
 
 
 async def _kill(
-    connection: asyncssh.SSHClientConnection, process: asyncssh.SSHClientProcess[bytes] | None, first: str
+    connection: asyncssh.SSHClientConnection,
+    process: asyncssh.SSHClientProcess[bytes] | None,
+    first: str,
+    patience_s: float,
 ) -> None:
     """End a command with all that it has started; to root's, sshd passes no signals on."""
     if process is None:
         return
     with contextlib.suppress(Exception):
-        async with asyncio.timeout(_KILL_S):
+        async with asyncio.timeout(patience_s):
             if (pid := first.removeprefix(_PID)).isdigit():
                 await connection.run(f"kill -KILL -- -{pid}")
             process.close()
@@ -211,19 +215,22 @@ async def _kill(
 
 
 async def _bury(
-    connection: asyncssh.SSHClientConnection, making: asyncio.Future[asyncssh.SSHClientProcess[bytes]]
+    connection: asyncssh.SSHClientConnection,
+    making: asyncio.Future[asyncssh.SSHClientProcess[bytes]],
+    first: str,
 ) -> None:
-    """End a command that was given up before it said who it is, as soon as it does."""
-    ears = _Ears(_READ_BYTES, _PID)
+    """End a command that was given up, as soon as it has said who it is."""
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_BURY_S):
             process = await making
-            listening = asyncio.create_task(ears.listen(process.stderr))
-            try:
-                first = await ears.line()
-            finally:
-                listening.cancel()
-        await _kill(connection, process, first)
+            if not first:
+                ears = _Ears(_READ_BYTES, _PID)
+                listening = asyncio.create_task(ears.listen(process.stderr))
+                try:
+                    first = await ears.line()
+                finally:
+                    listening.cancel()
+        await _kill(connection, process, first, _BURY_S)
 
 
 def _wrapped(command: str) -> str:

@@ -300,6 +300,7 @@ class Quoter:
             arch=arch,
             hosts=len(supply.hosts) if supply and supply.hosts else None,
             shares=supply.shares if supply else None,
+            servers_apart=options.catalogue is not None or options.parameter_server is not None,
         )
 
     def _catalogue(self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Catalogue:
@@ -361,7 +362,7 @@ class Quoter:
             if experiment.distributed is not None and not workload.has_length:
                 raise no_length(name)
             offers_for(workload, market)
-            if workload.servers and not market.own_machine:
+            if market.has_server_machines(workload):
                 servers_for(workload, market)
 
 

@@ -14,7 +14,7 @@ from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, mo
 from trainmaster.control.clusters.needs import Pick
 from trainmaster.control.clusters.plan import ClusterPlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
-from trainmaster.control.clusters.shopping import Shop, plan_clusters
+from trainmaster.control.clusters.shopping import Shop, pinned, plan_clusters
 from trainmaster.server.promise import Promise, dollars, told_in_full
 from trainmaster.server.supply import CATALOGUE, Supply, supply_of, waited_s
 from trainmaster.server.worker_counts import with_fewest
@@ -42,7 +42,7 @@ class RentalOffer:
     """What is put before the user.
 
     Attributes:
-        recipe: with every number of workers settled.
+        recipe: with every number of workers settled, and what was planned put in.
         plans: of the clusters.
         usd_per_hour: of all machines that may be there at the same time, had in the cheapest way.
         most_usd_per_hour: had in the dearest way that is planned for when there is no capacity.
@@ -148,7 +148,7 @@ def plan_run(
     picks = _picks(quote) if quote is not None and supply.is_rented else {}
     plans = capped(settled, plan_clusters(settled, _shop(supply), picks))
     _check_total(settled, plans)
-    return _offer(settled, plans, quote, why, supply.notes)
+    return _offer(pinned(settled, plans), plans, quote, why, supply.notes)
 
 
 def check_with_provider(

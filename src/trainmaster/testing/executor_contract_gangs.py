@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,17 @@ class GangContract(ContractTools):
         executor.forget([gang.attempt, gang.attempt])
         assert executor.observe([gang.attempt])[0].phase is Phase.UNKNOWN
         assert executor.observe([]) == []
+
+    def test_directories_are_made_first(self, executor: Executor) -> None:
+        """With those above them; ones that are there already stay as they are."""
+        gang = self.gang("0", "ls -A a/b c > seen")
+        place = Path(gang.directory)
+        (place / "c").mkdir(parents=True)
+        (place / "c" / "kept").touch()
+        member = replace(gang.members[0], cwd=gang.directory)
+        gang = replace(gang, members=(member,), directories=(str(place / "a/b"), str(place / "c")))
+        assert self.run(executor, gang).members[0].exit_code == 0
+        assert (place / "seen").read_text() == "a/b:\n\nc:\nkept\n"
 
     def test_submitted_twice_starts_once(self, executor: Executor) -> None:
         """Also when it has ended already."""

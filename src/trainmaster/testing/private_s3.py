@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 START_TIMEOUT_S = 60.0
-_KEY, _SECRET = "private-s3", "private-s3-secret"  # noqa: S105 - of a server on the loopback
+_KEY, _SECRET = "private-s3", "private-s3-secret"
 
 
 class NoS3Error(Exception):
@@ -135,7 +135,7 @@ class PrivateS3:
             "s3.config": config,
             "s3.port.iceberg": 0,
             "s3.port.lance": 0,
-            "volume.max": 50,
+            "volume.max": 100_000,  # each bucket takes some; they grow as they are filled
             "master.volumeSizeLimitMB": 1024,
             "master.telemetry": "false",
             **self._ports,

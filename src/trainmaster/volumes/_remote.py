@@ -1,6 +1,7 @@
 """Objects kept by obstore: S3, Google Cloud, Azure, and memory for tests."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from itertools import islice
@@ -18,6 +19,8 @@ _PARTS_IN_FLIGHT = 4
 # S3 takes 10,000 parts at most; some room for a file that grows meanwhile.
 _MAX_PARTS = 9_000
 _DELETED_AT_ONCE = 1_000
+_REQUEST_TIMEOUT = timedelta(minutes=5)
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
 
 # One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
@@ -35,6 +38,7 @@ class RemoteBackend:
         self._store = _opened(scheme, bucket)
         # The store in memory keeps what it is given, without a copy; its owner may use a buffer again.
         self._keeps_buffers = scheme == "memory"
+        self._is_slow = False
         self._prefix = "/".join(part for part in prefix.split("/") if part)
 
     def get(self, key: str) -> bytes | None:
@@ -106,7 +110,25 @@ class RemoteBackend:
 
         if self._keeps_buffers:
             data = bytes(data)
-        obstore.put(self._store, self._key(key), data, use_multipart=False)
+        is_large = len(data) > _PART_BYTES
+        if not (is_large and self._is_slow):
+            try:
+                obstore.put(self._store, self._key(key), data, use_multipart=False)
+            except Exception as error:
+                if not is_large or not _TIMED_OUT.search(str(error)):
+                    raise
+                # A line on which one request is too much to ask: from now on in parts.
+                self._is_slow = True
+            else:
+                return
+        obstore.put(
+            self._store,
+            self._key(key),
+            data,
+            use_multipart=True,
+            chunk_size=_PART_BYTES,
+            max_concurrency=1,
+        )
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         import obstore
@@ -207,7 +229,7 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
     # One request moves at most a part, so a long one is a dead one; the default of 30 s in all would
     # cut parts off on a slow line.
     options: dict[str, Any] = {
-        "client_options": {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)},
+        "client_options": {"timeout": _REQUEST_TIMEOUT, "connect_timeout": timedelta(seconds=5)},
         "retry_config": _RETRIES,
     }
     if scheme == "gs":

@@ -169,7 +169,8 @@ def test_a_node_gets_a_working_copy_a_python_and_our_report(hosts):
     assert (host.place / "node").stat().st_mode & 0o077 == 0
     env = " ".join(f"{name}={value!r}" for name, value in hosts.site.environment("train").items())
     script = (
-        f"cd {hosts.site.path(hosts.home.code_directory(RUN))} && env -i {env} PYTHONPATH={hosts.site.library} "
+        f"cd {hosts.site.path(hosts.home.code_directory(RUN))} && "
+        f"env -i {env} PYTHONPATH={hosts.site.library} "
         "TRAINMASTER_METRICS=/dev/stdout bash -c "
         "\"python -c 'import sys, trainmaster; print(sys.executable); trainmaster.report(step=1)' && "
         'python3 -m pkg.m && echo $HOME $USER"'
@@ -294,7 +295,7 @@ def test_a_checkpoint_that_changes_or_is_cut_off_leaves_the_earlier_state(hosts)
     assert (job.error, job.progressed) == ("", False)
     assert contents(context.place.checkpoint) == earlier
 
-    hosts.write(0, context.place.checkpoint, big="x" * 60_000_000)
+    hosts.write(0, context.place.checkpoint, big="x" * 30_000_000)
     cutter = threading.Thread(target=lambda: cut_when_begun(hosts.hosts[0], context.place.directory))
     cutter.start()
     job = saving.checkpoint(context)
@@ -302,7 +303,55 @@ def test_a_checkpoint_that_changes_or_is_cut_off_leaves_the_earlier_state(hosts)
     assert "connection was lost" in job.error
     assert contents(context.place.checkpoint) == earlier
     assert saving.checkpoint(context).progressed is True
-    assert (context.place.checkpoint / "big").stat().st_size == 60_000_000
+    assert (context.place.checkpoint / "big").stat().st_size == 30_000_000
+
+
+def test_what_is_replaced_while_it_travels_does_no_harm(hosts):
+    """A script that saves faster than a copy takes is published all the same; what it overwrites is not."""
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    place = context.place
+    there = [hosts.there(number, place.checkpoint) for number in range(2)]
+    for number in range(2):
+        (there[number] / f"part-{number}").write_bytes(b"1" * 20_000_000)
+
+    def once_begun(act: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if any(path.stat().st_size > 100_000 for path in place.directory.glob(".checkpoint.draft.part*")):
+                act()
+                return
+            time.sleep(0.001)
+
+    def replace_it() -> None:
+        draft = there[0] / "draft"
+        draft.write_bytes(b"2" * 20_000_000)
+        draft.rename(there[0] / "part-0")
+
+    replacing = threading.Thread(target=once_begun, args=(replace_it,))
+    replacing.start()
+    job = saving.checkpoint(context)
+    replacing.join()
+    assert (job.error, job.progressed) == ("", True)
+    assert (there[0] / "part-0").read_bytes()[:1] == b"2"
+    for number in range(2):
+        assert (place.checkpoint / f"part-{number}").read_bytes() == b"1" * 20_000_000
+    assert list(there[0].parent.glob(".checkpoint.*")) == []
+    assert saving.checkpoint(context).progressed is True
+    assert (place.checkpoint / "part-0").read_bytes() == b"2" * 20_000_000
+
+    (there[1] / "part-1").write_bytes(b"3" * 20_000_000)
+
+    def overwrite_it() -> None:
+        with (there[1] / "part-1").open("r+b") as file:
+            file.write(b"4")
+
+    overwriting = threading.Thread(target=once_begun, args=(overwrite_it,))
+    overwriting.start()
+    job = saving.checkpoint(context)
+    overwriting.join()
+    assert (job.error, job.progressed) == ("", False)
+    assert (place.checkpoint / "part-1").read_bytes() == b"1" * 20_000_000
 
 
 def cut_when_begun(host: SshHost, directory: Path) -> None:
@@ -342,6 +391,7 @@ def test_a_node_that_is_gone_or_silent(hosts):
     assert job.error == ""
     assert time.monotonic() - began < 20
     hosts.hosts[1].stop()
+    hosts.site._patience_s = 0.5
     job = saving.save(hosts.context(attempt=2))
     assert "could not be saved" in job.error
     assert "h1" in job.error
@@ -352,9 +402,7 @@ def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
         hosts.there(number, hosts.home.code_directory(RUN)).mkdir(parents=True)
     # making a real one takes many seconds
     python = hosts.tmp_path / "python3"
-    python.write_text(
-        f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {PYTHON} "$@"; fi\n'
-    )
+    python.write_text(f'#!/bin/sh\nif [ "$2" = venv ]; then mkdir -p "$3/bin"; else exec {PYTHON} "$@"; fi\n')
     python.chmod(0o755)
     for node in hosts.nodes:
         node.result.plan.host_python = python_facts(str(python))  # type: ignore[misc, union-attr]

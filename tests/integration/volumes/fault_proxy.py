@@ -15,13 +15,7 @@ from urllib.parse import urlsplit
 
 BLOCK_BYTES = 64 * 1024
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
-_CODES = {
-    403: "AccessDenied",
-    404: "NoSuchKey",
-    429: "TooManyRequests",
-    500: "InternalError",
-    503: "SlowDown",
-}
+_CODES = {403: "AccessDenied", 404: "NoSuchKey", 500: "InternalError", 503: "SlowDown"}
 
 
 @dataclass

@@ -50,3 +50,35 @@ def test_snapshots(small_disk, source):
     with pytest.raises(PublishError, match="No space left"):
         volumes.take_snapshot(".", source, small_disk)
     assert list(small_disk.iterdir()) == []
+
+
+def test_pushing_to_it(small_disk, source, tmp_path):
+    from trainmaster.volumes.packed import push
+
+    for number in range(10):  # or they would share one chunk
+        (source / str(number)).write_bytes(os.urandom(1_000_000))
+    with pytest.raises(PublishError, match=r"(?s)Cannot write file://.*: No space left.*Free some space"):
+        push(source, f"file://{small_disk}/v", cache=tmp_path / "cache", chunk_limit_bytes=2_000_000)
+    assert list(ObjectStore(f"file://{small_disk}/v").list("heads")) == []
+
+
+def test_getting_to_it(small_disk, source, tmp_path):
+    from trainmaster.volumes.packed import get, open_volume, push
+
+    push(source, f"file://{tmp_path}/v", cache=tmp_path / "cache", chunk_limit_bytes=2_000_000)
+    with pytest.raises(PublishError, match="No space left"):
+        get(open_volume(f"file://{tmp_path}/v", tmp_path / "cache"), small_disk / "out")
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_cache_on_it(small_disk, source, tmp_path):
+    from trainmaster.volumes.packed import open_volume, push
+
+    (small_disk / "in the way").write_bytes(bytes(4 << 20)[: (4 << 20) - 8192])
+    with pytest.raises(PublishError, match="No space left"):
+        push(source, f"file://{tmp_path}/v", cache=small_disk)
+    push(source, f"file://{tmp_path}/v", cache=tmp_path / "cache")
+    with pytest.raises(PublishError, match="No space left"):
+        open_volume(f"file://{tmp_path}/v", small_disk)
+    (small_disk / "in the way").unlink()
+    assert open_volume(f"file://{tmp_path}/v", small_disk).table.file_count == 10

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from fake_s3 import FakeS3
+from fault_proxy import FaultProxy
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectStore
@@ -16,9 +19,11 @@ from trainmaster.volumes.packed import (
     DamagedChunkError,
     MissingChunkError,
     OverwritingStoreError,
+    SourceChangedError,
     collect_garbage,
     get,
     head_numbers,
+    index,
     open_volume,
     push,
 )
@@ -42,8 +47,6 @@ def source(tmp_path):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Errors that stay are told after a second, not after two minutes."""
-    from datetime import timedelta
-
     from trainmaster.volumes import _remote
 
     backoff = {
@@ -109,7 +112,7 @@ def test_a_server_that_fails_now_and_then(faulty_s3, source, tmp_path, status):
 def test_a_server_that_fails_for_good(faulty_s3, source, tmp_path):
     proxy, url = faulty_s3
     fault = proxy.fail("status", status=500, times=10_000, method="PUT", path="chunks/")
-    with pytest.raises(PublishError, match="Cannot write s3://.*chunks/"):
+    with pytest.raises(PublishError, match=r"Cannot write s3://.*chunks/"):
         pushed(source, f"{url}/v", tmp_path)
     assert list(ObjectStore(f"{url}/v").list("pushes")) == []
     fault.times = 0
@@ -198,12 +201,19 @@ def test_a_download_goes_on_where_it_was(faulty_s3, source, tmp_path):
     assert files(tmp_path / "out") == files(source)
 
 
-def test_a_server_that_overwrites_what_it_should_create(faulty_s3, source, tmp_path):
-    proxy, url = faulty_s3
-    proxy.fail("overwrite", method="PUT", path="pushes/probe", times=10_000)
-    with pytest.raises(OverwritingStoreError, match="in spite of If-None-Match"):
-        pushed(source, f"{url}/v", tmp_path)
-    assert list(ObjectStore(f"{url}/v").list()) == []
+def test_a_server_that_overwrites_what_it_should_create(source, tmp_path, monkeypatch):
+    server = FakeS3()
+    server.buckets["models"] = {}
+    with FaultProxy(server.url) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        proxy.fail("overwrite", method="PUT", times=10_000)
+        with pytest.raises(OverwritingStoreError, match="in spite of If-None-Match"):
+            pushed(source, "s3://models/v", tmp_path)
+    assert server.buckets["models"] == {}
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_head_that_is_overwritten_at_once(faulty_s3, source, tmp_path, monkeypatch):
@@ -264,5 +274,39 @@ def test_a_slow_and_narrow_line(faulty_s3, tmp_path):
         (tmp_path / f"src/{number}").write_bytes(os.urandom(50_000))
     proxy.latency_s, proxy.bytes_per_s = 0.02, 4e6
     push(tmp_path / "src", f"{url}/v", cache=tmp_path / "cache", chunk_limit_bytes=100_000)
+    get(open_volume(f"{url}/v", tmp_path / "cache"), tmp_path / "out")
+    assert files(tmp_path / "out") == files(tmp_path / "src")
+
+
+def test_an_index_over_objects_of_the_server(s3_bucket, source, tmp_path):
+    objects = ObjectStore(f"{s3_bucket}/images")
+    for path, data in files(source).items():
+        objects.put(str(path), data)
+    url = f"{s3_bucket}/v"
+    index(objects.url, url, cache=tmp_path / "cache", chunk_limit_bytes=2 * MIB)
+    volume = open_volume(url, tmp_path / "cache")
+    get(volume, tmp_path / "out")
+    assert files(tmp_path / "out") == files(source)
+    objects.put("d1/01", os.urandom(100_000))
+    row = volume.table.row_of("d1/01")
+    with pytest.raises(SourceChangedError, match="images/d1/01 was written again"):
+        volume.chunks.fetch(*volume.table.extents(row)[0])
+
+
+def test_a_line_on_which_a_chunk_takes_too_long(faulty_s3, tmp_path, monkeypatch):
+    """One request for 64 MiB would time out for ever; parts of it do not."""
+    from trainmaster.volumes import _remote
+
+    proxy, url = faulty_s3
+    monkeypatch.setattr(_remote, "_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(_remote, "_REQUEST_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(_remote, "_RETRIES", {"max_retries": 3, "retry_timeout": timedelta(seconds=1)})
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/x").write_bytes(os.urandom(20 * MIB))
+    proxy.bytes_per_s = 8e6
+    push(tmp_path / "src", f"{url}/v", cache=tmp_path / "cache", chunk_limit_bytes=20 * MIB)
+    assert proxy.asked("POST", "?uploads")
+    assert len(proxy.asked("PUT", "partNumber")) >= 4
+    proxy.heal()
     get(open_volume(f"{url}/v", tmp_path / "cache"), tmp_path / "out")
     assert files(tmp_path / "out") == files(tmp_path / "src")

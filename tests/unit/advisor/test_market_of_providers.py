@@ -23,7 +23,7 @@ def own_hosts(count, slots=2.0):
 
 
 def on_cpus(**more):
-    points = [measured(n, b, "local") for n in (1, 2, 4) for b in (32, 128)]
+    points = [measured(n, b, "local", memory_bytes=2.0 * GB) for n in (1, 2, 4) for b in (32, 128)]
     return Subject(workload(hardware=Hardware(), **more), knowledge(*points))
 
 
@@ -106,6 +106,21 @@ def test_a_single_task_has_all_cores_of_its_machine():
     )
     steps = [make_quote([subject], market(kind), Limits()).main.step_s.p50 for kind in (few, many)]
     assert steps[0] > 2 * steps[1]
+
+
+def test_servers_that_sit_with_workers_cost_nothing_of_their_own():
+    kind, server = offer("p3.2xlarge", 3.06), offer("m4.large", 0.1, **CPUS)
+    job = Subject(
+        workload(sync=Sync.PS_ASYNC, servers=1),
+        knowledge(*(measured(n, b, sync=Sync.PS_ASYNC) for n in (1, 2, 4) for b in (32, 128))),
+    )
+    apart = make_quote([job], market(kind, server), Limits()).main.cluster
+    assert apart.server is not None
+    together = make_quote([job], market(kind, server, servers_apart=False), Limits()).main.cluster
+    assert together.server is None
+    assert together.usd_per_hour == together.worker.count * together.worker.usd_per_hour
+    own = replace(job, workload=replace(job.workload, own_servers=True))
+    assert make_quote([own], market(kind, server, servers_apart=False), Limits()).main.cluster.server
 
 
 def test_servers_on_hosts_are_no_machines_of_their_own():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -145,3 +146,15 @@ def test_attempts_with_steps_are_not_kept_without_end(bench):
     bench.recorder.flush(BEGAN)
     assert sum(each.measurement.point is not None for each in bench.kept) == MOST_TRACES
     assert len(bench.kept) == MOST_TRACES + MOST_DURATIONS
+
+
+def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
+    bench = Bench(tmp_path)
+    bench.recorder._where = lambda _: Where("m4.large", 4)
+    addresses = {"chief-0": "10.0.0.1", "worker-0": "10.0.0.1", "worker-1": "10.0.0.2", "ps-0": "10.0.0.3"}
+    plain = bench.gang
+    bench.gang = lambda *given, **more: replace(plain(*given, **more), addresses=addresses)
+    bench.run(0, 20)
+    (kept,) = bench.kept
+    assert (kept.measurement.offer, kept.measurement.point.nodes) == ("m4.large", 2)
+    assert kept.measurement.point.offer == "m4.large"

@@ -88,6 +88,7 @@ def test_found_by_its_record(tmp_path):
     assert found.nodes == [HEAD, WORKER]
     found.remove("w1")
     assert RayCluster.find(tmp_path, nodes).nodes == [HEAD]
+    assert nodes.order[-2] == ("stop", "w1")
     found.stop()
     assert RayCluster.find(tmp_path, nodes) is None
     assert not list(tmp_path.iterdir())
@@ -101,6 +102,17 @@ def test_what_was_started_can_be_ended_after_a_failure(tmp_path):
     found = RayCluster.find(tmp_path, nodes)
     found.stop()
     assert not nodes.running
+
+
+def test_a_machine_that_is_no_more_is_not_asked(tmp_path):
+    nodes = Nodes()
+    cluster = RayCluster.start(tmp_path, [HEAD, WORKER], nodes)
+    cluster.remove("w1", is_gone=True)
+    assert ("stop", "w1") not in nodes.order
+    assert RayCluster.find(tmp_path, nodes).nodes == [HEAD]
+    cluster.stop(gone={"head"})
+    assert "stop" not in dict(nodes.order)
+    assert not list(tmp_path.iterdir())
 
 
 def test_ports_that_a_node_has_chosen_are_kept(tmp_path):

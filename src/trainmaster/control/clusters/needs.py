@@ -19,7 +19,7 @@ class Pick:
 
     Attributes:
         instance, region, spot: of the workers' machines. nodes: how many of them, for all tasks at a time.
-        server: type of the machines that only parameter servers are on; empty without such.
+        server: type of the machines that only parameter servers are on, where the recipe gives them such.
         servers: how many of those.
     """
 
@@ -43,7 +43,7 @@ class Needs:
         helpers: members of a task that sit on workers' nodes without being workers.
         tasks: how many there are. spread: most nodes that the recipe lets them spread over; None if it is
             silent.
-        member_slots: slots that one member takes.
+        node_slots: slots that the members of one task have on a node together, or that a task takes.
         fixed_per_node: workers on a node as the recipe says; None if it is silent.
         is_gang: its tasks are more than one process.
         pick: of a quote.
@@ -58,7 +58,7 @@ class Needs:
     helpers: int
     tasks: int
     spread: int | None
-    member_slots: int
+    node_slots: int
     fixed_per_node: int | None
     is_gang: bool
     pick: Pick | None = None
@@ -77,7 +77,6 @@ class Needs:
         roles = {role.name: role for role in experiment.members()}
         overrides = distributed.hardware if distributed else {}
         server, own = roles.get(SERVER), overrides.get(SERVER)
-        apart = own is not None or bool(pick and pick.server)
         notes = []
         if "chief" in overrides and "chief" in roles:
             notes.append(f"{experiment.name}: the chief sits on a worker's machine, whatever hardware it has")
@@ -85,13 +84,13 @@ class Needs:
         return cls(
             name=experiment.name,
             hardware=roles[WORKER].hardware,
-            server_hardware=_of_servers(server.hardware, own) if server and apart else None,
+            server_hardware=_of_servers(server.hardware, own) if server and own else None,
             workers=roles[WORKER].count,
-            servers=server.count if server and apart else 0,
-            helpers=helpers + (server.count if server and not apart else 0),
+            servers=server.count if server and own else 0,
+            helpers=helpers + (server.count if server and not own else 0),
             tasks=len(experiment.tasks(seed)),
             spread=experiment.workers,
-            member_slots=slots_per_member(experiment),
+            node_slots=slots_per_member(experiment),
             fixed_per_node=distributed.per_node if distributed else None,
             is_gang=sum(role.count for role in roles.values()) > 1,
             pick=pick,
@@ -146,8 +145,11 @@ class Needs:
         return self.servers * self.at_once(self.gang_nodes(gpus))
 
     def slots_on(self, per_node: int) -> int:
-        """Slots that a node must have so that a gang's share of it fits, whichever of its nodes it is."""
-        return (min(per_node, self.workers) + self.helpers) * self.member_slots
+        """Slots that a node must have so that a gang's share of it fits, whichever of its nodes it is.
+
+        Each member gets its share of ``hardware.cpus``, as in `slots_on_nodes`.
+        """
+        return (min(per_node, self.workers) + self.helpers) * max(1, self.node_slots // per_node)
 
 
 def grouped(recipe: Recipe, picks: dict[str, Pick]) -> list[Sequence[Needs]]:
@@ -159,10 +161,9 @@ def grouped(recipe: Recipe, picks: dict[str, Pick]) -> list[Sequence[Needs]]:
     return list(groups.values())
 
 
-def _of_servers(hardware: Hardware, own: Hardware | None) -> Hardware:
+def _of_servers(hardware: Hardware, own: Hardware) -> Hardware:
     """Servers have the workers' needs, but GPUs only if they themselves ask for some."""
-    mine = own or Hardware()
-    return hardware.model_copy(update={"gpu": mine.gpu, "gpus": mine.gpus})
+    return hardware.model_copy(update={"gpu": own.gpu, "gpus": own.gpus})
 
 
 def _normal(hardware: Hardware) -> str:

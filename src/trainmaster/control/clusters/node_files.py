@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import trainmaster
 from trainmaster.control.clusters.node_links import NodeLinks
 from trainmaster.control.clusters.node_probe import NodeProbe
-from trainmaster.control.clusters.node_trees import Tree, parse_trees, unite
+from trainmaster.control.clusters.node_trees import Tree, parse_trees
 from trainmaster.remote._calls import Result
 from trainmaster.remote._guest_calls import ask_guest, guest_words
 from trainmaster.remote.errors import CommandError
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Nodes that are talked to at the same time.
-_AT_ONCE: Final = 16
+AT_ONCE: Final = 16
 #: A node gives up what does not arrive for so long, or what somebody else writes for so long.
 _PATIENCE_S: Final = 60
 _WAIT_S: Final = 1800
@@ -57,7 +57,7 @@ def each(nodes: Sequence[NodeAccess], work: Callable[[NodeAccess], T]) -> list[T
     """Do something to several nodes at the same time; results in their order, or the first error."""
     if len(nodes) <= 1:
         return [work(node) for node in nodes]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(nodes)), "nodes") as pool:
+    with ThreadPoolExecutor(min(AT_ONCE, len(nodes)), "nodes") as pool:
         return list(pool.map(work, nodes))
 
 
@@ -99,58 +99,16 @@ class NodeFiles:
         assert found is not None, "no stamp was asked for"
         return found
 
-    def fetch(
-        self, sources: Sequence[tuple[NodeAccess, str]], target: Path, limit_bytes: int | None = None
-    ) -> bool:
-        """Make a directory here what several on nodes are together; the first of them wins.
-
-        Only what differs is sent. Until all is here and was seen not to have changed meanwhile, the directory
-        stays as it is.
-
-        Args:
-            sources: nodes, and the directory on each.
-            target: here.
-            limit_bytes: most bytes to send.
-
-        Returns:
-            False if something changed meanwhile.
+    def freeze(self, access: NodeAccess, directory: str, frozen: str, paths: Sequence[str]) -> Tree:
+        """Keep some files of a directory as they are, under names of their own; what lies in it then.
 
         Raises:
-            CommandError: something cannot be read, or leads outside, or is too much.
+            CommandError: its file system cannot do so, or one is gone.
         """
-        trees = self._look(sources)
-        united = unite(trees)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            draft = Draft(str(target), [entry for _, entry in united])
-            if draft.is_same:
-                return True
-            files = draft.missing()
-            size = sum(entry.size for entry in files)
-            if limit_bytes is not None and size > limit_bytes:
-                raise CommandError(f"{target}: {size >> 20} MiB are too much to be fetched")
-            missing = {entry.path for entry in files}
-        except TreeError as error:
-            raise CommandError(str(error), "Copy the file in, or remove the link.") from error
-        parts = [
-            (
-                access,
-                directory,
-                [entry for number, entry in united if number == index and entry.path in missing],
-            )
-            for index, (access, directory) in enumerate(sources)
-        ]
-        parts = [part for part in parts if part[2]]
-        numbered = list(enumerate(parts))
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(parts))), "fetch") as pool:
-            same = list(pool.map(lambda item: self._receive(draft, item[0], *item[1]), numbered))
-        if not all(same) or self._look(sources) != trees:
-            return False
-        try:
-            draft.exchange()
-        except TreeError as error:
-            raise CommandError(f"{target}: {error}") from error
-        return True
+        order = {"do": "freeze", "directories": [directory], "frozen": frozen, "paths": list(paths)}
+        found = self._list(access, order)
+        assert found is not None, "no stamp was asked for"
+        return found[0]
 
     def push(self, access: NodeAccess, source: Path, target: str, *, is_shared: bool = False) -> None:
         """Make a directory on a node what one here is; only what differs is sent, whole or not at all.
@@ -186,41 +144,21 @@ class NodeFiles:
                 with self._guard:
                     self._pushed[key] = stamp
 
-    # -- one node
-
-    def _look(self, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(sources)), "list") as pool:
-            return list(pool.map(lambda source: self.look(source[0], [source[1]])[0], sources))
-
-    def _list(self, access: NodeAccess, order: dict[str, object]) -> list[Tree] | None:
-        directories = order["directories"]
-        assert isinstance(directories, list)
-
-        def ask(connection: object) -> list[Tree] | None:
-            said = bytearray()
-
-            def keep(data: bytes) -> None:
-                said.extend(data[: max(0, _LISTING_BYTES - len(said))])
-
-            result = ask_guest(
-                connection,  # type: ignore[arg-type]
-                _python(access),
-                _PROGRAM,
-                {"do": "list", **order},
-                _LIST_TIMEOUT_S,
-                sink=keep,
-            )
-            try:
-                return parse_trees(bytes(said), len(directories))
-            except (TreeError, ValueError) as error:
-                raise _failed(access, result, error) from error
-
-        return self.links.use(access, ask)
-
-    def _receive(
-        self, draft: Draft, number: int, access: NodeAccess, directory: str, entries: list[Entry]
+    def receive(
+        self, draft: Draft, number: int, access: NodeAccess, directory: str, entries: Sequence[Entry]
     ) -> bool:
-        """Take files of a node into a draft; False if they changed meanwhile."""
+        """Take files of a node into a draft; False if they changed meanwhile.
+
+        Args:
+            draft: may take from several nodes at the same time.
+            number: differs from that of the others.
+            access: the node.
+            directory: there.
+            entries: files in it.
+
+        Raises:
+            CommandError: they do not arrive.
+        """
         unpacker = Unpacker(draft.root, draft.wanted, f"part-{number}")
         noise = bytearray()
         started = False
@@ -251,6 +189,33 @@ class NodeFiles:
         if not unpacker.complete:
             raise _failed(access, result, TreeError("the files did not arrive whole"))
         return not unpacker.changed
+
+    # -- one node
+
+    def _list(self, access: NodeAccess, order: Mapping[str, object]) -> list[Tree] | None:
+        directories = order["directories"]
+        assert isinstance(directories, list)
+
+        def ask(connection: object) -> list[Tree] | None:
+            said = bytearray()
+
+            def keep(data: bytes) -> None:
+                said.extend(data[: max(0, _LISTING_BYTES - len(said))])
+
+            result = ask_guest(
+                connection,  # type: ignore[arg-type]
+                _python(access),
+                _PROGRAM,
+                {"do": "list", **order},
+                _LIST_TIMEOUT_S,
+                sink=keep,
+            )
+            try:
+                return parse_trees(bytes(said), len(directories))
+            except (TreeError, ValueError) as error:
+                raise _failed(access, result, error) from error
+
+        return self.links.use(access, ask)
 
     def _send(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import queue
 import shlex
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from trainmaster.control.clusters.node_fetching import fetch
 from trainmaster.control.clusters.node_files import NodeFiles, each
 from trainmaster.control.clusters.node_paths import NodePaths
 from trainmaster.control.clusters.node_setup import set_up_node
@@ -138,8 +140,8 @@ class RemoteSite:
             return True
         sources = [(node, self.path(here)) for node in _distinct(self._members(context))]
         if is_patient:
-            return self._patiently(lambda: self._files.fetch(sources, here))
-        return self._files.fetch(sources, here)
+            return self._patiently(lambda: fetch(self._files, sources, here))
+        return fetch(self._files, sources, here)
 
     def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
         """Fetch the members' output directories of an attempt that has ended; see `Site.fetch_output`.
@@ -162,11 +164,11 @@ class RemoteSite:
         self._require(context, members, helpers_of(context.experiment, context.launcher))
         nodes = _distinct(members)
 
-        def fetch(node: NodeAccess) -> bool:
+        def fetch_of(node: NodeAccess) -> bool:
             names = [name for name, its in members if its.id == node.id]
             return self._patiently(lambda: self._fetch_outputs(node, names, context))
 
-        bare = each(nodes, fetch)
+        bare = each(nodes, fetch_of)
         with self._guard:
             self._unfetched.discard(attempt)
             if all(bare) and len(members) == len(context.members):
@@ -211,7 +213,8 @@ class RemoteSite:
                 raise UsageError(f"data.{name}: {here} is no directory", "Only directories come to nodes.")
             self._files.push(node, here, self.path(here), is_shared=True)
             if source.at is not None:
-                self._link(node, f"{self.path(context.home.code_directory(context.run))}/{source.at}", here)
+                code = self.path(context.home.code_directory(context.run))
+                self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
         self._set_up_on(node, context)
 
     def _link(self, node: NodeAccess, link: str, here: Path) -> None:
@@ -261,7 +264,7 @@ class RemoteSite:
             return True
         for directory in here.values():
             for _ in range(_STABLE_TRIES):
-                if self._files.fetch([(node, self.path(directory))], directory, limit_bytes):
+                if fetch(self._files, [(node, self.path(directory))], directory, limit_bytes=limit_bytes):
                     break
             else:
                 raise CommandError(

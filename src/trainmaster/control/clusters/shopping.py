@@ -70,16 +70,37 @@ def plan_clusters(
     return tuple(plans)
 
 
-def workers_per_node(experiment: Experiment, plan: ClusterPlan) -> int:
-    """Workers of one task on each node of its cluster: more than the recipe's where hosts are few.
+def pinned(recipe: Recipe, plans: Sequence[ClusterPlan]) -> Recipe:
+    """The recipe with what the plans have decided, for those who place members on the machines.
 
     Args:
-        experiment: one of the plan's.
-        plan: of its cluster.
+        recipe: that was planned.
+        plans: of all its experiments.
+
+    Returns:
+        ``per_node`` is a number, ``gpus`` too where a model is asked for, and hardware of roles that have no
+        machines of their own is gone.
     """
-    role = next(role for role in plan.roles if role.role == WORKER)
+    experiments = dict(recipe.experiments)
+    for plan in plans:
+        roles = {role.role: role for role in plan.roles}
+        gpus = min(rental.gpus for rental in roles[WORKER].rentals)
+        for name in plan.experiments:
+            experiments[name] = _pinned(experiments[name], roles, gpus)
+    return recipe.model_copy(update={"experiments": experiments})
+
+
+def _pinned(experiment: Experiment, roles: Mapping[str, RolePlan], gpus: int) -> Experiment:
+    distributed, hardware = experiment.distributed, experiment.hardware
+    if distributed is None:
+        return experiment
     needs = Needs.of(experiment, 0)
-    return max(needs.per_node(role.rentals[0].gpus), math.ceil(needs.workers / role.count))
+    per_node = max(needs.per_node(gpus), math.ceil(needs.workers / roles[WORKER].count))
+    own = {name: each for name, each in distributed.hardware.items() if name in roles}
+    if needs.hardware.gpu is not None and needs.hardware.gpus is None:
+        hardware = hardware.model_copy(update={"gpus": gpus})
+    placed = distributed.model_copy(update={"per_node": per_node, "hardware": own})
+    return experiment.model_copy(update={"distributed": placed, "hardware": hardware})
 
 
 # --- renting ---------------------------------------------------------------------------------------
@@ -136,7 +157,7 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
     if servers is not None and first.server_hardware is not None:
         there = sorted((offer for offer in servers if offer.region == region), key=server_key)
         many = max(needs.server_nodes(best.accelerators) for needs in group)
-        slots = max(needs.member_slots for needs in group)
+        slots = max(needs.node_slots for needs in group)
         kept = [_as_rental(offer, slots) for offer in _kept(there, first.server_hardware, shop)]
         roles.append(_role(SERVER, many, kept, first.server_hardware))
     return tuple(roles), [*notes, *_silent(group)]
@@ -253,7 +274,7 @@ def _lent(
     servers = max(needs.servers for needs in group)
     if servers and wanted + servers > len(fitting):
         notes.append(f"{first.name}: too few hosts for parameter servers of their own: they sit with workers")
-        share += servers * max(needs.member_slots for needs in group)
+        share += servers * max(needs.node_slots for needs in group)
         servers = 0
     slots = max(min(host.slots for host in fitting), share)
     rental = Rental(slots=slots, gpus=least_gpus)
@@ -276,5 +297,6 @@ def _folded(needs: Needs, gpus: int, hosts: int, shop: Shop) -> tuple[int, int, 
             "Ask for fewer workers, more per node, or list more hosts.",
         )
     per_node = math.ceil(needs.workers / hosts)
-    note = f"{needs.name}: {needs.workers} workers on {hosts} hosts, up to {per_node} on each"
+    machines = "1 host" if hosts == 1 else f"{hosts} hosts, up to {per_node} on each"
+    note = f"{needs.name}: {needs.workers} workers on {machines}"
     return math.ceil(needs.workers / per_node), per_node, [note]

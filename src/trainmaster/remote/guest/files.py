@@ -3,11 +3,12 @@
 Read from standard input: this program's arguments (a line of JSON), of which ``do`` is one of these:
 
 * ``list``: says what lies in directories.
+* ``freeze``: gives files of a directory a second name, then says what lies in it.
 * ``send``: sends files of a directory.
 * ``receive``: takes files, and puts a directory of them in the place of the one that is there: whole or not
   at all, once, however many do so at the same time. What a cut connection has left is used the next time.
 
-The answers of ``list`` and ``send`` come after a line ``@@trees``. ``receive`` says ``@@want``, then
+The answers of the first three come after a line ``@@trees``. ``receive`` says ``@@want``, then
 ``@@done``; or ``@@have`` if there is nothing to do, or ``@@error REASON``.
 """
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         Unpacker,
         explain,
         pack,
+        remove,
         scan,
         settle,
     )
@@ -52,7 +54,9 @@ def main() -> int:
         if order["do"] == "receive":
             return _receive(order)
         out.write(MARK)
-        if order["do"] == "list":
+        if order["do"] == "freeze":
+            _freeze(order)
+        if order["do"] in ("list", "freeze"):
             _list(order, out)
         else:
             for piece in pack(order["directory"], [Entry(*each) for each in order["entries"]]):
@@ -69,6 +73,17 @@ def main() -> int:
     )
     out.flush()
     return 1
+
+
+def _freeze(order: Mapping[str, Any]) -> None:
+    """Give files a second name: who replaces one takes the first name only."""
+    (directory,) = order["directories"]
+    remove(order["frozen"])
+    os.makedirs(order["frozen"])
+    for path in order["paths"]:
+        place = os.path.join(order["frozen"], path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.link(os.path.join(directory, path), place, follow_symlinks=False)
 
 
 def _list(order: Mapping[str, Any], out: BinaryIO) -> None:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trainmaster.volumes.mounting.errors import MountError
-    from trainmaster.volumes.mounting.mount import mount, unmount
+    from trainmaster.volumes.mounting.lifecycle import mount, unmount
     from trainmaster.volumes.mounting.mounts import available
-    from trainmaster.volumes.mounting.provide import provide, withdraw
+    from trainmaster.volumes.mounting.providing import provide, withdraw
 
 __all__ = ["MountError", "available", "mount", "provide", "unmount", "withdraw"]
 
 _HOME = {
     "MountError": "errors",
     "available": "mounts",
-    "mount": "mount",
-    "provide": "provide",
-    "unmount": "mount",
-    "withdraw": "provide",
+    "mount": "lifecycle",
+    "provide": "providing",
+    "unmount": "lifecycle",
+    "withdraw": "providing",
 }
 
 

@@ -19,6 +19,7 @@ _R = TypeVar("_R")
 _BLOCK_BYTES = 4096
 CRASHED = 70
 MAX_READ_BYTES = 1 << 20
+_LOOK_FOR_CHANGES = 1 << 12  # FUSE_CAP_AUTO_INVAL_DATA
 
 
 def guarded(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -71,6 +72,7 @@ class VolumeOperations(mfusepy.Operations):  # type: ignore[misc] # the library 
         """The kernel is there; it may ask for long pieces of files."""
         connection.max_read = MAX_READ_BYTES
         connection.max_readahead = MAX_READ_BYTES
+        connection.want &= ~_LOOK_FOR_CHANGES  # there are none
         self._ready()
 
     @guarded

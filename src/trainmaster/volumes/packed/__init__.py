@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from trainmaster.volumes.packed.getting import GetProgress, get
     from trainmaster.volumes.packed.head import Head, head_numbers, read_head
+    from trainmaster.volumes.packed.indexing import index
     from trainmaster.volumes.packed.opening import OpenVolume, open_volume
     from trainmaster.volumes.packed.pushing import PushProgress, PushReport, push
     from trainmaster.volumes.packed.source import ChunkSource
@@ -59,6 +60,7 @@ __all__ = [
     "collect_garbage",
     "get",
     "head_numbers",
+    "index",
     "open_volume",
     "push",
     "read_head",
@@ -89,6 +91,7 @@ _HOME = {
     "collect_garbage": "garbage",
     "get": "getting",
     "head_numbers": "head",
+    "index": "indexing",
     "open_volume": "opening",
     "push": "pushing",
     "read_head": "head",

@@ -57,9 +57,12 @@ class DirectorySource:
         Raises:
             PublishError: a link leads outside, or a directory cannot be read.
         """
-        self._refuse_links()
         while True:
-            file_count, total_bytes, youngest_ns, _ = self._look()
+            links: dict[str, str] = {}
+            file_count, total_bytes, youngest_ns, _ = self._look(links)
+            for path in links:
+                if not link_stays_inside(path, links):
+                    raise _outside(f"{self._root}/{path}")
             now_ns = time.time_ns()
             if not now_ns - _SETTLED_NS < youngest_ns <= now_ns:
                 return Survey(file_count, total_bytes)
@@ -102,8 +105,11 @@ class DirectorySource:
                 f"{self.label} changed while it was pushed; last of all, {youngest!r} was.", CHANGED_HINT
             )
 
-    def _look(self) -> tuple[int, int, int, str]:
+    def _look(self, links: dict[str, str] | None = None) -> tuple[int, int, int, str]:
         """Counts all there is; keeps a fingerprint of it.
+
+        Args:
+            links: filled with every symbolic link and its target, if given.
 
         Returns:
             Files, bytes, the time of the last change, and what changed then.
@@ -111,6 +117,7 @@ class DirectorySource:
         digest = hashlib.sha256()
         file_count = total_bytes = youngest_ns = 0
         youngest = self._root
+        tree = Tree(self._root)
         for seen in self._walk():
             status = seen.status
             if stat.S_ISREG(status.st_mode):
@@ -119,6 +126,8 @@ class DirectorySource:
                 stamp = stamp_of(status)
             else:
                 stamp = (status.st_ino, status.st_mode)
+                if links is not None and stat.S_ISLNK(status.st_mode):
+                    links[seen.path] = self._target(tree, seen)
             digest.update(f"{seen.path}\0{stamp}\0".encode("utf-8", "surrogateescape"))
             if status.st_ctime_ns > youngest_ns:
                 youngest_ns, youngest = status.st_ctime_ns, seen.place
@@ -152,15 +161,6 @@ class DirectorySource:
         except OSError as error:
             raise explained(error, "read", place) from error
         return (f"{folder}/{name}" if folder else name for name in names)
-
-    def _refuse_links(self) -> None:
-        tree = Tree(self._root)
-        links = {
-            seen.path: self._target(tree, seen) for seen in self._walk() if stat.S_ISLNK(seen.status.st_mode)
-        }
-        for path in links:
-            if not link_stays_inside(path, links):
-                raise _outside(f"{self._root}/{path}")
 
     def _target(self, tree: Tree, seen: _Seen) -> str:
         node = Node(seen.path, seen.place, "symlink", Stamp(0, 0, 0), 0o777)

@@ -60,8 +60,11 @@ class ColumnWriter:
 
         file = self._files.get(name)
         if file is None:
-            file = self._files[name] = (self._directory / name).open("wb")
-        file.write(np.ascontiguousarray(values, _DTYPES[CODES[name]]).data.cast("B"))
+            file = self._files[name] = (self._directory / name).open("wb", buffering=0)
+        # Not buffered: a full disk is told of here, not when the files are closed.
+        data = np.ascontiguousarray(values, _DTYPES[CODES[name]]).view(np.uint8).data
+        while data:
+            data = data[file.write(data) :]
 
     def array(self, name: str) -> "NDArray[Any]":
         """Maps a column that is complete, for reading."""
@@ -71,12 +74,11 @@ class ColumnWriter:
         dtype = np.dtype(_DTYPES[CODES[name]])
         if file is None:
             return np.empty(0, dtype)
-        file.flush()
         path = self._directory / name
         return np.memmap(path, dtype, mode="r") if path.stat().st_size else np.empty(0, dtype)
 
     def close(self) -> None:
-        """Closes the files; a full disk may be told of only now."""
+        """Closes the files."""
         for file in self._files.values():
             file.close()
         self._files.clear()

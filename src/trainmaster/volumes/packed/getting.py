@@ -14,7 +14,8 @@ from pathlib import Path
 
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.objects import explained
-from trainmaster.volumes.packed.faults import DamagedVolumeError, SourceChangedError
+from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
+from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
 from trainmaster.volumes.packed.table import FileTable
 from trainmaster.volumes.scratch import move_into_place
@@ -64,6 +65,34 @@ def get(
                 raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     except OSError as error:
         raise explained(error, "write", str(target)) from error
+
+
+def file_blocks(volume: OpenVolume, row: int) -> Iterator[memoryview]:
+    """Gives the bytes of a file, proved: by its own hash if it lies in one chunk, else chunk by chunk.
+
+    Raises:
+        PublishError: something is missing or damaged, or the store fails.
+    """
+    expected = volume.table.file_hash(row)
+    extents = volume.table.extents(row)
+    if len(extents) == 1 and expected is not None:
+        extent = extents[0]
+        for is_last in (False, True):
+            data = volume.chunks.fetch(*extent)
+            if file_digest([data]) == expected:
+                yield data
+                return
+            if is_last:
+                raise DamagedChunkError(
+                    f"{volume.uri}: {volume.table.path(row)!r} is damaged: its hash is another.",
+                    "Use another version, or push again.",
+                )
+    for chunk, offset, length in extents:
+        # Of an indexed volume nothing can be proved but the ETag, which every request does.
+        if volume.table.chunk_sha256(chunk) is None:
+            yield volume.chunks.fetch(chunk, offset, length)
+        else:
+            yield volume.chunks.fetch_verified(chunk)[offset : offset + length]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.objects import ObjectStore, explained
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
+from trainmaster.volumes.packed.folders import with_parents
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
 from trainmaster.volumes.packed.head import Head, StoredTable, new_nonce, now_utc
 from trainmaster.volumes.packed.journal import Journal
@@ -128,7 +130,7 @@ def push(
     place = cache or cache_directory()
     journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
-        with marked(store, "pushes") as mark, _scratch(place) as scratch:
+        with marked(store, "pushes") as mark, push_scratch(place) as scratch:
             wait_for_collections(store, mark, say)
             work = _Push(files, store, journal, progress, scratch, chunk_limit_bytes, jobs)
             head = work.pack()
@@ -141,6 +143,8 @@ def push(
             head = create_head(store, head, expect)
             keep_prepared(columns, head, place)
         journal.close(forget_unused=True)
+    except OSError as error:
+        raise explained(error, "write", str(place)) from error
     finally:
         journal.close()
     return PushReport(
@@ -161,21 +165,9 @@ def _confirm_chunks(
     uploader.confirm(read_back=read_back)
 
 
-class _scratch:  # noqa: N801 - reads as a statement
-    """A directory beside the columns of volumes, so that they can be renamed into place."""
-
-    def __init__(self, cache: Path) -> None:
-        self._target = tables_directory(cache) / f"push-{os.getpid()}"
-        self._manager = scratch_directory(self._target)
-
-    def __enter__(self) -> Path:
-        try:
-            return self._manager.__enter__()
-        except OSError as error:
-            raise explained(error, "write", str(self._target)) from error
-
-    def __exit__(self, *failure: object) -> None:
-        self._manager.__exit__(*failure)  # type: ignore[arg-type]
+def push_scratch(cache: Path) -> AbstractContextManager[Path]:
+    """Gives a directory beside the columns of volumes, so that they can be renamed into place."""
+    return scratch_directory(tables_directory(cache) / f"push-{os.getpid()}")
 
 
 class _Push:
@@ -286,28 +278,14 @@ class _Push:
         self._progress.sent_bytes = self.uploader.sent_bytes
 
     def _write_folders_and_links(self) -> None:
-        folders = {path: (folder.mode, folder.mtime_ns) for path, folder in self._source.folders.items()}
-        for path, _, _ in self._source.links:
-            _add_parents(folders, path)
-        for path in list(folders):
-            _add_parents(folders, path)
-        for path in self._parents:
-            folders.setdefault(path, (0o755, 0))
-            _add_parents(folders, path)
-        mode, mtime_ns = folders.pop(b"", (0o755, 0))
-        rows = [(b"", mode, mtime_ns), *((path, *rest) for path, rest in sorted(folders.items()))]
-        for path, mode, mtime_ns in rows:
+        given = self._source.folders
+        links = {path: (path, target, mtime_ns) for path, target, mtime_ns in self._source.links}
+        known = [*given, *(path.rpartition(b"/")[0] for path in links), *self._parents]
+        for path in (b"", *with_parents(known)):
+            mode, mtime_ns = given.get(path, (0o755, 0))
             self._files.append(path, DIRECTORY, 0, mode, mtime_ns, 0, 0, _NO_HASH, b"")
-        for path, target, mtime_ns in sorted({link[0]: link for link in self._source.links}.values()):
+        for path, target, mtime_ns in sorted(links.values()):
             self._files.append(path, SYMLINK, 0, 0o777, mtime_ns, 0, 0, _NO_HASH, target)
 
     def _stored(self, name: TableName) -> StoredTable:
         return stored_table(self.tables[name])
-
-
-def _add_parents(folders: dict[bytes, tuple[int, int]], path: bytes) -> None:
-    while path:
-        path = path.rpartition(b"/")[0]
-        if path in folders:
-            return
-        folders[path] = (0o755, 0)

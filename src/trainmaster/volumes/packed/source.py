@@ -98,8 +98,8 @@ class ChunkSource:
         Raises:
             The same as :meth:`fetch`.
         """
-        data = self.fetch(chunk)
         try:
+            data = self.fetch(chunk)
             self.verify(chunk, data)
         except DamagedChunkError:
             data = self.fetch(chunk)

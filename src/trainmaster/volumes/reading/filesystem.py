@@ -132,7 +132,8 @@ class VolumeFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec is no
         try:
             return self._volume.row_of(self._strip_protocol(path))
         except NotFoundError as error:
-            raise FileNotFoundError(str(error)) from error
+            kind = IsADirectoryError if self.isdir(path) else FileNotFoundError
+            raise kind(str(error)) from error
 
 
 def _described(entry: Entry) -> dict[str, Any]:

@@ -72,19 +72,19 @@ def depth_chunks(
 ) -> int:
     """Says how many chunks to have under way at once.
 
-    As many bytes as fit into the line, bandwidth x latency, twice, so that it stays full while
-    a chunk is verified; at least eight ranges of 8 MiB; never more than half of the cache's
-    share of one reader, or what was fetched ahead would push out what is used now.
+    As many bytes as fit into the line, bandwidth x latency, twice, and at least eight ranges of
+    8 MiB; one chunk more, so that the line stays full while another is verified; never more than
+    half of the cache's share of one reader.
 
     >>> depth_chunks(1.25e9, 0.050, 64 << 20, slots=100)  # 10 GbE, 50 ms: 62 MB in flight
-    2
+    3
     >>> depth_chunks(1.25e9, 0.200, 8 << 20, slots=100), depth_chunks(0, 0, 1 << 20, slots=4)
     (50, 2)
     """
     in_line = 2 * bandwidth_bytes_per_s * latency_s
     wanted = min(max(in_line, _LEAST_RANGES * _RANGE_BYTES), _MOST_RANGES * _RANGE_BYTES)
     most = max(1, slots // (2 * max(readers, 1)))
-    return max(1, min(math.ceil(wanted / max(chunk_bytes, 1)), most))
+    return max(1, min(math.ceil(wanted / max(chunk_bytes, 1)) + 1, most))
 
 
 def soonest(uses: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """Which cache a volume uses, and what to do where there is none."""
 
+import shutil
 import tempfile
 import threading
 import warnings
@@ -27,7 +28,7 @@ class CacheSite:
     def __init__(self, given: Path | None, limit_bytes: int | None) -> None:
         self.given = given
         self._limit_bytes = limit_bytes
-        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._is_private = False
         chunks = given / "chunks" if given is not None else cache_directory()
         self.root = chunks.parent
         try:
@@ -35,8 +36,9 @@ class CacheSite:
         except CacheError as error:
             if given is not None:
                 raise
-            self._private = tempfile.TemporaryDirectory(prefix="trainmaster-cache-")
-            self.root = Path(self._private.name)
+            self.root = Path(tempfile.mkdtemp(prefix="trainmaster-cache-"))
+            self._is_private = True
+            weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
             warnings.warn(
                 f"{error} Until then this process keeps {_PRIVATE_SLOTS} chunks for itself in {self.root}.",
                 RuntimeWarning,
@@ -47,7 +49,7 @@ class CacheSite:
         """Gives the cache for chunks of a size: one object for all volumes of this process."""
         directory = self.root / "chunks"
         limit_bytes = self._limit_bytes
-        if self._private is not None and limit_bytes is None:
+        if self._is_private and limit_bytes is None:
             limit_bytes = _PRIVATE_SLOTS * slot_bytes
         with _mutex:
             cache = _open.get((str(directory), slot_bytes))

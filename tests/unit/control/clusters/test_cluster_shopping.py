@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.clusters.needs import Needs, Pick
 from trainmaster.control.clusters.plan import ClusterPlan
-from trainmaster.control.clusters.shopping import MOST_RENTALS, Shop, plan_clusters, workers_per_node
-from trainmaster.control.gangs import slots_of
+from trainmaster.control.clusters.shopping import MOST_RENTALS, Shop, pinned, plan_clusters
+from trainmaster.control.gangs import node_labels, slots_on_nodes, workers_per_node
 from trainmaster.providers import Offer
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import read_recipe
@@ -82,6 +82,11 @@ def worker(plan):
     return plan.roles[0]
 
 
+def placed(found, plan):
+    """Workers on each node, for those who place them."""
+    return workers_per_node(pinned(found, [plan]).experiments[plan.name])
+
+
 # --- what is taken -------------------------------------------------------------------------------------
 
 
@@ -109,7 +114,7 @@ def test_nodes_of_a_gang(recipe, workers, per_node, nodes):
     plan = only(plan_clusters(found, shop(LARGE)))
     assert plan.nodes == nodes
     assert worker(plan).rentals[0].slots == max(4, min(per_node or 1, workers))
-    assert workers_per_node(found.experiments["a"], plan) == (per_node or 1)
+    assert placed(found, plan) == (per_node or 1)
 
 
 def test_more_workers_on_a_node_than_it_has_cores_get_slots(recipe):
@@ -272,6 +277,22 @@ def test_what_is_not_there_is_named_with_the_nearest(recipe, hardware, said):
         assert words_ in str(error.value)
 
 
+def test_what_was_planned_is_put_into_the_recipe(recipe):
+    keys = {
+        "hardware": {"gpu": "v100"},
+        "framework": "tensorflow",
+        "distributed": {"strategy": "ps-async", "workers": 8, "hardware": {"chief": {"cpus": 2}}},
+    }
+    found = recipe({"a": keys, "b": {"after": ["a"]}})
+    cheap = offer("gpu4", 3.9, 32.0, 244.0, gpu="V100", gpus=4.0)
+    plans = plan_clusters(found, shop(cheap, SMALL))
+    assert "chief" in plans[0].notes[0]
+    shown = pinned(found, plans).experiments
+    assert (shown["a"].distributed.per_node, shown["a"].hardware.gpus) == (4, 4)
+    assert shown["a"].distributed.hardware == {}  # nobody waits for a machine of the chief's own
+    assert shown["b"] == found.experiments["b"]
+
+
 # --- sharing -------------------------------------------------------------------------------------------
 
 
@@ -298,9 +319,8 @@ def test_a_quote_decides_what_the_recipe_leaves_open(recipe):
     assert [plan.roles[0].rentals[0].instance_type for plan in plans] == ["large", "small"]
     again = plan_clusters(found, shop(), dict.fromkeys(picks, picks["a"]))
     assert [(plan.experiments, plan.nodes) for plan in again] == [(("a", "b"), 2)]
-    servers = recipe(
-        {"a": {"framework": "tensorflow", "distributed": {"strategy": "ps-async", "workers": 2}}}
-    )
+    gang = {"strategy": "ps-async", "workers": 2, "hardware": {"ps": {"cpus": 1}}}
+    servers = recipe({"a": {"framework": "tensorflow", "distributed": gang}})
     plan = only(
         plan_clusters(servers, shop(), {"a": Pick("small", "r1", nodes=2, server="large", servers=1)})
     )
@@ -361,12 +381,19 @@ def test_every_plan_has_room_for_the_largest_gang_and_is_the_same_whatever_the_o
             for rental in roles["worker"].rentals:  # whichever way the machines are had
                 per_node = needs.per_node(rental.gpus)
                 assert roles["worker"].count >= math.ceil(needs.workers / per_node)
-                assert rental.slots >= (min(per_node, needs.workers) + needs.helpers) * needs.member_slots
+                share = max(1, needs.node_slots // per_node)
+                assert rental.slots >= (min(per_node, needs.workers) + needs.helpers) * share
                 assert rental.gpus >= experiment.hardware.gpu_count
             servers = roles["ps"].count if "ps" in roles else 0
             assert servers >= needs.servers
             room = sum(role.count * min(r.slots for r in role.rentals) for role in plan.roles)
-            assert room >= slots_of(experiment)
+            shown = pinned(found, plans).experiments[name]
+            assert room >= slots_on_nodes(shown)
+            if experiment.distributed is not None:
+                assert roles["worker"].count * workers_per_node(shown) >= needs.workers
+                assert {
+                    label for role in ("worker", "ps") for label in node_labels(shown, role).values()
+                } <= {*roles}
             if needs.spread is not None:
                 assert roles["worker"].count <= max(
                     max(Needs.of(e, 0).spread or 0, Needs.of(e, 0).gang_nodes(1))
@@ -416,7 +443,7 @@ def test_few_hosts_are_shared_unless_the_recipe_says_how(recipe):
     found = recipe({"a": {"distributed": {"workers": 5}}})
     plan = only(plan_clusters(found, hosts({"slots": 1}, {"slots": 1})))
     assert (plan.nodes, worker(plan).rentals[0].slots) == (2, 3)
-    assert workers_per_node(found.experiments["a"], plan) == 3
+    assert placed(found, plan) == 3
     assert "3 on each" in plan.notes[0]
     strict = recipe({"a": {"distributed": {"workers": 5, "per_node": 2}}})
     with pytest.raises(UsageError, match="need 3 hosts"):
@@ -435,6 +462,8 @@ def test_servers_of_their_own_need_spare_hosts(recipe):
     together = only(plan_clusters(found, hosts({}, {})))
     assert [(role.role, role.count) for role in together.roles] == [("worker", 2)]
     assert worker(together).rentals[0].slots == 2
+    assert node_labels(pinned(found, [together]).experiments["a"], "ps") == {}
+    assert node_labels(pinned(found, [apart]).experiments["a"], "ps") == {"role": "ps"}
     assert any("sit with workers" in note for note in together.notes)
 
 

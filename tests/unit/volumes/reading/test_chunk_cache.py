@@ -1,3 +1,4 @@
+# ruff: noqa: PTH116, PTH123, BLE001, RUF043
 import gc
 import os
 import threading

@@ -8,7 +8,7 @@ from typing import Literal
 
 from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes.mounting.errors import MountError
-from trainmaster.volumes.mounting.mount import clear_stale, mount, unmount
+from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, unmount
 from trainmaster.volumes.packed import OpenVolume, cache_directory, open_volume
 
 Means = Literal["mounted", "fetched"]

@@ -1,0 +1,215 @@
+"""Reading files of a volume: warm beside the local disk, cold beside a plain parallel GET.
+
+``python benchmarks/volumes/read.py [--files 4000] [--rounds 5]`` prints one JSON object. A SeaweedFS of its
+own on the same machine; methods are interleaved within a round; the content is compared file by file, and the
+number of bytes in every run. Files are read in random order. Rates are medians over rounds; ratios are of the
+same round, then the median. The local files were read from the disk, as those of a training are: files that
+were just written lie in larger pages, and are read in half the time.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+from reading_bench import (
+    cpu_s,
+    evict,
+    forget_chunks,
+    machine,
+    narrow_line,
+    place,
+    plain_get,
+    same_content,
+    together,
+)
+
+from trainmaster.volumes import Volume
+from trainmaster.volumes.mounting import available, mount, unmount
+from trainmaster.volumes.reading import SampleOrder, samples
+
+
+def files_of(root: Path, paths: list[str]) -> list[bytes]:
+    return [os.fsencode(root / path) for path in paths]
+
+
+def by_descriptor(names: list[bytes], seed: int) -> int:
+    names = list(names)
+    random.Random(seed).shuffle(names)
+    total = 0
+    for name in names:
+        descriptor = os.open(name, os.O_RDONLY)
+        size = os.fstat(descriptor).st_size
+        total += len(os.read(descriptor, size))
+        os.close(descriptor)
+    return total
+
+
+def by_open(names: list[bytes], seed: int) -> int:
+    names = list(names)
+    random.Random(seed).shuffle(names)
+    total = 0
+    for name in names:
+        with open(name, "rb") as file:  # noqa: PTH123 - as most programs do
+            total += len(file.read())
+    return total
+
+
+def natively(volume: Volume, seed: int) -> int:
+    rows = list(range(len(volume)))
+    random.Random(seed).shuffle(rows)
+    return sum(len(volume.read(row)) for row in rows)
+
+
+def by_views(volume: Volume, seed: int) -> int:
+    """As a training does that decodes from memory: nothing is copied, one byte of each page is looked at."""
+    rows = list(range(len(volume)))
+    random.Random(seed).shuffle(rows)
+    total = 0
+    for row in rows:
+        view = volume.view(row)
+        np.frombuffer(view, np.uint8)[::4096].sum()
+        total += len(view)
+    return total
+
+
+def median(values: list[float]) -> float:
+    return round(statistics.median(values), 3)
+
+
+def warm(volume: Volume, source: Path, mounted: Path | None, rounds: int) -> dict[str, object]:
+    paths = list(volume.paths())
+    total = volume.table.total_bytes
+    local, there = files_of(source, paths), files_of(mounted, paths) if mounted else []
+    methods = {
+        "ext4": lambda seed: by_descriptor(local, seed),
+        "native_read": lambda seed: natively(volume, seed),
+        "native_view": lambda seed: by_views(volume, seed),
+        "ext4_open": lambda seed: by_open(local, seed),
+    }
+    if mounted:
+        methods |= {
+            "mount": lambda seed: by_descriptor(there, seed),
+            "mount_open": lambda seed: by_open(there, seed),
+        }
+    result: dict[str, object] = {}
+    for readers in (1, 4):
+        rates: dict[str, list[float]] = {name: [] for name in methods}
+        cpu_us: dict[str, list[float]] = {name: [] for name in methods}
+        for number in range(rounds):
+            order = list(methods)
+            random.Random(number).shuffle(order)
+            for name in order:
+                seconds, used_s = together(readers, methods[name], total)
+                rates[name].append(readers * len(paths) / seconds)
+                cpu_us[name].append(used_s / (readers * len(paths)) * 1e6)
+        pairs = [("native_read", "ext4"), ("native_view", "ext4")]
+        pairs += [("mount", "ext4"), ("mount_open", "ext4_open")] if mounted else []
+        ratio = {
+            name: median([a / b for a, b in zip(rates[name], rates[base], strict=True)])
+            for name, base in pairs
+        }
+        cpu_ratio = {
+            name: median([b / a for a, b in zip(cpu_us[name], cpu_us[base], strict=True)])
+            for name, base in pairs
+        }
+        result[f"readers_{readers}"] = {
+            "files_per_s": {name: round(statistics.median(values)) for name, values in rates.items()},
+            "range": {name: [round(min(values)), round(max(values))] for name, values in rates.items()},
+            "reader_cpu_us_per_file": {name: median(values) for name, values in cpu_us.items()},
+            "ratio_to_ext4": ratio,
+            "ratio_to_ext4_by_reader_cpu": cpu_ratio,
+        }
+    return result
+
+
+def cold(volume: Volume, rounds: int, latency_ms: float = 0, megabytes_per_s: float = 0) -> dict[str, object]:
+    """Fills the cache from the store and reads every sample, in a shuffled order that is known."""
+    total = volume.table.total_bytes
+    rates: dict[str, list[float]] = {"plain_get": [], "volume": [], "volume_chunks_only": []}
+    cpu: dict[str, list[float]] = {name: [] for name in rates}
+
+    def stream() -> int:
+        return sum(len(volume.read(row)) for row in samples(SampleOrder(volume, window=4)))
+
+    def chunks_only() -> int:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda n: volume.cache.obtain(volume.chunk(n)), range(volume.table.chunk_count)))
+        return total
+
+    began = time.perf_counter()
+    assert stream() == total
+    first_s = time.perf_counter() - began
+    methods = {"plain_get": lambda: plain_get(volume, 8), "volume": stream, "volume_chunks_only": chunks_only}
+    for number in range(rounds):
+        order = list(methods)
+        random.Random(number).shuffle(order)
+        for name in order:
+            forget_chunks(volume)
+            before, began = cpu_s(), time.perf_counter()
+            assert methods[name]() >= total
+            rates[name].append(total / 1e6 / (time.perf_counter() - began))
+            cpu[name].append((cpu_s() - before) / (total / 1e9))
+    line = {"latency_ms": latency_ms, "line_megabytes_per_s": megabytes_per_s} if megabytes_per_s else {}
+    return {
+        **line,
+        "megabytes_per_s": {name: median(values) for name, values in rates.items()},
+        "range": {name: [round(min(values)), round(max(values))] for name, values in rates.items()},
+        "client_cpu_s_per_gb": {name: median(values) for name, values in cpu.items()},
+        "first_time_into_fresh_slots_megabytes_per_s": round(total / 1e6 / first_s),
+        "ratio_to_plain_get": {
+            name: median([a / b for a, b in zip(rates[name], rates["plain_get"], strict=True)])
+            for name in ("volume", "volume_chunks_only")
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--files", type=int, default=4000)
+    parser.add_argument("--bytes", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with place(options.files, options.bytes, 64 << 20) as here:
+        volume = Volume.open(here.uri, here.root / "cache", limit_bytes=4 * options.files * options.bytes)
+        result: dict[str, object] = {
+            "machine": machine(),
+            "files": len(volume),
+            "bytes": volume.table.total_bytes,
+            "cold": cold(volume, options.rounds),
+        }
+        assert same_content(volume, here.source)
+        with narrow_line(20, 100):  # a new store: connections are kept by endpoint
+            far = Volume.open(
+                here.uri, here.root / "far-cache", limit_bytes=4 * options.files * options.bytes
+            )
+            result["cold_narrow_line"] = cold(far, min(options.rounds, 3), 20, 100)
+            assert same_content(far, here.source)
+        evict(here.source)
+        mounted = None
+        if (problem := available()) is None:
+            mounted = here.root / "mnt"
+            mount(here.uri, mounted, cache=here.root / "cache")
+            compared = subprocess.run(["diff", "-r", str(here.source), str(mounted)], check=False)
+            assert compared.returncode == 0
+        try:
+            result["warm"] = warm(volume, here.source, mounted, options.rounds)
+        finally:
+            if mounted is not None:
+                unmount(mounted)
+        result["verified"] = True
+        if problem:
+            result["no_mount"] = problem
+        result["load_at_end"] = round(os.getloadavg()[0], 1)
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""`fetch`: a directory here as it is on several nodes together."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.clusters.node_files import AT_ONCE, NodeFiles
+from trainmaster.control.clusters.node_trees import Tree, unite
+from trainmaster.remote.errors import CommandError
+from trainmaster.remote.guest.trees import FILE, Draft, Entry, TreeError
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+
+#: Of so much a copy takes long enough for the next checkpoint to come in between.
+FREEZE_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one node has to send."""
+
+    number: int
+    access: NodeAccess
+    directory: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def frozen(self) -> str:
+        parent, _, name = self.directory.rpartition("/")
+        return f"{parent}/.{name}.frozen"
+
+
+def fetch(
+    files: NodeFiles,
+    sources: Sequence[tuple[NodeAccess, str]],
+    target: Path,
+    *,
+    limit_bytes: int | None = None,
+    freeze_bytes: int = FREEZE_BYTES,
+) -> bool:
+    """Make a directory here what several on nodes are together; the first of them wins.
+
+    Only what differs is sent. Until all is here and was seen not to have changed meanwhile, the directory
+    stays as it is. Many bytes are frozen first (linked, where they lie), so that files that are replaced
+    while they travel, as checkpoints are, do no harm; ones that are overwritten do.
+
+    Args:
+        files: of nodes.
+        sources: nodes, and the directory on each.
+        target: here.
+        limit_bytes: most bytes to send.
+        freeze_bytes: from so many on they are frozen.
+
+    Returns:
+        False if something changed meanwhile.
+
+    Raises:
+        CommandError: something cannot be read, or leads outside, or is too much.
+    """
+    trees = _look(files, sources)
+    united = unite(trees)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        draft = Draft(str(target), [entry for _, entry in united])
+        if draft.is_same:
+            return True
+        missing = {entry.path: entry for entry in draft.missing()}
+    except TreeError as error:
+        raise CommandError(str(error), "Copy the file in, or remove the link.") from error
+    size = sum(entry.size for entry in missing.values())
+    if limit_bytes is not None and size > limit_bytes:
+        raise CommandError(f"{target}: {size >> 20} MiB are too much to be fetched")
+    parts = [
+        _Part(number, access, directory, tuple(e for n, e in united if n == number and e.path in missing))
+        for number, (access, directory) in enumerate(sources)
+    ]
+    sent = _frozen(files, parts, trees, draft) if size >= freeze_bytes else None
+    if sent is None:
+        sent = _receive(files, parts, draft) and _look(files, sources) == trees
+    if not sent:
+        return False
+    try:
+        draft.exchange()
+    except TreeError as error:
+        raise CommandError(f"{target}: {error}") from error
+    return True
+
+
+def _look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
+    with ThreadPoolExecutor(min(AT_ONCE, len(sources)), "look") as pool:
+        return list(pool.map(lambda source: files.look(source[0], [source[1]])[0], sources))
+
+
+def _receive(files: NodeFiles, parts: Sequence[_Part], draft: Draft, *, frozen: bool = False) -> bool:
+    wanted = [part for part in parts if part.entries]
+    if not wanted:
+        return True
+
+    def receive(part: _Part) -> bool:
+        place = part.frozen if frozen else part.directory
+        return files.receive(draft, part.number, part.access, place, part.entries)
+
+    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "receive") as pool:
+        return all(list(pool.map(receive, wanted)))
+
+
+def _frozen(files: NodeFiles, parts: Sequence[_Part], trees: list[Tree], draft: Draft) -> bool | None:
+    """Freeze and take; False if something changed before it was frozen, None if it cannot be frozen."""
+    with ThreadPoolExecutor(min(AT_ONCE, len(parts)), "freeze") as pool:
+        try:
+            # All was seen before the first is frozen, and is the same after: so it was there at one moment.
+            if list(pool.map(lambda part: _freeze(files, part), parts)) != trees:
+                return False
+            if not _receive(files, parts, draft, frozen=True):
+                return False
+            return all(pool.map(lambda part: _is_as_it_was(files, part), parts))
+        except _CannotFreeze:
+            return None
+        finally:
+            list(pool.map(lambda part: _thaw(files, part), parts))
+
+
+class _CannotFreeze(Exception):  # noqa: N818 - then it is done without
+    """Files of a node cannot have a second name."""
+
+
+def _freeze(files: NodeFiles, part: _Part) -> Tree:
+    try:
+        return files.freeze(part.access, part.directory, part.frozen, [entry.path for entry in part.entries])
+    except CommandError as error:
+        raise _CannotFreeze from error
+
+
+def _is_as_it_was(files: NodeFiles, part: _Part) -> bool:
+    """Whether nobody has written into frozen files."""
+    (tree,) = files.look(part.access, [part.frozen])
+    return [entry for entry in tree if entry.kind == FILE] == sorted(part.entries)
+
+
+def _thaw(files: NodeFiles, part: _Part) -> None:
+    with contextlib.suppress(TrainmasterError):  # the next one does so
+        files.shell(part.access, f"rm -rf -- {shlex.quote(part.frozen)}")

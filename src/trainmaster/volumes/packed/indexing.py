@@ -1,0 +1,278 @@
+"""A volume over objects as they are: nothing is copied, ranges of them are its chunks."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.volumes.names import stays_inside
+from trainmaster.volumes.objects import ObjectDetail, ObjectStore, explained
+from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
+from trainmaster.volumes.packed.folders import with_parents
+from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES
+from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
+from trainmaster.volumes.packed.marks import marked, wait_for_collections
+from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, TableName, TableWriter
+from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch
+from trainmaster.volumes.packed.releasing import (
+    check_creates,
+    create_head,
+    keep_prepared,
+    prepare,
+    stored_table,
+    upload_tables,
+)
+from trainmaster.volumes.packed.shards import Member, mds_members, mds_shards, tar_members
+
+SourceKind: TypeAlias = Literal["files", "tar", "mds"]
+_Item = TypeVar("_Item")
+
+_JOBS = 8
+# Between two members of a tar there is a header; bytes in between are cheaper than another request.
+_GAP_BYTES = 64 << 10
+# What lies beside shards and is none.
+_BESIDE = (".json", ".txt", ".md", ".idx", ".index", ".csv", ".yaml", ".yml")
+
+
+def index(
+    source: str,
+    uri: str,
+    *,
+    kind: SourceKind | None = None,
+    cache: Path | None = None,
+    chunk_limit_bytes: int = DEFAULT_CHUNK_BYTES,
+    expect: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> PushReport:
+    """Makes a new version of a volume over objects that are there already.
+
+    Args:
+        source: URL of a folder of objects.
+        uri: ``URL`` or ``NAME`` of the volume, without a version.
+        kind: ``files`` (each object is a file), ``tar`` (files in tars, WebDataset too), ``mds``
+            (samples of MosaicML Streaming); None to find out.
+        cache: by default ``TRAINMASTER_CACHE``.
+        chunk_limit_bytes: how much belongs together in a cache.
+        expect: as for a push.
+        say: told what a user would like to know.
+
+    Raises:
+        NotFoundError: there are no objects.
+        UsageError: an address is none.
+        PublishError: an object is none of the kind that is wanted, or a store fails.
+    """
+    address = volume_address(uri)
+    if address.version is not None:
+        raise UsageError(f"{uri}: indexing makes a new version.", f"Leave out @{address.version}.")
+    store, objects = ObjectStore(address.url), ObjectStore(source)
+    if objects.is_local and not store.is_local:
+        raise UsageError(
+            f"{objects.url}: files of this machine cannot be part of a volume elsewhere.",
+            "Push them: trainmaster volume push SRC URL.",
+        )
+    details = sorted((detail for detail in objects.details() if not _is_marker(detail)), key=_components)
+    if not details:
+        raise NotFoundError(f"{objects.url}: there are no objects.", "Look at the URL.")
+    kind = kind or _kind_of(details)
+    say(f"{len(details):,} objects, indexed as {kind}")
+    check_creates(store)
+    place = cache or cache_directory()
+    with _explained(place), marked(store, "pushes") as mark, push_scratch(place) as scratch:
+        wait_for_collections(store, mark, say)
+        writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
+        for detail, members in _found(objects, details, kind):
+            for member in members:
+                writer.add(detail, member)
+        head = writer.close(order="path" if kind == "files" else "archive")
+        columns = scratch / "columns"
+        columns.mkdir()
+        prepare(head, writer.tables, columns, store.url)
+        upload_tables(store, head, writer.tables)
+        wait_for_collections(store, mark, say)
+        head = create_head(store, head, expect)
+        keep_prepared(columns, head, place)
+    return PushReport(str(VolumeAddress(store.url, head.version)), head, 0, 0, 0)
+
+
+@contextmanager
+def _explained(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise explained(error, "write", str(cache)) from error
+
+
+def _found(
+    objects: ObjectStore, details: list[ObjectDetail], kind: SourceKind
+) -> Iterator[tuple[ObjectDetail, list[Member]]]:
+    """Gives the objects with what lies in them, in order; several are looked at at the same time."""
+    if kind == "files":
+        for detail in details:
+            mtime_ns = int(detail.modified_s * 1_000_000_000)
+            yield detail, [Member(os.fsencode(detail.key), 0, detail.size_bytes, 0o644, mtime_ns)]
+    elif kind == "tar":
+        tars = [detail for detail in details if detail.key.endswith(".tar")]
+        if not tars:
+            raise PublishError(
+                f"{objects.url}: no object is called *.tar.", "Compressed tars must be pushed, not indexed."
+            )
+        for detail, members in _each(tars, lambda detail: tar_members(objects, detail)):
+            yield detail, members
+    else:
+        shards = mds_shards(objects, {detail.key: detail for detail in details})
+        for shard, members in _each(shards, lambda shard: mds_members(objects, shard)):
+            yield shard.detail, members
+
+
+def _each(
+    items: Iterable[_Item], work: Callable[[_Item], list[Member]]
+) -> Iterator[tuple[_Item, list[Member]]]:
+    under_way: deque[tuple[_Item, Future[list[Member]]]] = deque()
+    pool = ThreadPoolExecutor(_JOBS, "index")
+    try:
+        for item in items:
+            under_way.append((item, pool.submit(work, item)))
+            if len(under_way) > 2 * _JOBS:
+                first, future = under_way.popleft()
+                yield first, future.result()
+        while under_way:
+            first, future = under_way.popleft()
+            yield first, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _IndexWriter:
+    """Writes rows, chunks and parts; neighbours in one object become one part.
+
+    Attributes:
+        tables: the Parquet files, complete after :meth:`close`.
+    """
+
+    def __init__(self, scratch: Path, source_url: str, limit_bytes: int) -> None:
+        self.tables: dict[TableName, Path] = {
+            "files": scratch / "files.parquet",
+            "chunks": scratch / "chunks.parquet",
+            "parts": scratch / "parts.parquet",
+        }
+        self._files = TableWriter(self.tables["files"], "files")
+        self._chunks = TableWriter(self.tables["chunks"], "chunks")
+        self._parts = TableWriter(self.tables["parts"], "parts")
+        self._source_url = source_url
+        self._limit_bytes = limit_bytes
+        self._folders: set[bytes] = set()
+        self._total_bytes = 0
+        self._chunk_bytes = 0
+        # The part that still grows: object, first byte, length.
+        self._detail: ObjectDetail | None = None
+        self._start = self._length = 0
+
+    def add(self, detail: ObjectDetail, member: Member) -> None:
+        """Adds a file that is a range of an object."""
+        if not stays_inside(os.fsdecode(member.path)):
+            raise PublishError(
+                f"{self._source_url}: {detail.key!r} cannot be a path in a volume.",
+                "Rename the object; nothing was indexed.",
+            )
+        size_bytes = member.size_bytes
+        if size_bytes > self._limit_bytes:
+            self._end_chunk()
+        elif size_bytes:
+            self._make_room(detail, member)
+        first, offset = self._chunks.row_count, self._chunk_bytes
+        left, start = size_bytes, member.start
+        while left:
+            room = min(left, self._limit_bytes - self._chunk_bytes)
+            self._extend(detail, start, room)
+            start, left = start + room, left - room
+            if left:
+                self._end_chunk()
+        self._files.append(
+            member.path,
+            FILE,
+            size_bytes,
+            member.mode,
+            member.mtime_ns,
+            first,
+            offset,
+            bytes(FILE_HASH_BYTES),
+            b"",
+        )
+        self._total_bytes += size_bytes
+        self._folders.add(member.path.rpartition(b"/")[0])
+
+    def close(self, order: str) -> Head:
+        """Writes the rest; gives the head, still without a version."""
+        self._end_chunk()
+        file_count = self._files.row_count
+        for path in (b"", *with_parents(self._folders)):
+            self._files.append(path, DIRECTORY, 0, 0o755, 0, 0, 0, bytes(FILE_HASH_BYTES), b"")
+        for table in (self._files, self._chunks, self._parts):
+            table.close()
+        return Head(
+            version=0,
+            created_at=now_utc(),
+            kind="indexed",
+            order=order,
+            chunk_limit_bytes=self._limit_bytes,
+            file_count=file_count,
+            row_count=self._files.row_count,
+            total_bytes=self._total_bytes,
+            chunk_count=self._chunks.row_count,
+            files=stored_table(self.tables["files"]),
+            chunks=stored_table(self.tables["chunks"]),
+            parts=stored_table(self.tables["parts"]),
+            source_url=self._source_url,
+            nonce=new_nonce(),
+        )
+
+    def _make_room(self, detail: ObjectDetail, member: Member) -> None:
+        """Ends the chunk if the member does not fit; includes the gap before it if that is small."""
+        gap = member.start - (self._start + self._length)
+        if self._detail is not detail or not 0 <= gap <= _GAP_BYTES:
+            gap = 0
+        if self._chunk_bytes + gap + member.size_bytes > self._limit_bytes:
+            self._end_chunk()
+        else:
+            self._length += gap
+            self._chunk_bytes += gap
+
+    def _extend(self, detail: ObjectDetail, start: int, length: int) -> None:
+        if self._detail is not detail or start != self._start + self._length:
+            self._end_part()
+            self._detail, self._start = detail, start
+        self._length += length
+        self._chunk_bytes += length
+
+    def _end_part(self) -> None:
+        if self._detail is not None and self._length:
+            key, etag = os.fsencode(self._detail.key), self._detail.etag.encode()
+            self._parts.append(self._chunks.row_count, key, self._start, self._length, etag)
+        self._detail, self._length = None, 0
+
+    def _end_chunk(self) -> None:
+        self._end_part()
+        if self._chunk_bytes:
+            self._chunks.append(self._chunk_bytes, bytes(CHUNK_HASH_BYTES))
+            self._chunk_bytes = 0
+
+
+def _kind_of(details: list[ObjectDetail]) -> SourceKind:
+    names = [detail.key for detail in details]
+    if any(name.endswith(".mds") for name in names):
+        return "mds"
+    shards = [name for name in names if not name.endswith(_BESIDE)]
+    return "tar" if shards and all(name.endswith(".tar") for name in shards) else "files"
+
+
+def _is_marker(detail: ObjectDetail) -> bool:
+    """Some tools keep empty objects that stand for folders."""
+    return detail.key.endswith(("/", "_$folder$")) and detail.size_bytes == 0
+
+
+def _components(detail: ObjectDetail) -> list[bytes]:
+    return os.fsencode(detail.key).split(b"/")

@@ -1,0 +1,192 @@
+"""`Renter`: a user of the lab who runs recipes on rented machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
+#: Counts steps, saves them now and then and when it is told to stop, and goes on from what was saved.
+STEPS = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+total, pause_s = int(sys.argv[1]), float(sys.argv[2])
+place, index = Path(os.environ["TRAINMASTER_CHECKPOINT_DIR"]), os.environ["TRAINMASTER_INDEX"]
+mine = place / f"step-{index}"
+step = int(mine.read_text()) if mine.exists() else 0
+print(f"attempt {os.environ['TRAINMASTER_ATTEMPT']} starts at {step}", flush=True)
+
+
+def save():
+    draft = place.parent / f"draft-{index}"
+    draft.write_text(str(step))
+    draft.replace(mine)
+
+
+def stop(*_):
+    save()
+    print("told to stop at", step, flush=True)
+    sys.exit(3)
+
+
+signal.signal(signal.SIGTERM, stop)
+while step < total:
+    time.sleep(pause_s)
+    step += 1
+    if step % 10 == 0:
+        save()
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step}) + "\\n")
+print("done at", step, flush=True)
+(Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / "model.txt").write_text(f"trained {step}")
+"""
+GANG = """
+name: steps
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: {workers}}}
+    framework: plain
+    hardware: {{instance: m4.xlarge{more}}}
+    checkpoint: {{every: 1s}}
+    grace: 5s
+    command: python3 steps.py {steps} {pause}
+"""
+#: Beyond which something hangs; the machine may be slow, and others may use it.
+DEADLINE_S = 240.0
+
+
+class Renting:
+    """A `trainmaster run` or `resume` under way."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        self.out_file = log.with_suffix(".out")
+        with log.open("wb") as err, self.out_file.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
+            )
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def run(self) -> str:
+        found = self.until(lambda: re.search(r"^(steps-\w+): started", self.text, re.MULTILINE), "its id")
+        return str(found.group(1))
+
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            assert self.process.poll() is None, f"it ended before {what}:\n{self.text}"
+            assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}\n{self.text}"
+            time.sleep(0.05)
+        return value
+
+    def until_said(self, pattern: str, timeout_s: float = DEADLINE_S) -> re.Match[str]:
+        found: re.Match[str] = self.until(
+            lambda: re.search(pattern, self.text, re.MULTILINE), pattern, timeout_s
+        )
+        return found
+
+    def kill(self) -> None:
+        """With signal 9."""
+        self.process.kill()
+        self.process.wait()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self, code: int | None = 0, timeout_s: float = DEADLINE_S) -> dict[str, Any]:
+        """Its JSON, after it has ended so."""
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {timeout_s:.0f} s:\n{self.text}") from None
+        assert not re.search(r'File ".*/trainmaster/.*", line', self.text), self.text
+        assert code is None or self.process.returncode == code, (self.process.returncode, self.text)
+        lines = self.out_file.read_text().strip().splitlines()
+        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        return found
+
+
+class Renter:
+    """Somebody with a home, a lab and a folder of code."""
+
+    def __init__(self, lab: Any, work: Path) -> None:
+        self.lab = lab
+        self.work = work
+        self.env = {**lab.env, "TRAINMASTER_NODE_PATIENCE": "25s", "COLUMNS": "200"}
+        (work / "steps.py").write_text(STEPS)
+        self._count = 0
+        self._begun: list[Renting] = []
+
+    def gang(self, *, workers: int = 2, steps: int = 40, pause: float = 0.25, more: str = "") -> Path:
+        return self.recipe(GANG.format(workers=workers, steps=steps, pause=pause, more=more))
+
+    def recipe(self, text: str) -> Path:
+        path = self.work / "recipe.yaml"
+        path.write_text(text)
+        return path
+
+    def start(self, *arguments: object, **env: str) -> Renting:
+        """``trainmaster ...`` in the background."""
+        self._count += 1
+        command = [TRAINMASTER, *map(str, arguments)]
+        begun = Renting(command, {**self.env, **env}, self.work.parent / f"call-{self._count}.log")
+        self._begun.append(begun)
+        return begun
+
+    def run(self, recipe: Path, *options: object, provider: str = "lab", **env: str) -> Renting:
+        return self.start("run", recipe, "--provider", provider, "--yes", "--json", *options, **env)
+
+    def call(self, *arguments: object, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [TRAINMASTER, *map(str, arguments)],
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=DEADLINE_S,
+        )
+        assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        return done
+
+    def attempts(self, run: str) -> list[str]:
+        """Reasons of the attempts of the first task, in their order."""
+        with sqlite3.connect(self.lab.home / "trainmaster.db") as connection:
+            rows = connection.execute(
+                "SELECT a.reason FROM attempt a JOIN experiment e ON a.experiment_id = e.id "
+                "WHERE e.run_id = ? AND a.task = 0 ORDER BY a.number",
+                [run],
+            ).fetchall()
+        return [row[0] for row in rows]
+
+    def machines(self, run: str) -> dict[str, str]:
+        """Live machines by seat, as the cluster's row has them."""
+        with sqlite3.connect(self.lab.home / "trainmaster.db") as connection:
+            rows = connection.execute("SELECT data FROM cluster WHERE run_id = ?", [run]).fetchall()
+        machines = [machine for row in rows for machine in json.loads(row[0])["machines"]]
+        return {m["seat"]: m["id"] for m in machines if m["id"] and not m["is_over"]}
+
+    def starts(self, run: str) -> list[tuple[int, int]]:
+        """(attempt, step) at which the first member has started."""
+        text = self.call("logs", run, "--member", "worker-0").stdout
+        return [(int(a), int(s)) for a, s in re.findall(r"attempt (\d+) starts at (\d+)", text)]
+
+    def kill_all(self) -> None:
+        """Whatever of it is still there."""
+        for begun in self._begun:
+            if begun.process.poll() is None:
+                os.killpg(begun.process.pid, signal.SIGKILL)
+                begun.process.wait()

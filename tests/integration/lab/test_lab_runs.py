@@ -1,0 +1,220 @@
+"""Recipes on rented machines, and everything that happens to those; after each test nothing is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from renter import Renter, Renting
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def renter(lab: Any, tmp_path: Path) -> Iterator[Renter]:
+    work = tmp_path / "work"
+    work.mkdir()
+    renter = Renter(lab, work)
+    before = lab.alive()
+    yield renter
+    renter.kill_all()
+    if extra := lab.alive() - before:
+        lab.ec2.terminate_instances(InstanceIds=sorted(extra))
+
+
+def begun(renting: Renting, steps: int = 12) -> str:
+    """Its id, when its members have worked for a while and a checkpoint is published."""
+    run = renting.run
+    renting.until_said(r"attempt 1 starts at 0")
+    renting.until_said(rf"step=(?:{'|'.join(str(n) for n in range(steps, steps + 60))})\b")
+    return run
+
+
+def published(renter: Renter, run: str) -> bool:
+    return any((renter.lab.home / "store" / "checkpoints" / run / "train" / "0").glob("*/manifest.json"))
+
+
+def test_a_gang_on_rented_machines(renter: Renter) -> None:
+    """Logs, the model, the bill, and a shell; then everything is given back."""
+    before = renter.lab.alive()
+    renting = renter.run(renter.gang(steps=60))
+    run = begun(renting)
+    assert set(renter.machines(run)) == {"worker-0", "worker-1"}
+    name = renter.call("ssh", run, "worker-1", "--", "hostname").stdout.strip()
+    assert name.startswith("ip-"), name
+    found = renting.end()
+    assert (found["reason"], found["cost_usd"] > 0) == ("SUCCEEDED", True)
+    (model,) = found["models"]
+    assert Path(model["uri"].removeprefix("file://"), "manifest.json").exists()
+    log = renter.call("logs", run).stdout
+    assert log.count("done at 60") == 2
+    assert renter.lab.alive() == before
+    assert json.loads(renter.call("status", run, "--json").stdout)["cost_usd"] == found["cost_usd"]
+
+
+def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoint(renter: Renter) -> None:
+    renting = renter.run(renter.gang(steps=100))
+    run = begun(renting)
+    renting.until(lambda: published(renter, run), "a checkpoint")
+    lost = renter.machines(run)["worker-1"]
+    renter.lab.call("terminate", lost)
+    found = renting.end()
+    assert found["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    (_, first), (attempt, step) = renter.starts(run)
+    assert (first, attempt) == (0, 2)
+    assert step >= 10, "it went on from a checkpoint"
+    assert renting.text.count(f"({lost}) is given up") == 1, "told once"
+
+
+def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
+    renting = renter.run(renter.gang(steps=100, more=", spot: true"))
+    run = begun(renting)
+    leaving = renter.machines(run)["worker-1"]
+    renter.lab.call("interrupt", leaving, "--notice", "20")
+    found = renting.end()
+    assert found["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["PREEMPTED", "SUCCEEDED"]
+    told = renter.call("logs", run, "--member", "worker-0").stdout
+    stopped = int(told.split("told to stop at ")[1].split()[0])
+    assert renter.starts(run)[1] == (2, stopped), "not a step is lost"
+
+
+def test_the_first_machine_is_lost(renter: Renter) -> None:
+    """It holds what the cluster knows: all of it begins anew, from the checkpoint."""
+    renting = renter.run(renter.gang(steps=100))
+    run = begun(renting)
+    renting.until(lambda: published(renter, run), "a checkpoint")
+    renter.lab.call("terminate", renter.machines(run)["worker-0"])
+    assert renting.end()["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    assert renter.starts(run)[1][1] >= 10
+
+
+def test_its_driver_is_killed_and_the_next_one_finds_everything(renter: Renter) -> None:
+    renting = renter.run(renter.gang(steps=120))
+    run = begun(renting)
+    machines = renter.machines(run)
+    renting.kill()
+    time.sleep(2)
+    again = renter.start("resume", run, "--json")
+    found = again.end()
+    assert found["reason"] == "SUCCEEDED"
+    assert renter.starts(run) == [(1, 0)], "nothing was started again"
+    assert not set(machines.values()) & renter.lab.alive()
+
+
+def test_nobody_comes_back(renter: Renter) -> None:
+    """Without anybody who renews their lease, machines end themselves."""
+    renting = renter.run(renter.gang(steps=4000), TRAINMASTER_NODE_LEASE="25s")
+    run = begun(renting)
+    machines = set(renter.machines(run).values())
+    assert machines <= renter.lab.alive()
+    renting.kill()
+    deadline = time.monotonic() + 90
+    while machines & renter.lab.alive():
+        assert time.monotonic() < deadline, "they still cost money"
+        time.sleep(0.5)
+
+
+def test_a_short_cut_changes_nothing(renter: Renter) -> None:
+    renting = renter.run(renter.gang(steps=80))
+    run = begun(renting)
+    node = renter.machines(run)["worker-1"]
+    renter.lab.call("cut", node)
+    time.sleep(2)
+    renter.lab.call("heal", node)
+    assert renting.end()["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["SUCCEEDED"]
+
+
+def test_a_machine_that_is_frozen_for_good_is_replaced(renter: Renter) -> None:
+    renting = renter.run(renter.gang(steps=100), TRAINMASTER_NODE_PATIENCE="10s")
+    run = begun(renting)
+    renting.until(lambda: published(renter, run), "a checkpoint")
+    renter.lab.call("freeze", renter.machines(run)["worker-1"])
+    assert renting.end()["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+
+
+def test_no_capacity_in_a_zone_and_then_nowhere(renter: Renter) -> None:
+    zones = renter.lab.access["zones"]
+
+    def capacity(what: str, *where: str) -> None:
+        for zone in where:
+            renter.lab.call("capacity", what, "--type", "m4.xlarge", "--zone", zone)
+
+    capacity("0", zones[0])
+    try:
+        renting = renter.run(renter.gang(steps=4))
+        assert renting.end()["reason"] == "SUCCEEDED"
+        assert "no capacity" in renting.text
+        capacity("0", *zones[1:])
+        none = renter.run(renter.gang(steps=4), TRAINMASTER_CAPACITY_PATIENCE="5s")
+        none.until_said("no capacity")
+        capacity("none", *zones)
+        assert none.end()["reason"] == "SUCCEEDED", "it has waited"
+    finally:
+        capacity("none", *zones)
+
+
+def test_a_run_that_is_interrupted_gives_everything_back(renter: Renter) -> None:
+    before = renter.lab.alive()
+    renting = renter.run(renter.gang(steps=4000))
+    begun(renting)
+    renting.interrupt()
+    renting.end(130)
+    assert renter.lab.alive() == before
+
+
+def test_a_warm_cluster_is_used_again(renter: Renter) -> None:
+    first = renter.run(renter.gang(steps=4), "--keep", "3m")
+    first.end()
+    machines = set(renter.machines(first.run).values())
+    assert machines <= renter.lab.alive()
+    second = renter.run(renter.gang(steps=4))
+    assert second.end()["reason"] == "SUCCEEDED"
+    assert "still warm" in second.text
+    assert set(renter.machines(second.run).values()) == set()
+    assert not machines & renter.lab.alive(), "nobody wanted them any longer"
+
+
+def test_the_budget_ends_it_in_time(renter: Renter) -> None:
+    """The cap counts what stopping and giving back will cost."""
+    before = renter.lab.alive()
+    recipe = renter.gang(steps=4000)
+    text = recipe.read_text().replace("name: steps", "name: steps\nbudget: {total: $0.01}")
+    renting = renter.run(renter.recipe(text))
+    found = renting.end(1)
+    assert found["reason"] == "BUDGET"
+    assert 0 < found["cost_usd"] <= 0.01
+    assert renter.lab.alive() == before
+
+
+def test_two_hundred_small_tasks_on_four_machines(renter: Renter) -> None:
+    text = """
+name: steps
+experiments:
+  train:
+    workers: 4
+    hardware: {instance: m4.large}
+    parameters: {n: {range: 1-200, step: 1}}
+    command:
+      - echo {{n}} on $(hostname)
+      - echo "{\\"square\\":" $(({{n}} * {{n}})) "}" >> $TRAINMASTER_METRICS
+"""
+    renting = renter.run(renter.recipe(text))
+    found = renting.end()
+    assert found["experiments"]["train"]["tasks"]["succeeded"] == 200
+    log = renter.call("logs", found["run"]).stdout
+    hosts = {line.split()[-1] for line in log.splitlines() if " on ip-" in line}
+    assert len(hosts) == 4
+    assert len({line.split(" on ")[0].split()[-1] for line in log.splitlines() if " on ip-" in line}) == 200

@@ -1,0 +1,253 @@
+# ruff: noqa: F811 - fixtures are imported
+"""A mounted volume as unmodified programs meet it, and what is left of one that was killed."""
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from reading_helpers import CHUNK, contents, home, pictures, python, wait_until  # noqa: F401 - fixtures
+
+from trainmaster.spec.errors import UsageError
+from trainmaster.volumes.mounting import MountError, available, mount, provide, unmount, withdraw
+from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, mounted_at
+from trainmaster.volumes.packed import push
+
+if problem := available():
+    pytest.skip(problem, allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(60)
+SERVER = "trainmaster.volumes.mounting.server"
+
+
+@pytest.fixture
+def volume(home, pictures):
+    return push(home / "src", "pets", chunk_limit_bytes=CHUNK).uri
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Where to mount; whatever a test does, nothing stays."""
+    directory = tmp_path / "mnt"
+    yield directory
+    for process in processes(directory):
+        process.kill()
+    while is_ours(str(directory)):
+        assert detach(str(directory))
+
+
+@pytest.fixture
+def mounted(volume, place):
+    mount(volume, place)
+    return place
+
+
+def processes(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if SERVER in line and str(directory) in line:
+            found.append(process)
+    return found
+
+
+def one(directory: Path, role: str) -> psutil.Process:
+    return next(process for process in processes(directory) if role in process.cmdline())
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+
+def gone(directory: Path) -> bool:
+    return not is_ours(str(directory)) and not processes(directory)
+
+
+def test_programs_see_local_files(mounted, home, pictures):
+    assert contents(mounted) == pictures
+    assert run("diff", "-r", str(home / "src"), str(mounted)).returncode == 0
+    assert run("cmp", str(home / "src/large.bin"), str(mounted / "large.bin")).returncode == 0
+    assert run("grep", "-rlF", "find me", str(mounted)).stdout.strip() == f"{mounted}/notes with spaces.txt"
+    found = run("find", str(mounted), "-type", "f", "-name", "*.bin").stdout.split("\n")
+    assert len([name for name in found if name]) == 121
+    assert (mounted / "link").read_bytes() == pictures["train/cat/001.bin"]
+    sizes = run("du", "-b", "-s", str(mounted)).stdout
+    assert int(sizes.split()[0]) >= sum(map(len, pictures.values()))
+
+
+def test_an_image_folder(mounted, pictures):
+    samples = [
+        (path.read_bytes(), kind.name)
+        for kind in sorted((mounted / "train").iterdir())
+        for path in sorted(kind.iterdir())
+    ]
+    assert len(samples) == 120
+    assert samples[60][0] == pictures["train/dog/000.bin"]
+    with (mounted / "large.bin").open("rb") as file:
+        file.seek(CHUNK - 5)
+        assert file.read(10) == pictures["large.bin"][CHUNK - 5 : CHUNK + 5]
+
+
+def test_it_is_read_only(mounted):
+    for change in (
+        lambda: (mounted / "new").write_text("x"),
+        lambda: (mounted / "empty").unlink(),
+        lambda: (mounted / "empty").chmod(0o777),
+        lambda: (mounted / "empty").rename(mounted / "full"),
+        lambda: (mounted / "train/more").mkdir(),
+    ):
+        with pytest.raises(OSError) as caught:  # noqa: PT011 - the number says it
+            change()
+        assert caught.value.errno == errno.EROFS
+
+
+def test_reading_again_asks_nobody(mounted, pictures):
+    contents(mounted)
+    server = one(mounted, "serve")
+    server.suspend()  # who is asked now would not answer
+    try:
+        # Not Python's open(): it asks each file whether it is a terminal, which the kernel passes on.
+        program = (
+            "import os, sys; f = os.open(sys.argv[1], os.O_RDONLY); size = os.fstat(f).st_size\n"
+            "data = os.read(f, size); os.close(f); print(len(data))"
+        )
+        reader = python(program, mounted / "large.bin")
+        wait_until(lambda: reader.poll() is not None)
+        assert reader.communicate()[0] == f"{len(pictures['large.bin'])}\n"
+    finally:
+        server.resume()
+
+
+def test_unmounting_leaves_nothing_behind(mounted, home):
+    assert unmount(mounted)
+    wait_until(lambda: gone(mounted))
+    assert list(mounted.iterdir()) == []
+    assert list((home / "cache/mounts").iterdir()) == []
+    assert not unmount(mounted)
+
+
+def test_unmounting_while_somebody_reads(mounted, pictures):
+    with (mounted / "large.bin").open("rb") as file:
+        assert file.read(10) == pictures["large.bin"][:10]
+        assert unmount(mounted)
+        assert not is_ours(str(mounted))
+        assert file.read(10) == pictures["large.bin"][10:20]
+    wait_until(lambda: gone(mounted))
+
+
+def test_sigterm_ends_a_mount(mounted):
+    one(mounted, "guard").terminate()
+    wait_until(lambda: gone(mounted))
+    assert list(mounted.iterdir()) == []
+
+
+@pytest.mark.parametrize("role", ["serve", "guard"])
+def test_a_mount_whose_process_is_killed_is_taken_away(mounted, role):
+    one(mounted, role).kill()
+    wait_until(lambda: gone(mounted))
+    assert list(mounted.iterdir()) == []
+
+
+def test_readers_of_a_killed_mount_get_an_error(mounted):
+    server = one(mounted, "serve")
+    server.suspend()
+    path = str(mounted / "train/dog/001.bin")
+    reader = python(f"open({path!r}, 'rb').read()")
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            reader.wait(0.3)  # it waits for the server
+        server.kill()
+        assert reader.wait(10) != 0
+        assert "Errno" in reader.stderr.read()
+    finally:
+        reader.kill()
+        reader.communicate()
+
+
+def test_what_a_crash_left_is_cleared_by_the_next_mount(mounted, volume, pictures):
+    guard, server = one(mounted, "guard"), one(mounted, "serve")
+    guard.suspend()
+    server.kill()
+    wait_until(lambda: is_dead(str(mounted)))
+    guard.kill()
+    wait_until(lambda: not processes(mounted))
+    assert is_ours(str(mounted))
+    mount(volume, mounted)
+    assert contents(mounted) == pictures
+
+
+def test_what_goes_wrong_in_a_mount_ends_its_process(mounted, home):
+    # The tables are cut behind its back: it cannot go on, and must not let its readers hang.
+    (table,) = (path for path in (home / "cache/volumes/tables").iterdir() if path.is_dir())
+    for column in table.iterdir():
+        os.truncate(column, 0)
+    assert run("cat", str(mounted / "train/dog/005.bin")).returncode != 0
+    wait_until(lambda: gone(mounted))
+
+
+def test_a_chunk_that_is_missing_is_an_error_of_that_file_only(mounted, home, pictures):
+    (mounted / "notes with spaces.txt").read_bytes()
+    for chunk in (home / "store/volumes/pets/chunks").rglob("*"):
+        if chunk.is_file():
+            chunk.unlink()
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - the number says it
+        (mounted / "large.bin").read_bytes()
+    assert caught.value.errno == errno.EIO
+    assert (mounted / "notes with spaces.txt").read_bytes() == pictures["notes with spaces.txt"]
+    assert "is missing" in "".join(log.read_text() for log in (home / "cache/mounts").iterdir())
+
+
+def test_in_the_foreground(volume, place):
+    program = (
+        "import sys; from pathlib import Path; from trainmaster.volumes.mounting import mount\n"
+        "mount(sys.argv[1], Path(sys.argv[2]), foreground=True); print('ended')"
+    )
+    process = python(program, volume, place)
+    wait_until(lambda: mounted_at(str(place)) is not None)
+    assert (place / "empty").read_bytes() == b""
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=20)[0] == "ended\n"
+    wait_until(lambda: gone(place))
+
+
+def test_bad_places(mounted, volume, tmp_path):
+    with pytest.raises(MountError, match=r"something is mounted there already.*\n.*volume unmount"):
+        mount(volume, mounted)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        mount(volume, tmp_path / "full")
+    with pytest.raises(UsageError, match="is no directory"):
+        mount(volume, tmp_path / "full/file")
+    with pytest.raises(MountError, match="that is no volume"):
+        unmount(Path("/proc"))
+
+
+def test_provided_by_a_mount_or_fetched(volume, place, pictures, home, monkeypatch):
+    assert provide(volume, place) == "mounted"
+    assert contents(place) == pictures
+    assert withdraw(place)
+    wait_until(lambda: gone(place))
+    monkeypatch.setattr("trainmaster.volumes.mounting.lifecycle.available", lambda: "no FUSE here")
+    assert provide(volume, place) == "fetched"
+    assert place.is_symlink()
+    assert contents(place.resolve()) == pictures
+    assert provide(volume, place) == "fetched"
+    assert withdraw(place)
+    assert not place.exists()
+    assert not withdraw(place)
+
+
+def test_the_command_line(volume, place, home):
+    done = run("trainmaster", "volume", "mount", "pets", str(place))
+    assert done.returncode == 0, done.stderr
+    assert (place / "empty").exists()
+    assert run("trainmaster", "volume", "unmount", str(place)).returncode == 0
+    assert run("trainmaster", "volume", "unmount", str(place)).returncode == 2
+    missing = run("trainmaster", "volume", "mount", "nope", str(place))
+    assert missing.returncode == 2
+    assert "Traceback" not in missing.stderr
+    wait_until(lambda: gone(place))

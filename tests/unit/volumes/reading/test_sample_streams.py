@@ -1,0 +1,122 @@
+# ruff: noqa: F811 - fixtures are imported
+"""The known order, from plan to reader, without PyTorch."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
+
+from trainmaster.spec.errors import UsageError
+from trainmaster.volumes import Volume
+from trainmaster.volumes.packed import push
+from trainmaster.volumes.reading import Progress, SampleOrder, samples
+from trainmaster.volumes.reading.eviction import victims
+from trainmaster.volumes.reading.prefetch import depth_chunks, soonest
+
+
+def test_an_epoch_reads_every_sample_once_and_each_chunk_once(volume, tree):
+    order = SampleOrder(volume, seed=1, window=2)
+    rows = []
+    for row in samples(order):
+        assert volume.read(row) == tree[volume.table.path(row)]
+        rows.append(row)
+    assert sorted(rows) == list(range(len(volume)))
+    assert rows != sorted(rows)
+    assert volume.cache.fetched_chunks == volume.table.chunk_count
+
+
+def test_a_cache_of_a_quarter_keeps_what_the_next_epoch_uses_first(home):
+    rng = random.Random(5)
+    for number in range(640):
+        path = home / "src" / f"f{number:04}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(rng.randbytes(CHUNK // 16))
+    push(home / "src", "many", chunk_limit_bytes=CHUNK)
+    volume = Volume.open("many", limit_bytes=10 * CHUNK)
+    count = volume.table.chunk_count
+    order = SampleOrder(volume, window=2)
+    fetched = []
+    for _ in range(4):
+        before = volume.cache.fetched_chunks
+        for row in samples(order):
+            volume.read(row)
+        fetched.append(volume.cache.fetched_chunks - before)
+        order.next_epoch()
+    # The least there can be is about nine less than all; the least recently used would fetch all each time.
+    assert sum(fetched[1:]) <= 3 * (count - 4)
+
+
+def test_ranks_and_workers_share_an_epoch(volume):
+    for split in ("chunks", "samples"):
+        order = SampleOrder(volume, window=2, split=split, padding="uneven")
+        rows = [
+            row
+            for rank in range(3)
+            for worker in range(2)
+            for row in samples(order, rank=rank, world=3, block=4, workers=2, worker=worker, prefetch=False)
+        ]
+        assert sorted(rows) == list(range(len(volume)))
+
+
+def test_another_number_of_ranks_in_mid_epoch(volume):
+    order = SampleOrder(volume, window=2, padding="uneven", seed=9)
+    read = []
+    for rank in range(4):
+        mine = order.share(rank, 4)
+        read += order.rows(0, mine.positions(0, 10)).tolist()
+    order.consumed(10, 4)
+    state = order.progress.as_state()
+    other = SampleOrder(volume, window=2, padding="uneven")
+    other.progress = Progress.from_state(state)
+    for rank in range(3):
+        read += list(samples(other, rank=rank, world=3, prefetch=False))
+    assert sorted(read) == list(range(len(volume)))
+
+
+def test_some_of_the_files(volume):
+    rows = np.array([row for row, path in enumerate(volume.paths()) if path.startswith("d1/")])
+    order = SampleOrder(volume, rows=rows, window=1)
+    assert sorted(samples(order)) == rows.tolist()
+    with pytest.raises(UsageError, match="rows must increase"):
+        SampleOrder(volume, rows=rows[::-1])
+
+
+def test_a_reader_that_stops_early_leaves_no_order_behind(volume):
+    stream = samples(SampleOrder(volume))
+    next(stream)
+    stream.close()
+    assert list(volume.cache.directory.glob("orders/*")) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 1.0, 2.0, np.inf])), max_size=12),
+    st.sampled_from([-1.0, 0.0, 1.0, 5.0]),
+)
+def test_victims(slots, needed_in_s):
+    used = np.array([use for use, _ in slots], np.uint64)
+    next_use = np.array([next_use for _, next_use in slots])
+    order = victims(np.arange(len(slots)), used, next_use, needed_in_s)
+    assert len(set(order)) == len(order)
+    assert [next_use[slot] for slot in order] == sorted((next_use[slot] for slot in order), reverse=True)
+    kept = set(range(len(slots))) - set(order)
+    assert all(next_use[slot] <= needed_in_s for slot in kept)
+    unknown = [used[slot] for slot in order if next_use[slot] == np.inf]
+    assert unknown == sorted(unknown)
+
+
+@given(st.lists(st.integers(0, 20)), st.integers(1, 9))
+def test_soonest(uses, count):
+    chosen = soonest(np.array(uses, np.int64), count).tolist()
+    assert chosen == list(dict.fromkeys(uses))[:count]
+
+
+def test_depth():
+    # 10 GbE and 50 ms: 62 MB are in the line, and as much again while a chunk is verified.
+    assert depth_chunks(1.25e9, 0.05, 8 << 20, slots=1000) == 16
+    assert depth_chunks(0, 0, 64 << 20, slots=1000) == 2
+    assert depth_chunks(1e12, 1, 1 << 20, slots=8) == 4
+    assert depth_chunks(1e12, 1, 1 << 20, slots=8, readers=4) == 1
+    assert depth_chunks(1e12, 1, 1 << 20, slots=2, readers=4) == 1
