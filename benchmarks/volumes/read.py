@@ -192,13 +192,13 @@ def main() -> None:
             )
             result["cold_narrow_line"] = cold(far, min(options.rounds, 3), 20, 100)
             assert same_content(far, here.source)
-        evict(here.source)
         mounted = None
         if (problem := available()) is None:
             mounted = here.root / "mnt"
             mount(here.uri, mounted, cache=here.root / "cache")
             compared = subprocess.run(["diff", "-r", str(here.source), str(mounted)], check=False)
             assert compared.returncode == 0
+        evict(here.source)
         try:
             result["warm"] = warm(volume, here.source, mounted, options.rounds)
         finally:

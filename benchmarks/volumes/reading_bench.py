@@ -118,8 +118,7 @@ def forget_chunks(volume: Volume) -> None:
 
 
 def cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system
+    return time.process_time()
 
 
 def together(readers: int, work: Callable[[int], int], expected_bytes: int) -> tuple[float, float]:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from trainmaster.spec.errors import MissingPartError, PublishError, UsageError
+from trainmaster.spec.errors import PublishError, UsageError
 
-_REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "memory")
+_REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "memory", "hdfs")
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -81,6 +81,11 @@ class ObjectStore:
 
             self._backend: Backend = LocalBackend(rest)
             self.url = "file://" + _quoted(rest)
+        elif scheme == "hdfs":
+            from trainmaster.volumes._webhdfs import WebHdfsBackend
+
+            self._backend = WebHdfsBackend(rest)
+            self.url = f"hdfs://{rest}"
         else:
             from trainmaster.volumes._remote import RemoteBackend
 
@@ -235,12 +240,11 @@ def split_url(url: str) -> tuple[str, str]:
             if not rest.startswith("/"):
                 raise UsageError(f"{url}: a file:// URL needs an absolute path.", "Write file:///path.")
             return scheme, os.path.normpath(_unquoted(rest)).replace("//", "/", 1)
-        if scheme == "hdfs":
-            raise MissingPartError(f"{url}: hdfs:// comes with packed volumes.", "Use s3:// or file://.")
         if scheme not in _REMOTE_SCHEMES:
             raise UsageError(
                 f"{url}: {scheme}:// is no object store Trainmaster knows.",
-                "Use file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.",
+                "Use file:///path, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix "
+                "or hdfs://namenode/path.",
             )
         rest = rest.rstrip("/")
         if not rest:

@@ -241,6 +241,7 @@ def test_old_prices_are_refused_by_their_date_unless_there_are_others(world):
     with pytest.raises(StalePrices) as error:
         world.plan(recipe)
     assert error.value.as_of == old
+    assert str(error.value).startswith("provider: lab: ")
     assert str(old) in str(error.value)
     assert "--allow-stale" in str(error.value)
     assert world.asked == []  # nothing was measured for nothing

@@ -8,7 +8,7 @@ import obstore
 import pytest
 from obstore.store import LocalStore
 
-from trainmaster.spec.errors import MissingPartError, PublishError, UsageError
+from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.objects import ObjectStore, explained, split_url
 
 pytest_plugins = ["volumes_stores"]
@@ -144,9 +144,8 @@ def test_what_is_no_store_is_a_mistake_of_the_caller(url):
         ObjectStore(url)
 
 
-def test_hdfs_says_what_is_missing():
-    with pytest.raises(MissingPartError):
-        ObjectStore("hdfs://x/y")
+def test_hdfs_is_a_store_that_is_asked_only_when_it_is_used():
+    assert ObjectStore("hdfs://namenode:9870/x/y/").url == "hdfs://namenode:9870/x/y"
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

@@ -11,6 +11,7 @@ import os
 import struct
 
 _LAYOUT = struct.Struct("hhqqi4x")
+_KEPT = 1 << 16
 
 
 class RangeLocks:
@@ -22,6 +23,8 @@ class RangeLocks:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        # A pin and its end are two of these: packing them anew would take as long as the kernel does.
+        self._packed: dict[tuple[int, int], bytes] = {}
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def reopen(self) -> None:
@@ -40,15 +43,11 @@ class RangeLocks:
 
     def exclusive(self, offset: int) -> None:
         """Waits until the lock is ours alone."""
-        fcntl.fcntl(
-            self.descriptor, fcntl.F_OFD_SETLKW, _LAYOUT.pack(fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
-        )
+        fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLKW, self._request(fcntl.F_WRLCK, offset))
 
     def unlock(self, offset: int) -> None:
         """Gives a lock back; none held is no error."""
-        fcntl.fcntl(
-            self.descriptor, fcntl.F_OFD_SETLK, _LAYOUT.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0)
-        )
+        fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, self._request(fcntl.F_UNLCK, offset))
 
     def close(self) -> None:
         """Gives all locks back."""
@@ -56,9 +55,17 @@ class RangeLocks:
 
     def _try(self, kind: int, offset: int) -> bool:
         try:
-            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, _LAYOUT.pack(kind, os.SEEK_SET, offset, 1, 0))
+            fcntl.fcntl(self.descriptor, fcntl.F_OFD_SETLK, self._request(kind, offset))
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise
             return False
         return True
+
+    def _request(self, kind: int, offset: int) -> bytes:
+        packed = self._packed.get((kind, offset))
+        if packed is None:
+            packed = _LAYOUT.pack(kind, os.SEEK_SET, offset, 1, 0)
+            if offset < _KEPT:
+                self._packed[kind, offset] = packed
+        return packed

@@ -161,7 +161,16 @@ class Volume:
         chunk, offset, length = self._first_chunks[row], self._offsets[row], self._sizes[row]
         if not length or offset + length > self._chunk_sizes[chunk]:
             return memoryview(self._read_slowly(row))
-        return leased(self.cache, self.pinned(chunk), offset, length)
+        slots, place = self.cache.slots, self._places.get(chunk)
+        if place is not None:
+            slot = place[0] // slots.slot_bytes
+            if slots.pin(slot):
+                words = self._words
+                if words[place[1]] == place[2]:
+                    words[place[1] + 1] = words[CLOCK_WORD]
+                    return leased(slots, slot, offset, length)
+                slots.unpin(slot)
+        return leased(slots, self.pinned(chunk).slot, offset, length)
 
     def read_range(self, row: int, start: int, length: int) -> bytes:
         """Reads a part of a file; less at its end."""

@@ -103,7 +103,7 @@ def test_pinned_chunks_stay(tmp_path, source):
 
 def test_a_view_keeps_its_chunk_and_what_is_made_of_it_does_too(tmp_path, source):
     cache = opened(tmp_path, slots=2)
-    view = leased(cache, cache.obtain(source.chunk(0), pinned=True), 10, 100)
+    view = leased(cache.slots, cache.obtain(source.chunk(0), pinned=True).slot, 10, 100)
     array = np.frombuffer(view[20:60], np.uint8)
     del view
     for number in range(1, 8):

@@ -1,0 +1,230 @@
+"""`PrivateHdfs`: a namenode and datanodes of one's own, for tests of ``hdfs://``.
+
+Hadoop 2.7.3 as PySpark 2.4.8 brings it, with what Debian has of Jersey 1: 220 MB, fetched once. It is old and has
+known faults: on the loopback only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+START_TIMEOUT_S = 60.0
+_PYSPARK = "pyspark==2.4.8"
+_DEBIAN = (
+    "libjersey1-core-java",
+    "libjersey1-server-java",
+    "libjersey1-servlet-java",
+    "libjersey1-json-java",
+    "libjsr311-api-java",
+    "libcommons-daemon-java",
+)
+_WANTED = (
+    "hadoop-hdfs", "hadoop-common", "hadoop-auth", "hadoop-annotations", "jetty", "netty", "protobuf-java",
+    "guava", "log4j-1", "commons-", "htrace", "leveldbjni", "xmlenc", "jackson-core-asl", "jackson-mapper-asl",
+    "jackson-jaxrs-1", "jackson-xc", "jsp-api", "javax.servlet-api", "zookeeper", "xbean", "slf4j",
+)  # fmt: skip
+_OPENED = ("java.lang", "java.nio", "sun.nio.ch", "java.net")
+
+
+class NoHdfsError(Exception):
+    """There is no HDFS that could be started here."""
+
+
+def fetched_jars(directory: Path) -> Path:
+    """Gives a directory with the jars of HDFS; fetches them from PyPI and Debian if it is not there yet.
+
+    Raises:
+        NoHdfsError: they cannot be had.
+    """
+    if (directory / "complete").is_file():
+        return directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation"]
+        _called([*pip, "--no-binary", ":all:", _PYSPARK], scratch)
+        _called(["apt-get", "download", *_DEBIAN], scratch)
+        with tarfile.open(next(Path(scratch).glob("pyspark-*.tar.gz"))) as archive:
+            for member in archive:
+                name = Path(member.name).name
+                source = archive.extractfile(member) if member.isfile() and name.endswith(".jar") else None
+                if source is not None and "/jars/" in member.name and name.startswith(_WANTED):
+                    (directory / name).write_bytes(source.read())
+        for package in Path(scratch).glob("*.deb"):
+            _called(["dpkg", "-x", str(package), "unpacked"], scratch)
+        for jar in Path(scratch, "unpacked").rglob("*.jar"):
+            if not jar.is_symlink():
+                shutil.copy(jar, directory / jar.name)
+    (directory / "complete").touch()
+    return directory
+
+
+class PrivateHdfs:
+    """An HDFS on the loopback, each datanode at an address of its own; it ends with its context.
+
+    Args:
+        jars: as :func:`fetched_jars` gives them.
+        datanodes: how many; each block is kept by up to two.
+
+    Attributes:
+        url: ``hdfs://`` with the port of WebHDFS.
+
+    Raises:
+        NoHdfsError: Java is missing, or it does not start.
+    """
+
+    def __init__(self, jars: Path, datanodes: int = 2) -> None:
+        if shutil.which("java") is None:
+            raise NoHdfsError("no java on PATH")
+        self._jars = jars
+        self._count = datanodes
+        self._directory = Path(tempfile.mkdtemp(prefix="tm-hdfs-"))
+        self._rpc_port, self._http_port = _free_ports(2)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.url = f"hdfs://127.0.0.1:{self._http_port}"
+
+    def __enter__(self) -> PrivateHdfs:
+        try:
+            web = self._directory / "web"
+            for name in ("hdfs", "datanode", "static", "secondary"):
+                (web / "webapps" / name / "WEB-INF").mkdir(parents=True)
+                (web / "webapps" / name / "WEB-INF/web.xml").write_text("<web-app/>")
+            self._start("namenode", "127.0.0.1", "namenode.NameNode", "-format", "-force", "-nonInteractive")
+            if self._processes.pop("namenode").wait(START_TIMEOUT_S) != 0:
+                raise NoHdfsError(self._log("namenode"))
+            self._start("namenode", "127.0.0.1", "namenode.NameNode")
+            for number in range(self._count):
+                self.start_datanode(number)
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start_datanode(self, number: int) -> None:
+        """Starts a datanode."""
+        self._start(f"datanode{number}", f"127.0.0.{2 + number}", "datanode.DataNode")
+
+    def kill_datanode(self, number: int) -> None:
+        """``kill -9``: the namenode goes on sending clients to it for a while."""
+        process = self._processes.pop(f"datanode{number}")
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        """Ends everything and removes it."""
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _start(self, name: str, address: str, main: str, *arguments: str) -> None:
+        place = self._directory / name
+        (place / "conf").mkdir(parents=True, exist_ok=True)
+        self._configure(place, address)
+        classes = ":".join([str(place / "conf"), str(self._directory / "web"), f"{self._jars}/*"])
+        opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+        with (place / "log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [
+                    "java", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true",
+                    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED", *opened,
+                    "-cp", classes, f"org.apache.hadoop.hdfs.server.{main}", *arguments,
+                ],  # fmt: skip
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=place, start_new_session=True,
+                env={**os.environ, "HADOOP_USER_NAME": "tester"},
+            )  # fmt: skip
+
+    def _configure(self, place: Path, address: str) -> None:
+        core = {"fs.defaultFS": f"hdfs://127.0.0.1:{self._rpc_port}", "hadoop.tmp.dir": place / "tmp"}
+        hdfs = {
+            "dfs.replication": min(2, self._count),
+            "dfs.permissions.enabled": "false",
+            "dfs.webhdfs.enabled": "true",
+            "dfs.namenode.http-address": f"127.0.0.1:{self._http_port}",
+            "dfs.namenode.name.dir": place / "name",
+            "dfs.datanode.data.dir": place / "data",
+            "dfs.namenode.datanode.registration.ip-hostname-check": "false",
+            "dfs.namenode.fs-limits.min-block-size": 65536,
+            "dfs.datanode.hostname": address,
+            "dfs.datanode.address": f"{address}:50010",
+            "dfs.datanode.ipc.address": f"{address}:50020",
+            "dfs.datanode.http.address": f"{address}:50075",
+            "dfs.heartbeat.interval": 1,
+            "dfs.namenode.heartbeat.recheck-interval": 5000,
+        }
+        for name, values in (("core-site", core), ("hdfs-site", hdfs)):
+            rows = "".join(
+                f"<property><name>{key}</name><value>{value}</value></property>"
+                for key, value in values.items()
+            )
+            (place / f"conf/{name}.xml").write_text(f"<configuration>{rows}</configuration>")
+        (place / "conf/log4j.properties").write_text(
+            "log4j.rootLogger=WARN,console\n"
+            "log4j.appender.console=org.apache.log4j.ConsoleAppender\n"
+            "log4j.appender.console.target=System.err\n"
+            "log4j.appender.console.layout=org.apache.log4j.PatternLayout\n"
+        )
+
+    def _wait(self) -> None:
+        """Until every datanode is known: a file can be written and read."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._live() < self._count:
+            if time.monotonic() > deadline or any(one.poll() is not None for one in self._processes.values()):
+                raise NoHdfsError("\n".join(self._log(name) for name in ("namenode", "datanode0")))
+            time.sleep(0.2)
+
+    def _live(self) -> int:
+        import json
+
+        bean = "Hadoop:service=NameNode,name=FSNamesystemState"
+        url = f"http://127.0.0.1:{self._http_port}/jmx?qry={bean}"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return int(json.load(response)["beans"][0]["NumLiveDataNodes"])
+        except (OSError, urllib.error.URLError, ValueError, KeyError, IndexError):
+            return 0
+
+    def _log(self, name: str) -> str:
+        path = self._directory / name / "log"
+        return path.read_text(errors="replace")[-3000:] if path.exists() else ""
+
+
+def _called(command: list[str], place: str) -> None:
+    result = subprocess.run(command, cwd=place, capture_output=True, check=False, text=True)
+    if result.returncode != 0:
+        raise NoHdfsError(f"{command[0]}: {result.stderr[-500:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
