@@ -135,9 +135,6 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
         get_launcher(experiment.launcher)
     except TrainmasterError as error:
         yield f"{where}.framework: {error}"
-    for name, source in experiment.data.items():
-        if source.volume is not None or source.url is not None:
-            yield f"{where}.data.{name}: this version has no volumes; use `dir` or `from`"
 
 
 def _missing_in_search(experiment: Experiment, where: str) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import fcntl
 import hashlib
 import os
 import re
@@ -11,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from urllib.parse import quote
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.locking import locked
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.volumes import CheckpointSeries, fetch
 from trainmaster.volumes.tree import parts_listing
@@ -47,6 +46,8 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         for name, source in context.experiment.data.items():
             if source.experiment is not None:
                 take_over(context, name, models[name])
+            elif source.volume is not None or source.url is not None:
+                _provide(context, name)
             link_at(context, name)
         if context.site is not None:
             _bring(context, context.site)
@@ -75,8 +76,29 @@ def data_path(context: TaskContext, name: str) -> Path:
     source = context.experiment.data[name]
     if source.directory is not None:
         return (context.recipe.directory / Path(source.directory).expanduser()).resolve()
+    if source.url is not None:
+        from trainmaster.control.data_sources import url_directory  # few recipes have any
+
+        return url_directory(context.home.cache, source.url)
+    if source.volume is not None:
+        digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
+        return context.home.data_directory(context.run) / f"volume-{digest}"
     best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # a metric may be called val/loss
     return context.home.data_directory(context.run) / f"{source.experiment}{best}"
+
+
+def _provide(context: TaskContext, name: str) -> None:
+    """Bring a volume, or what a URL names, to where the members find it."""
+    from trainmaster.control.data_sources import fetch_url, provide_volume, volume_url
+
+    source, target = context.experiment.data[name], data_path(context, name)
+    try:
+        if source.url is not None:
+            fetch_url(source.url, target)
+        elif source.volume is not None:
+            provide_volume(source.volume, volume_url(source.volume, context.home.store_url), target)
+    except UsageError as error:
+        raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
 
 
 def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) -> None:
@@ -96,7 +118,7 @@ def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) ->
         )
     target = data_path(context, name)
     single = source.best is not None or len(models) == 1
-    with _locked(target):
+    with locked(target):
         if target.is_dir():
             return
         if single:
@@ -123,7 +145,7 @@ def link_at(context: TaskContext, name: str) -> None:
     if not link.is_relative_to(code) or link == code:
         raise UsageError(f"data.{name}.at: {at} lies outside the working directory", "Give a relative path.")
     target = data_path(context, name)
-    with _locked(context.home.data_directory(context.run) / f"at-{name}"):
+    with locked(context.home.data_directory(context.run) / f"at-{name}"):
         if link.is_symlink() and link.readlink() == target:
             return
         if link.exists() or link.is_symlink():
@@ -174,7 +196,7 @@ def setup_environment(context: TaskContext) -> None:
     if path is None:
         return
     log = path.with_suffix(".log")
-    with _locked(path):
+    with locked(path):
         if (path / "ready").exists():
             return
         _end_setup(path)  # left over by a control process that was killed
@@ -305,17 +327,3 @@ _SETUP_VARIABLE = "TRAINMASTER_SETUP"
 #: A process may fork while we look, or take a moment to die.
 _END_TRIES = 200
 _setups: set[Path] = set()
-
-_thread_locks: dict[Path, threading.Lock] = {}
-_thread_locks_guard = threading.Lock()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One at a time, over all threads and processes of this machine."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _thread_locks_guard:
-        lock = _thread_locks.setdefault(path, threading.Lock())
-    with lock, path.with_name(path.name + ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -235,6 +235,7 @@ class Workshop:
                     self._site is None
                     and task.attempt == 1
                     and not models
+                    and not any(source.volume or source.url for source in context.experiment.data.values())
                     and context.experiment.setup is None
                     and context.images is None
                     and task.parent is None

@@ -113,8 +113,13 @@ def _drive(
         controller.run()
     finally:
         store.patience.hurried = None
-        if machines is not None and controller.board.state is State.DONE:
-            machines.finish(succeeded=controller.board.reason is EndReason.SUCCEEDED)
+        if controller.board.state is State.DONE:
+            if machines is not None:
+                machines.finish(succeeded=controller.board.reason is EndReason.SUCCEEDED)
+            if (data := home.data_directory(run)).is_dir():
+                from trainmaster.control.data_sources import withdraw_volumes  # few runs have any
+
+                withdraw_volumes(data)
 
 
 def _keeper(

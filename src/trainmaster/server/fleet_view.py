@@ -8,7 +8,7 @@ from typing import Protocol
 
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.control.recording import Where
-from trainmaster.server.supply import HOST
+from trainmaster.server.supply import HOST, measured_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,14 @@ class ClusterFacts:
 
     Attributes:
         experiments: that run on it.
-        instance_type: of its workers' machines; ``host`` for those of one's own.
+        machine: what its workers' machines are called in measurements; see `measured_name`.
         nodes: how many machines its workers have. slots: processes that all of its machines take at once.
         usd_per_hour: of all its machines: as they were had, else as planned.
         is_there: its machines are paid for now.
     """
 
     experiments: tuple[str, ...]
-    instance_type: str
+    machine: str
     nodes: int
     slots: int
     usd_per_hour: float
@@ -100,7 +100,7 @@ def where_in(fleet: FleetView, experiment: str) -> Where:
     """
     for each in fleet.clusters():
         if experiment in each.experiments:
-            return Where(each.instance_type, max(each.slots // each.nodes, 1))
+            return Where(each.machine, max(each.slots // each.nodes, 1))
     return Where(HOST, 1)
 
 
@@ -111,7 +111,7 @@ def _facts(record: ClusterRecord) -> ClusterFacts:
     is_there = record.state is ClusterState.ACTIVE and record.waited_s is not None
     return ClusterFacts(
         plan.experiments,
-        rental.instance_type or HOST,
+        measured_name(record.provider, rental.instance_type),
         plan.roles[0].count,
         plan.slots,
         record.usd_per_hour() if is_there else plan.usd_per_hour,

@@ -366,7 +366,7 @@ class QuoteKeeper:
         for each in self._fleet.clusters():
             if experiment in each.experiments:
                 gpu = recipe.hardware.gpu or "gpu" if recipe.hardware.gpu_count else ""
-                return Device(gpu, float(each.slots), each.instance_type)
+                return Device(gpu, float(each.slots), each.machine)
         return Device("", 1.0, HOST)
 
 

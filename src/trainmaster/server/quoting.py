@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.server.supply import Supply, supply_of, waited_s
+from trainmaster.server.supply import Supply, catalogue_is_own, supply_of, told_by, waited_s
 from trainmaster.server.worker_counts import allowed_workers, with_workers
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from trainmaster.advisor.devices import Device
     from trainmaster.advisor.knowledge import Knowledge
     from trainmaster.advisor.market import Market
-    from trainmaster.advisor.measurement import Measurement
     from trainmaster.advisor.quote import Quote
     from trainmaster.advisor.quoting import Subject
     from trainmaster.control.profile_attempt import ProfileProgress
@@ -249,7 +248,7 @@ class Quoter:
         here = local_device(recipe.experiments[name])
         devices = {"local": here}
         nics: dict[str, float] = {}
-        same, similar = (_told_by(list(found), catalogue) for found in (history.same, history.similar))
+        same, similar = (told_by(list(found), catalogue) for found in (history.same, history.similar))
         if self._supply is not None and self._supply.shares is not None:
             catalogue = catalogue.with_offers(map(self._supply.shares.of, catalogue))
         for measurement in [*same, *similar]:
@@ -372,20 +371,6 @@ def no_length(experiment: str) -> UsageError:
         f"experiments.{experiment}: how long it trains is unknown",
         "Set `steps`, or `epochs` with `examples` and `batch`.",
     )
-
-
-def catalogue_is_own(catalogue: Catalogue) -> bool:
-    """True if it is the user's own machine."""
-    return len(catalogue) == 1 and catalogue.offers[0].provider == "local"
-
-
-def _told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
-    """What was measured on this machine where it is meant; elsewhere what was measured there, if anything."""
-    here = [each for each in found if each.offer == "local"]
-    if catalogue_is_own(catalogue):
-        return here
-    types = {offer.instance_type for offer in catalogue}
-    return [each for each in found if each.offer in types] or here
 
 
 def local_device(experiment: Experiment) -> Device:

@@ -13,6 +13,7 @@ from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainmaster.advisor.measurement import Measurement
     from trainmaster.advisor.room import Shares
     from trainmaster.control.clusters.shopping import Shop
     from trainmaster.control.layout import Home
@@ -115,6 +116,29 @@ def waited_s(store: Store, provider: str) -> list[float]:
     """How long earlier runs waited for machines of a provider, seconds."""
     known = getattr(store, "cluster_waits", None)
     return [float(seconds) for seconds in known(provider)] if known is not None else []
+
+
+def catalogue_is_own(catalogue: Catalogue) -> bool:
+    """True if it is the user's own machine."""
+    return len(catalogue) == 1 and catalogue.offers[0].provider == "local"
+
+
+def measured_name(provider: str, instance_type: str) -> str:
+    """What measurements call a machine: a lab's are smaller than those that they are called after.
+
+    >>> measured_name("aws", "m4.large"), measured_name("lab", "m4.large"), measured_name("hosts", "")
+    ('m4.large', 'lab:m4.large', 'host')
+    """
+    return f"lab:{instance_type}" if provider == "lab" else instance_type or HOST
+
+
+def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:
+    """What was measured on this machine where it is meant; elsewhere what was measured there, if anything."""
+    here = [each for each in found if each.offer == "local"]
+    if catalogue_is_own(catalogue):
+        return here
+    types = {measured_name(offer.provider, offer.instance_type): offer.instance_type for offer in catalogue}
+    return [replace(each, offer=types[each.offer]) for each in found if each.offer in types] or here
 
 
 def _lab(home: Home, today: date) -> Supply:

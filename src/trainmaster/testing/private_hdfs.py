@@ -1,7 +1,7 @@
 """`PrivateHdfs`: a namenode and datanodes of one's own, for tests of ``hdfs://``.
 
-Hadoop 2.7.3 as PySpark 2.4.8 brings it, with what Debian has of Jersey 1: 220 MB, fetched once. It is old and has
-known faults: on the loopback only.
+Hadoop 2.7.3 as PySpark 2.4.8 brings it, with what Debian has of Jersey 1: 220 MB, fetched once.
+It is old and has known faults: on the loopback only.
 """
 
 from __future__ import annotations
@@ -32,10 +32,39 @@ _DEBIAN = (
     "libcommons-daemon-java",
 )
 _WANTED = (
-    "hadoop-hdfs", "hadoop-common", "hadoop-auth", "hadoop-annotations", "jetty", "netty", "protobuf-java",
-    "guava", "log4j-1", "commons-", "htrace", "leveldbjni", "xmlenc", "jackson-core-asl", "jackson-mapper-asl",
-    "jackson-jaxrs-1", "jackson-xc", "jsp-api", "javax.servlet-api", "zookeeper", "xbean", "slf4j",
-)  # fmt: skip
+    "hadoop-hdfs",
+    "hadoop-common",
+    "hadoop-auth",
+    "hadoop-annotations",
+    "jetty",
+    "netty",
+    "protobuf-java",
+    "guava",
+    "log4j-1",
+    "commons-",
+    "htrace",
+    "httpclient",
+    "httpcore",
+    "leveldbjni",
+    "xmlenc",
+    "jackson-core-asl",
+    "jackson-mapper-asl",
+    "jackson-jaxrs-1",
+    "jackson-xc",
+    "jaxb-api",
+    "jsp-api",
+    "javax.servlet-api",
+    "zookeeper",
+    "xbean",
+    "slf4j",
+)
+_JVM = (
+    "-Xmx256m",
+    "-Xss512k",
+    "-XX:+UseSerialGC",
+    "-Djava.net.preferIPv4Stack=true",
+    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+)
 _OPENED = ("java.lang", "java.nio", "sun.nio.ch", "java.net")
 
 
@@ -149,16 +178,17 @@ class PrivateHdfs:
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
         with (place / "log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [
-                    "java", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true",
-                    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED", *opened,
-                    "-cp", classes, f"org.apache.hadoop.hdfs.server.{main}", *arguments,
-                ],  # fmt: skip
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=place, start_new_session=True,
+                ["java", *_JVM, *opened, "-cp", classes, f"org.apache.hadoop.hdfs.server.{main}", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=place,
+                start_new_session=True,
                 env={**os.environ, "HADOOP_USER_NAME": "tester"},
-            )  # fmt: skip
+            )
 
     def _configure(self, place: Path, address: str) -> None:
+        data_port, ipc_port = _free_ports(2)
         core = {"fs.defaultFS": f"hdfs://127.0.0.1:{self._rpc_port}", "hadoop.tmp.dir": place / "tmp"}
         hdfs = {
             "dfs.replication": min(2, self._count),
@@ -170,8 +200,9 @@ class PrivateHdfs:
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
             "dfs.namenode.fs-limits.min-block-size": 65536,
             "dfs.datanode.hostname": address,
-            "dfs.datanode.address": f"{address}:50010",
-            "dfs.datanode.ipc.address": f"{address}:50020",
+            # The namenode tells them apart by port, as all call from one address.
+            "dfs.datanode.address": f"127.0.0.1:{data_port}",
+            "dfs.datanode.ipc.address": f"127.0.0.1:{ipc_port}",
             "dfs.datanode.http.address": f"{address}:50075",
             "dfs.heartbeat.interval": 1,
             "dfs.namenode.heartbeat.recheck-interval": 5000,

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import secrets
+import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -243,7 +244,7 @@ class WebHdfsBackend:
                 if host in dead:
                     dead.clear()
                 else:
-                    dead.append(host)
+                    dead += _names(host)
                 time.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - only to spread the load
                 pause_s = min(2 * pause_s, 5.0)
 
@@ -293,6 +294,14 @@ class WebHdfsBackend:
 
     def _path(self, key: str) -> str:
         return f"{self._root.rstrip('/')}/{key}".rstrip("/") or "/"
+
+
+def _names(host: str) -> Sequence[str]:
+    """The namenode knows its datanodes by address, and sends clients to names."""
+    try:
+        return list(dict.fromkeys([host, socket.gethostbyname(host)]))
+    except OSError:
+        return [host]
 
 
 _SCRATCH = ".in-the-making-"

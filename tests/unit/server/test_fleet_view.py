@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,7 +44,7 @@ def record(name="main", count=2, *, up=True, rental=LARGE, **more):
 def test_what_is_there_costs_what_it_was_had_for():
     fleet = RecordedFleet("lab", lambda: [record(), record("next", 3, up=False)])
     main, following = fleet.clusters()
-    assert (main.instance_type, main.nodes, main.slots, main.is_there) == ("large", 2, 8, True)
+    assert (main.machine, main.nodes, main.slots, main.is_there) == ("lab:large", 2, 8, True)
     assert (main.usd_per_hour, following.usd_per_hour) == (pytest.approx(PRICE), pytest.approx(1.5 * PRICE))
     assert not following.is_there
     assert fleet.spent_usd(BEGAN + 100) == pytest.approx(0.1)
@@ -61,9 +62,10 @@ def test_what_was_had_instead_of_the_best_is_what_attempts_run_on():
     machine = Machine("worker-0", "worker", "t", other, "i-0", started_at=BEGAN)
     found = ClusterRecord("r.main", "lab", "h", plan, ClusterState.ACTIVE, (machine,), waited_s=1.0)
     fleet = RecordedFleet("lab", lambda: [found])
-    assert where_in(fleet, "main").offer == "other"
+    assert where_in(fleet, "main").offer == "lab:other"
     assert fleet.clusters()[0].usd_per_hour == 9.0
-    mine = RecordedFleet("hosts", lambda: [record(rental=Rental(slots=4))])
+    own = replace(record(rental=Rental(slots=4)), provider="hosts")
+    mine = RecordedFleet("hosts", lambda: [own])
     assert (where_in(mine, "main").offer, where_in(mine, "main").cores) == ("host", 4)
 
 
@@ -188,7 +190,7 @@ def test_what_was_measured_on_other_machines_is_none_of_this(tmp_path):
     here = Measurement(point, duration_s=200.0, offer="local")
     world = World(tmp_path, same=[here])
     assert world.look(150, step_s=0.5) == []  # without a length only how long it took before would tell
-    there = Measurement(point, duration_s=200.0, offer="large")
+    there = Measurement(point, duration_s=200.0, offer="lab:large")
     world = World(tmp_path, same=[there])
     assert [line.split(":")[0] for line in world.look(150, step_s=0.5)] == ["quote"]
 
@@ -223,4 +225,4 @@ def test_points_of_a_gang_on_two_machines_say_so(tmp_path):
     world = World(tmp_path, steps=400)
     world.look(120, step_s=0.5)
     (measured,) = world.keeper._known.live["main"].values()
-    assert (measured.offer, measured.point.nodes) == ("large", 2)
+    assert (measured.offer, measured.point.nodes) == ("lab:large", 2)

@@ -11,7 +11,8 @@ from trainmaster.advisor.choosing import Limits
 from trainmaster.advisor.infeasible import no_feasible
 from trainmaster.advisor.measurement import Measurement
 from trainmaster.providers import Catalogue
-from trainmaster.server.quoting import Quoter, _told_by
+from trainmaster.server.quoting import Quoter
+from trainmaster.server.supply import told_by
 from trainmaster.server.worker_counts import allowed_workers, with_fewest
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
@@ -27,9 +28,13 @@ def test_what_was_measured_there_counts_before_what_was_measured_here():
         Measurement(None, duration_s=1.0, offer=name) for name in ("local", "m4.large", "c4.large")
     )
     everything = [here, there, elsewhere]
-    assert _told_by(everything, offers("laptop", provider="local")) == [here]
-    assert _told_by(everything, offers("m4.large", "t2.small")) == [there]
-    assert _told_by(everything, offers("t2.small", "t2.large")) == [here]
+    assert told_by(everything, offers("laptop", provider="local")) == [here]
+    assert told_by(everything, offers("m4.large", "t2.small")) == [there]
+    assert told_by(everything, offers("t2.small", "t2.large")) == [here]
+    small = Measurement(None, duration_s=8.0, offer="lab:m4.large")  # an eighth of what it is called after
+    assert told_by([here, small], offers("m4.large")) == [here]
+    (found,) = told_by([here, there, small], offers("m4.large", provider="lab"))
+    assert (found.offer, found.duration_s) == ("m4.large", 8.0)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bytes of files as they lie in the cache, kept there for as long as anybody looks at them."""
+"""Chunks as they lie in the cache, kept there for as long as anybody looks at their bytes."""
 
 import weakref
 
@@ -7,11 +7,16 @@ from numpy.typing import NDArray
 
 from trainmaster.volumes.reading.slot_file import SlotFile
 
-_Bytes = NDArray[np.uint8]
+Bytes = NDArray[np.uint8]
 
 
-class _Lease(weakref.ref[_Bytes]):
-    """Ends the pin of a slot when the last view, slice or array made of its bytes is gone."""
+class Lease(weakref.ref[Bytes]):
+    """Ends the pin of a slot when the last view, slice or array that was made of its bytes is gone.
+
+    Attributes:
+        slots: where the slot is.
+        slot: its number.
+    """
 
     __slots__ = ("slot", "slots")
 
@@ -20,22 +25,24 @@ class _Lease(weakref.ref[_Bytes]):
 
 
 # A weak reference must itself be kept, or nobody is called.
-_leases: dict[int, _Lease] = {}
+_leases: dict[int, Lease] = {}
 
 
-def leased(slots: SlotFile, slot: int, offset: int, length: int) -> memoryview:
-    """Gives bytes of a slot that is pinned; the pin ends with them.
+def leased(slots: SlotFile, slot: int, size_bytes: int) -> tuple[Bytes, Lease]:
+    """Gives the bytes of a slot that is pinned; the pin ends with them.
 
-    Every slice and array that is made of them holds on to the one array below, so it is that
-    whose end counts.
+    Whatever is made of the array holds on to it, so it is its end that counts.
+
+    Returns:
+        The array, and a weak reference to it.
     """
-    array = np.frombuffer(slots.data, np.uint8, length, slot * slots.slot_bytes + offset)
-    lease = _Lease(array, _ended)
+    array = np.frombuffer(slots.data, np.uint8, size_bytes, slot * slots.slot_bytes)
+    lease = Lease(array, _ended)
     lease.slots, lease.slot = slots, slot
     _leases[id(lease)] = lease
-    return memoryview(array)  # type: ignore[arg-type] # Python 3.12 says that it is a buffer
+    return array, lease
 
 
-def _ended(lease: _Lease) -> None:
+def _ended(lease: Lease) -> None:
     del _leases[id(lease)]
     lease.slots.unpin_soon(lease.slot)

@@ -14,7 +14,7 @@ from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed
 from trainmaster.volumes.reading.file import VolumeFile
 from trainmaster.volumes.reading.forked import SharedSource
-from trainmaster.volumes.reading.leases import leased
+from trainmaster.volumes.reading.leases import Lease, leased
 from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for
 from trainmaster.volumes.reading.readahead import ReadAhead
@@ -58,6 +58,7 @@ class Volume:
         self._sizes, self._offsets = self.table.sizes, self.table.offsets
         self._first_chunks, self._chunk_sizes = self.table.first_chunks, self.table.chunk_sizes
         self._places: dict[int, tuple[int, int, int]] = {}
+        self._leases: dict[int, Lease] = {}
         self._data, self._words = self.cache.slots.data, self.cache.slots.table.words
 
     @classmethod
@@ -161,16 +162,24 @@ class Volume:
         chunk, offset, length = self._first_chunks[row], self._offsets[row], self._sizes[row]
         if not length or offset + length > self._chunk_sizes[chunk]:
             return memoryview(self._read_slowly(row))
+        lease = self._leases.get(chunk)
+        array = lease() if lease is not None else None
+        if array is None:
+            slot = self._pinned_slot(chunk)
+            array, self._leases[chunk] = leased(self.cache.slots, slot, self._chunk_sizes[chunk])
+        whole = memoryview(array)  # type: ignore[arg-type] # Python 3.12 says that it is a buffer
+        return whole[offset : offset + length]
+
+    def _pinned_slot(self, chunk: int) -> int:
         slots, place = self.cache.slots, self._places.get(chunk)
         if place is not None:
             slot = place[0] // slots.slot_bytes
             if slots.pin(slot):
-                words = self._words
-                if words[place[1]] == place[2]:
-                    words[place[1] + 1] = words[CLOCK_WORD]
-                    return leased(slots, slot, offset, length)
+                if self._words[place[1]] == place[2]:
+                    self._words[place[1] + 1] = self._words[CLOCK_WORD]
+                    return slot
                 slots.unpin(slot)
-        return leased(slots, self.pinned(chunk).slot, offset, length)
+        return self.pinned(chunk).slot
 
     def read_range(self, row: int, start: int, length: int) -> bytes:
         """Reads a part of a file; less at its end."""

@@ -1,4 +1,4 @@
-"""A cluster's decisions against a cloud that does what clouds do, by the thousand, with kill -9 between any two steps."""
+"""A cluster's decisions against a cloud that does what clouds do, with kill -9 between any two steps."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ class Cloud:
             return Refusal(reason="away", is_capacity=False)
         names = tuple(f"i-{next(self.numbers)}" for _ in range(count))
         for name in names:
-            self.machines[name] = Node(
-                name, "c", "worker", NodeState.STARTING, zone=rental.zone, spot=rental.spot, started_at=self.now
-            )
+            place = {"zone": rental.zone, "spot": rental.spot, "started_at": self.now}
+            self.machines[name] = Node(name, "c", "worker", NodeState.STARTING, **place)
         self.by_token[token] = names
         return names
 
@@ -108,9 +107,7 @@ class Driver:
             is_released=self.is_released,
         )
         self.answers.clear()
-        decision = decide_cluster(
-            self.record, seen, cloud.now, wanted=True, ending=ending, patience=PATIENCE
-        )
+        decision = decide_cluster(self.record, seen, cloud.now, wanted=True, ending=ending, patience=PATIENCE)
         assert not decision.fatal
         self.record = decision.record
         self.check()
@@ -154,8 +151,8 @@ class Driver:
         assert len(seats) == len(set(seats)), "a seat is held by one machine"
         ids = [m.id for m in record.machines if m.id]
         assert len(ids) == len(set(ids)), "a machine holds one seat"
-        known = {*ids, *(name for m in record.live if not m.id for name in self.cloud.by_token.get(m.token, ()))}
-        assert self.cloud.live() <= known | self.overlooked(), "nothing is rented that nobody knows of"
+        known = {*ids, *self.overlooked()}
+        assert self.cloud.live() <= known, "nothing is rented that nobody knows of"
 
     def overlooked(self) -> set[str]:
         """Machines whose token the record knows and whose names it will hear when it asks again."""

@@ -1,0 +1,95 @@
+"""MNIST with PyTorch DDP: seconds per step for 1 to all of the machines, on batches of several sizes.
+
+A plain script; whoever starts it sets what `torchrun` sets. Each point is trained by the first so many ranks, as a
+group of its own, while the others wait: points that are measured in turn, on the same machines and within seconds of
+each other, can be compared even if the machine is busy. The batch is that of all machines together.
+
+Rank 0 reports one line per point and round: machines, batch, seconds per step (median), all of them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+PATIENCE = timedelta(seconds=240)
+
+
+def report(**values):
+    with Path(os.environ["TRAINMASTER_METRICS"]).open("a") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def network():
+    """Three convolutions: 56,394 weights; the paper's Keras network has 56,320."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+def measure(group, machines, batch, steps, images, labels):
+    """Seconds of each step of the first so many ranks; after one that warms up."""
+    torch.manual_seed(0)
+    net = DistributedDataParallel(network(), process_group=group)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    share = batch // machines
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    taken = []
+    for _ in range(steps + 1):
+        began = time.monotonic()
+        which = torch.randint(0, len(labels), (share,), generator=generator)
+        loss = cross_entropy(net(images[which].float() / 255), labels[which])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        taken.append(time.monotonic() - began)
+    return taken[1:], loss.item()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="mnist.npz")
+    parser.add_argument("--batches", nargs="+", type=int, default=[192, 1280])
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=1)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=PATIENCE)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    groups = [dist.new_group(list(range(count)), timeout=PATIENCE) for count in range(1, world + 1)]
+    data = np.load(args.data)
+    images = torch.from_numpy(data["images"])[:, None]
+    labels = torch.from_numpy(data["labels"]).long()
+    dist.barrier()
+    for number in range(args.rounds):
+        for batch in args.batches:
+            for machines in range(1, world + 1):
+                if rank < machines:
+                    taken, loss = measure(groups[machines - 1], machines, batch, args.steps, images, labels)
+                    if rank == 0:
+                        middle = statistics.median(taken)
+                        report(
+                            step=number, machines=machines, batch=batch, step_s=middle, all_s=json.dumps(taken)
+                        )
+                        print(f"{machines} machines, {batch}: {middle:.3f} s, loss {loss:.3f}", flush=True)
+                dist.barrier()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # while Python shuts down, gloo's threads now and then end in an abort
+
+
+if __name__ == "__main__":
+    main()

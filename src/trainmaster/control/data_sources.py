@@ -1,0 +1,207 @@
+"""Data that must be brought here before members start: volumes, URLs, sets that ship with a library."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import importlib.util
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from trainmaster.control.locking import locked
+from trainmaster.spec.errors import (
+    MissingPartError,
+    NotFoundError,
+    PublishError,
+    TrainmasterError,
+    UsageError,
+)
+from trainmaster.volumes import ObjectStore
+
+#: Which version of a volume a run uses, beside the place where it appears: the first look decides.
+_PIN: Final = ".volume"
+_WEB: Final = ("http", "https")
+_TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_READ_BYTES: Final = 1 << 20
+_TIMEOUT_S: Final = 60.0
+
+
+def volume_url(name: str, store_url: str) -> str:
+    """The address of a volume: short names lie under the home's store.
+
+    >>> volume_url("cifar10@3", "s3://b/x"), volume_url("s3://other/v", "s3://b/x")
+    ('s3://b/x/volumes/cifar10@3', 's3://other/v')
+    """
+    return name if "://" in name or name.startswith(("/", ".")) else f"{store_url.rstrip('/')}/volumes/{name}"
+
+
+def provide_volume(name: str, address: str, directory: Path) -> None:
+    """Make a volume's files appear at a directory: mounted where that is possible, else fetched.
+
+    All attempts of a run see the version that the first one has seen, also after a reboot.
+
+    Args:
+        name: as in the recipe; one that is no volume may be a built-in set.
+        address: see `volume_url`.
+        directory: where.
+
+    Raises:
+        UsageError: there is no such volume.
+        TrainmasterError: the store cannot be read.
+    """
+    from trainmaster.volumes.mounting import provide
+    from trainmaster.volumes.mounting.mounts import is_dead, mounted_at
+    from trainmaster.volumes.packed import open_volume
+
+    pin = directory.with_name(directory.name + _PIN)
+    with locked(directory):
+        if not pin.exists():
+            try:
+                found = open_volume(address).uri
+            except NotFoundError as error:
+                if name not in BUILT_IN:
+                    raise UsageError(
+                        f"there is no volume {name}: {error.args[0]}",
+                        f"`trainmaster volume push DIRECTORY {name}` makes it.",
+                    ) from error
+                BUILT_IN[name](directory)
+                return
+            draft = pin.with_name(pin.name + ".new")
+            draft.write_text(found)
+            draft.replace(pin)
+        there = mounted_at(str(directory))
+        if there is None or there.source != f"trainmaster:{pin.read_text()}" or is_dead(str(directory)):
+            provide(pin.read_text(), directory)
+
+
+def withdraw_volumes(data: Path) -> None:
+    """End the mounts of a run; what cannot be ended is found again by the next one that is made there."""
+    pins = sorted(data.glob(f"*{_PIN}"))
+    if not pins:
+        return
+    from trainmaster.volumes.mounting import withdraw
+
+    for pin in pins:
+        with contextlib.suppress(TrainmasterError, OSError):
+            withdraw(pin.with_name(pin.name.removesuffix(_PIN)))
+
+
+def fetch_url(url: str, directory: Path) -> None:
+    """Bring what a URL names into a directory, whole or not at all; once.
+
+    ``http(s)://`` and ``file://`` name one file, which is unpacked if it is an archive (tar, zip); other
+    schemes name all objects below a prefix of an object store.
+
+    Raises:
+        UsageError: there is nothing, or the archive is none.
+        TrainmasterError: it cannot be read, or there is no room.
+    """
+    with locked(directory):
+        if directory.is_dir():
+            return
+        draft = directory.with_name(f".{directory.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        try:
+            if urlsplit(url).scheme in (*_WEB, "file"):
+                _fetch_file(url, draft)
+            else:
+                _fetch_objects(url, draft)
+            draft.rename(directory)
+        except OSError as error:
+            raise PublishError(
+                f"{url} cannot be brought here: {error}", "Is it there, and is there room?"
+            ) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def url_directory(cache: Path, url: str) -> Path:
+    """Where what a URL names lies, for all runs that name it."""
+    return cache / "data" / hashlib.sha256(url.encode()).hexdigest()[:20]
+
+
+def _fetch_file(url: str, draft: Path) -> None:
+    name = Path(unquote(urlsplit(url).path)).name or "data"
+    if urlsplit(url).scheme == "file":
+        source = Path(unquote(urlsplit(url).path))
+        if source.is_dir():
+            shutil.copytree(source, draft, symlinks=True, dirs_exist_ok=True)
+            return
+        file = source
+    else:
+        file = draft / name
+        try:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, file.open("wb") as out:  # noqa: S310 - http(s) only
+                shutil.copyfileobj(answer, out, _READ_BYTES)
+                expected = answer.headers.get("Content-Length")
+        except urllib.error.HTTPError as error:
+            raise UsageError(f"{url}: {error.code} {error.reason}", "Look at the URL.") from error
+        if expected is not None and file.stat().st_size != int(expected):
+            raise PublishError(f"{url}: the connection was cut", "It is safe to try again.")
+    if name.endswith((*_TAR, ".zip")):
+        _unpack(file, name, draft)
+        if file.parent == draft:
+            file.unlink()
+    elif file.parent != draft:
+        shutil.copy2(file, draft / name)
+
+
+def _unpack(file: Path, name: str, draft: Path) -> None:
+    """Unpack an archive; nothing of it can come to lie outside."""
+    try:
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(file) as archive:
+                archive.extractall(draft)  # noqa: S202 - zipfile drops what leads outside
+        else:
+            with tarfile.open(file) as tar:
+                tar.extractall(draft, filter="data")
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"{name} is no archive that can be unpacked: {error}", "Look at the URL.") from error
+
+
+def _fetch_objects(url: str, draft: Path) -> None:
+    store = ObjectStore(url)
+    count = 0
+    for info in store.list():
+        target = Path(os.path.normpath(draft / info.key))
+        if not target.is_relative_to(draft) or target == draft:
+            raise UsageError(f"{store.url}: the object {info.key!r} would lie outside", "Rename it.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as out:
+            for block in store.blocks(info.key):
+                out.write(block)
+        if target.stat().st_size != info.size_bytes:
+            raise PublishError(f"{store.url}/{info.key} changed while it was read", "Try again.")
+        count += 1
+    if count == 0:
+        raise UsageError(f"{store.url}: there are no objects below", "Look at the URL.")
+
+
+def _digits(directory: Path) -> None:
+    """The handwritten digits that scikit-learn ships: 1,797 images of 8 x 8, as ``digits.csv``."""
+    found = importlib.util.find_spec("sklearn")
+    origin = found.origin if found is not None else None
+    source = Path(origin).parent / "datasets" / "data" / "digits.csv.gz" if origin else None
+    if source is None or not source.exists():
+        raise MissingPartError("the built-in set digits is part of scikit-learn", "pip install scikit-learn")
+    draft = directory.with_name(f".{directory.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    with gzip.open(source) as packed, (draft / "digits.csv").open("wb") as out:
+        shutil.copyfileobj(packed, out)
+    if not directory.exists():
+        draft.rename(directory)
+
+
+#: Sets by name; a volume of the same name goes first.
+BUILT_IN: Final[dict[str, Callable[[Path], None]]] = {"digits": _digits}

@@ -1,0 +1,170 @@
+"""`data:` from volumes, URLs and built-in sets: brought here once, before members start, and given back."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def images(tm) -> Path:
+    """A folder of data beside the code."""
+    place = tm.root / "images"
+    (place / "cats").mkdir(parents=True)
+    (place / "cats" / "tom.txt").write_text("tom\n")
+    (place / "dog with space.txt").write_text("rex\n")
+    return place
+
+
+class Server:
+    """Serves one file over http, and counts how often it is asked for."""
+
+    def __init__(self, content: bytes, *, cut: bool = False) -> None:
+        self.asked = 0
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked += 1
+                if not self.path.startswith("/good"):
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content) + (10 if cut else 0)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def packed(**files: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name.replace("__", "/"))
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return out.getvalue()
+
+
+@pytest.fixture
+def archive() -> Iterator[Server]:
+    server = Server(packed(a__one="1\n", two="2\n"))
+    yield server
+    server.close()
+
+
+def mounted_below(place: Path) -> list[str]:
+    return [line for line in Path("/proc/mounts").read_text().splitlines() if str(place) in line]
+
+
+def test_a_volume_by_its_short_name(tm, images):
+    tm.call("volume", "push", images, "pets")
+    recipe = tm.task(
+        'cd "$TRAINMASTER_DATA_PETS"; cat cats/tom.txt "dog with space.txt" "$OLDPWD/in/cats/tom.txt"',
+        data={"pets": {"volume": "pets", "at": "in"}},
+    )
+    run = tm.run(recipe)["run"]
+    assert tm.logs(run) == "tom\nrex\ntom\n"
+    assert not mounted_below(tm.root), "nothing stays mounted"
+
+
+def test_all_tasks_of_a_run_see_the_same_version(tm, images):
+    tm.call("volume", "push", images, "pets")
+    recipe = tm.recipe(
+        {
+            "experiments": {
+                "one": {
+                    "data": {"pets": {"volume": "pets"}},
+                    "command": [
+                        "cat $TRAINMASTER_DATA_PETS/cats/tom.txt",
+                        f"echo changed > {images}/cats/tom.txt",
+                        f"trainmaster volume push {images} pets",
+                    ],
+                },
+                "two": {
+                    "after": ["one"],
+                    "data": {"pets": {"volume": "pets"}},
+                    "command": "cat $TRAINMASTER_DATA_PETS/cats/tom.txt",
+                },
+            }
+        }
+    )
+    run = tm.run(recipe)["run"]
+    assert tm.logs(run, "--experiment", "two") == "tom\n"
+    again = tm.run(tm.task("cat $TRAINMASTER_DATA_PETS/cats/tom.txt", data={"pets": {"volume": "pets"}}))
+    assert tm.logs(again["run"]) == "changed\n"
+    old = tm.run(tm.task("cat $TRAINMASTER_DATA_PETS/cats/tom.txt", data={"pets": {"volume": "pets@1"}}))
+    assert tm.logs(old["run"]) == "tom\n"
+
+
+def test_a_volume_that_is_not_there(tm):
+    recipe = tm.task("touch $NOTES/ran", data={"pets": {"volume": "petz"}})
+    result = tm.call("run", recipe, "--json", code=1)
+    assert "petz" in result.err
+    assert "volume push" in result.err
+    assert not (tm.notes / "ran").exists()
+
+
+def test_a_built_in_set(tm):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    recipe = tm.task("wc -l < $TRAINMASTER_DATA_DIGITS/digits.csv", data={"digits": {"volume": "digits"}})
+    assert tm.logs(tm.run(recipe)["run"]).strip() == "1797"
+
+
+def test_an_archive_from_the_web_is_fetched_once(tm, archive):
+    recipe = tm.task(
+        "cat $TRAINMASTER_DATA_X/a/one $TRAINMASTER_DATA_X/two",
+        data={"x": {"url": f"{archive.url}/good.tar.gz"}},
+    )
+    for _ in range(2):
+        assert tm.logs(tm.run(recipe)["run"]) == "1\n2\n"
+    assert archive.asked == 1
+
+
+def test_a_url_that_leads_nowhere(tm, archive):
+    result = tm.call("run", tm.task("true", data={"x": {"url": f"{archive.url}/bad.tar"}}), code=1)
+    assert "404" in result.err
+
+
+def test_a_connection_that_is_cut_leaves_nothing_half(tm):
+    server = Server(packed(two="2\n"), cut=True)
+    try:
+        recipe = tm.task("touch $NOTES/ran", data={"x": {"url": f"{server.url}/good.tar.gz"}})
+        tm.call("run", recipe, code=1)
+    finally:
+        server.close()
+    assert not (tm.notes / "ran").exists()
+    cache = Path(tm.env["TRAINMASTER_CACHE"]) / "data"
+    assert [path for path in cache.iterdir() if path.is_dir()] == []
+
+
+def test_an_archive_that_would_lie_outside(tm):
+    server = Server(packed(**{"..__..__evil": "x"}))
+    try:
+        result = tm.call("run", tm.task("true", data={"x": {"url": f"{server.url}/good.tgz"}}), code=1)
+    finally:
+        server.close()
+    assert "outside" in result.err
+
+
+def test_objects_below_a_url(tm, images):
+    recipe = tm.task('cat "$TRAINMASTER_DATA_X/cats/tom.txt"', data={"x": {"url": f"file://{images}"}})
+    assert tm.logs(tm.run(recipe)["run"]) == "tom\n"

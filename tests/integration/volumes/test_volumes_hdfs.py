@@ -1,0 +1,117 @@
+"""Objects and volumes on a real HDFS; run when TRAINMASTER_TEST_HDFS names a directory for its jars (220 MB)."""
+
+import os
+import secrets
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.testing.private_hdfs import NoHdfsError, PrivateHdfs, fetched_jars
+from trainmaster.volumes import _webhdfs
+from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
+from trainmaster.volumes.packed import collect_garbage, get, head_numbers, open_volume, push
+
+pytestmark = pytest.mark.hdfs
+
+
+@pytest.fixture(scope="module")
+def hdfs():
+    place = os.environ.get("TRAINMASTER_TEST_HDFS")
+    if not place:
+        pytest.skip("TRAINMASTER_TEST_HDFS names no directory for the jars of HDFS")
+    try:
+        server = PrivateHdfs(fetched_jars(Path(place)))
+    except NoHdfsError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def store(hdfs):
+    return ObjectStore(f"{hdfs.url}/{secrets.token_hex(4)}")
+
+
+def test_what_is_put_is_there(store):
+    assert store.get("a/b") is None
+    store.put("a/b", b"one")
+    store.put("a/b", b"two")
+    store.put("empty", b"")
+    assert (store.get("a/b"), store.get("empty"), store.get("a")) == (b"two", b"", None)
+    assert (store.exists("a/b"), store.exists("a"), store.exists("x")) == (True, False, False)
+    assert sorted(store.list()) == [("a/b", 3), ("empty", 0)]
+    assert store.folders() == ["a"]
+    assert bytes(store.get_range("a/b", 1, 1)) == b"w"
+    info = store.info("a/b")
+    assert bytes(store.get_range("a/b", 0, 3, info.etag)) == b"two"
+    store.put("a/b", b"three")
+    with pytest.raises(ObjectChangedError):
+        store.get_range("a/b", 0, 3, info.etag)
+    with pytest.raises(FileNotFoundError):
+        store.get_range("x", 0, 1)
+    store.delete(["a/b", "never"])
+    store.delete_all("a")
+    store.delete_all("never")
+    assert list(store.list()) == [("empty", 0)]
+
+
+def test_one_of_many_creates(store):
+    won = []
+
+    def create(number):
+        if store.put_if_absent("head", b"%d" % number):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.get("head") == b"%d" % won[0]
+    assert list(store.list()) == [("head", 1)], "nothing is left of those who lost"
+
+
+def test_an_exception_while_writing_leaves_nothing(store):
+    def blocks():
+        yield bytes(1 << 20)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        store.put_blocks("x", blocks(), 2 << 20)
+    assert list(store.list()) == []
+
+
+def test_a_volume(store, tmp_path):
+    (tmp_path / "src/d").mkdir(parents=True)
+    for number in range(10):
+        (tmp_path / f"src/d/{number}").write_bytes(os.urandom(300_000))
+    push(tmp_path / "src", store.url, cache=tmp_path / "cache", chunk_limit_bytes=1 << 20, read_back=True)
+    (tmp_path / "src/d/3").write_bytes(b"changed")
+    report = push(tmp_path / "src", store.url, cache=tmp_path / "cache", chunk_limit_bytes=1 << 20)
+    assert head_numbers(store) == ([1, 2], 2)
+    assert report.shared_chunks
+    get(open_volume(store.url, tmp_path / "cache"), tmp_path / "out")
+    assert (tmp_path / "out/d/3").read_bytes() == b"changed"
+    assert collect_garbage(store, 0).deleted_chunks == 0
+
+
+def test_a_namenode_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(_webhdfs, "_PATIENCE_S", 0.5)
+    with pytest.raises(PublishError, match=r"(?s)hdfs://127.0.0.1:1/x.*refused.*Check the network"):
+        ObjectStore("hdfs://127.0.0.1:1/x").get("y")
+
+
+def test_a_datanode_that_dies(hdfs, store):
+    """The namenode sends clients to it for half a minute more; nobody hears of that."""
+    data = os.urandom(3 << 20)
+    for number in range(4):
+        store.put(f"before{number}", data)
+    hdfs.kill_datanode(0)
+    for number in range(4):
+        assert store.get(f"before{number}") == data
+        store.put(f"after{number}", data)
+        assert store.get(f"after{number}") == data
+    assert b"".join(store.blocks("before0")) == data
