@@ -38,6 +38,11 @@ class Rental:
         return self.zone or self.region
 
     @property
+    def provider(self) -> str:
+        """What stands for the place where there is none: the user's own machines."""
+        return "hosts"
+
+    @property
     def words(self) -> str:
         """For people.
 

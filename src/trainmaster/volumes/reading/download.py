@@ -63,8 +63,8 @@ class Downloader:
             starts, ends = [0, _PROBE_BYTES, *starts[1:]], [_PROBE_BYTES, *ends]
 
         def part(start: int, end: int) -> None:
-            began = time.perf_counter()
             self.line.begin()
+            began = time.perf_counter()
             try:
                 data = chunk.source.fetch(chunk.number, start, end - start)
             finally:
@@ -72,9 +72,6 @@ class Downloader:
             self.line.saw(end - start, time.perf_counter() - began)
             write(start, data)
 
-        if len(starts) == 1:
-            part(starts[0], ends[0])
-            return
         futures = [pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True)]
         _all_done(futures)
 

@@ -21,6 +21,7 @@ class Line:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
+        self._fewer = threading.Condition(self._mutex)
         self._small_s: list[tuple[float, float]] = []
         self._in_flight = 0
         self._since = 0.0
@@ -28,8 +29,13 @@ class Line:
         self._bytes = 0.0
 
     def begin(self) -> None:
-        """A request is on its way."""
+        """A request is on its way, as soon as there is room for it in the line.
+
+        More at once would not bring more, only all of them later, the first one too.
+        """
         with self._mutex:
+            while self._in_flight >= self._most():
+                self._fewer.wait()
             if self._in_flight == 0:
                 self._since = time.perf_counter()
             self._in_flight += 1
@@ -40,6 +46,12 @@ class Line:
             self._in_flight -= 1
             if self._in_flight == 0:
                 self._busy_s += time.perf_counter() - self._since
+            self._fewer.notify()
+
+    def _most(self) -> int:
+        latency_s = min((seconds for _, seconds in self._small_s), default=0.0)
+        in_line = 2 * latency_s * self._bytes / self._busy_s if self._busy_s > 0 else 0.0
+        return min(max(math.ceil(in_line / _RANGE_BYTES), _LEAST_RANGES), _MOST_RANGES)
 
     def saw(self, size_bytes: int, seconds: float) -> None:
         """Notes what a request brought, and how long it took."""

@@ -120,3 +120,33 @@ def test_depth():
     assert depth_chunks(1e12, 1, 1 << 20, slots=8) == 4
     assert depth_chunks(1e12, 1, 1 << 20, slots=8, readers=4) == 1
     assert depth_chunks(1e12, 1, 1 << 20, slots=2, readers=4) == 1
+
+
+def test_a_line_lets_no_more_requests_through_than_it_carries():
+    import threading
+
+    from trainmaster.volumes.reading.prefetch import Line
+
+    line, inside, most, mutex = Line(), [0], [0], threading.Lock()
+    full = threading.Barrier(8)
+
+    def request():
+        line.begin()
+        with mutex:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        full.wait(10)  # eight are let through at once
+        with mutex:
+            inside[0] -= 1
+        line.end()
+
+    threads = [threading.Thread(target=request) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert most[0] == 8
+    assert line.latency_s == 0
+    line.saw(1000, 0.05)
+    line.saw(1000, 0.02)
+    assert line.latency_s == 0.02
