@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,20 +121,25 @@ class Laboratory:
             ExperimentError: it did not succeed.
         """
         (self.work / "recipe.yaml").write_text(recipe)
-        log = self.work / "run.log"
         began = time.monotonic()
-        with log.open("w") as err:
-            process = subprocess.Popen(
-                [TRAINMASTER, "run", "recipe.yaml", "--provider=lab", "--yes", "--json", *(["--keep=10m"] if keep else [])],
-                env=self.env, cwd=self.work, stdout=subprocess.PIPE, stderr=err, text=True, start_new_session=True,
-            )  # fmt: skip
-            self._processes.append(process)
-            try:
-                out, _ = process.communicate(timeout=RUN_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                raise ExperimentError(f"no end after {RUN_DEADLINE_S:.0f} s\n{log.read_text()[-3000:]}") from None
+        process = subprocess.Popen(
+            [TRAINMASTER, "run", "recipe.yaml", "--provider=lab", "--yes", "--json", *(["--keep=10m"] if keep else [])],
+            env=self.env, cwd=self.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        self._processes.append(process)
+        said: list[str] = []
+        listener = threading.Thread(target=_listen, args=(process, said, began), daemon=True)
+        listener.start()
+        assert process.stdout
+        try:
+            process.wait(RUN_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise ExperimentError(f"no end after {RUN_DEADLINE_S:.0f} s\n{''.join(said[-30:])}") from None
+        listener.join(10)
+        out = process.stdout.read()
         if process.returncode:
-            raise ExperimentError(f"the run failed: {process.returncode}\n{out[-500:]}\n{log.read_text()[-3000:]}")
+            raise ExperimentError(f"the run failed: {process.returncode}\n{out[-500:]}\n{''.join(said[-30:])}")
         found = json.loads(out.splitlines()[-1])
         place = self.home / "runs" / found["run"] / "tasks" / "train" / "0" / "1"
         reports = {
@@ -141,6 +147,15 @@ class Laboratory:
             for file in sorted(place.glob("*.metrics.jsonl"))
         }
         return Finished(found["run"], reports, time.monotonic() - began, found["cost_usd"])
+
+
+def _listen(process: subprocess.Popen[str], said: list[str], began: float) -> None:
+    """Passes on what a run says, with the time; its reports are many, and come back by themselves."""
+    assert process.stderr
+    for line in process.stderr:
+        said.append(line)
+        if "train/0: " not in line:
+            print(f"{time.monotonic() - began:6.1f} s  {line}", end="", file=sys.stderr, flush=True)
 
 
 def _leave(signum: int, frame: Any) -> None:

@@ -50,7 +50,13 @@ def gpus_here(experiment: Experiment, _role: str) -> int:
 
 
 def gpus_on_nodes(experiment: Experiment, role: str) -> int:
-    """GPUs of each member of a role: those of a node are shared out among the members there."""
+    """GPUs of each member of a role: those of a node are shared out among the workers there.
+
+    Parameter servers and chiefs compute nothing: they get GPUs only where the recipe gives them some.
+    """
+    own = experiment.distributed.hardware.get(role) if experiment.distributed else None
+    if experiment.distributed is not None and role != "worker":
+        return own.gpu_count if own is not None else 0
     hardware = next(each.hardware for each in experiment.members() if each.name == role)
     share = workers_per_node(experiment) if role == "worker" else 1
     return hardware.gpu_count // max(1, share)

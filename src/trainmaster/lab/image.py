@@ -21,6 +21,7 @@ from trainmaster.lab.shell import call
 
 #: Beside what every Debian has. They are what people, Ansible and Trainmaster's node agent call on a host.
 PACKAGES: Final = (
+    "openmpi-bin",
     "openssh-server",
     "sudo",
     "iproute2",

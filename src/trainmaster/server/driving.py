@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from trainmaster.spec.states import EndReason, State
 if TYPE_CHECKING:
     from trainmaster.control.controller import Watcher
     from trainmaster.executors.base import Executor
+    from trainmaster.server.fleet_view import FleetView
     from trainmaster.server.machines import Machines
     from trainmaster.server.service import OnStart, Service, Session
 
@@ -80,6 +82,13 @@ def _drive(
         slots = machines.fleet.slots
         executor, base = machines.fleet, {}
     executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
+    fleet = where = None
+    if machines is not None:
+        from trainmaster.server.fleet_view import RecordedFleet, where_in
+        from trainmaster.server.renting import waited_s
+
+        fleet = RecordedFleet(recipe.provider, machines.fleet.records, waited_s(store, recipe.provider))
+        where = partial(where_in, fleet)
     policies = load_policies(recipe)
     snapshot = Path(store.run_row(run)["code_path"])
     controller = Controller(
@@ -98,12 +107,19 @@ def _drive(
         ),
         executor=executor,
         policies=policies,
-        recorder=None
-        if machines is not None
-        else make_recorder(store, home, run, recipe, snapshot, machine, policies),
+        recorder=make_recorder(
+            store,
+            home,
+            run,
+            recipe,
+            snapshot,
+            machine,
+            policies,
+            where=where,
+        ),
         watcher=watcher,
         meter=Meter.of(recipe.budget),
-        forecaster=_keeper(service, session, snapshot, slots, machines),
+        forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
     )
     if on_start is not None:
@@ -123,7 +139,7 @@ def _drive(
 
 
 def _keeper(
-    service: Service, session: Session, snapshot: Path, slots: int, machines: Machines | None
+    service: Service, session: Session, snapshot: Path, slots: int, fleet: FleetView | None
 ) -> QuoteKeeper:
     row = service.store.run_row(session.run)
     return QuoteKeeper(
@@ -133,6 +149,7 @@ def _keeper(
         histories=lambda: histories(service.store, service.home, session.recipe, snapshot),
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=slots,
+        fleet=fleet,
     )
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.measuring import measurement_of
 from trainmaster.control.recording import Where
 from trainmaster.executors import detect_capacity
-from trainmaster.server.fleet_view import where_in
 from trainmaster.server.outlook import NotKnown, RentedNow, gang_nodes, outlook
 from trainmaster.server.promise import Promise, dollars, told, told_in_full
 from trainmaster.server.supply import HOST
@@ -346,6 +345,8 @@ class QuoteKeeper:
         """What its attempts run on."""
         if self._fleet is None:
             return Where("local", detect_capacity().cores)
+        from trainmaster.server.fleet_view import where_in  # most runs rent nothing
+
         return where_in(self._fleet, experiment)
 
     def _nodes(self, experiment: str) -> int:

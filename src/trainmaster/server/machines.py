@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.cluster_loop import ClusterLoop
-from trainmaster.control.clusters.decide_cluster import Patience
+from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.fleet import Fleet
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
 from trainmaster.control.clusters.workplace import Workplace

@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.clusters.decide_cluster import Patience, Stage, decide_cluster
+from trainmaster.control.clusters.decide_cluster import decide_cluster
+from trainmaster.control.clusters.decision import Patience, Stage
 from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.control.clusters.sight import Formation, Sight

@@ -7,14 +7,13 @@ are asked for by token, a bootstrap finds what is there, and who is gone may be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any, Final, cast
 
+from trainmaster.control.clusters.decision import Action, ActionKind, Decision, Patience, Seen, Stage
 from trainmaster.control.clusters.plan import Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Failure, Machine, seats_of
-from trainmaster.providers.aws_capacity import COOL_DOWN_S, CapacityFailure, next_offer
+from trainmaster.providers.aws_capacity import CapacityFailure, next_offer
 from trainmaster.providers.base import Node, NodeState
 
 #: A machine that has not come up by then is given back.
@@ -25,131 +24,6 @@ FORGOTTEN_S: Final = 120.0
 HOSTS_S: Final = 15.0
 #: So many machines of one seat may fail to become nodes before the run is ended.
 BROKEN_MOST: Final = 3
-
-
-class Stage(StrEnum):
-    """How far a machine is as a node, as this control process knows it; nothing of it is written.
-
-    NEW: not reached yet. PREPARING: it is bootstrapped. READY: it may join. JOINED: gangs run there.
-    BROKEN: it cannot become a node.
-    """
-
-    NEW = "NEW"
-    PREPARING = "PREPARING"
-    READY = "READY"
-    JOINED = "JOINED"
-    BROKEN = "BROKEN"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer to a request for machines, other than machines.
-
-    Attributes:
-        zones: where there are none; empty: in the whole region.
-        reason: in words.
-        is_final: asking again will not help: permissions, an unknown type.
-        is_capacity: there are none there now; else the provider could not be asked.
-    """
-
-    zones: tuple[str, ...] = ()
-    reason: str = ""
-    is_final: bool = False
-    is_capacity: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was observed.
-
-    Attributes:
-        nodes: the provider's machines of this cluster by id; None if it could not be asked.
-        stages: by machine id; `Stage.NEW` if missing.
-        troubles: why machines are BROKEN, by id.
-        lost_since: since when a machine answers nobody, Unix seconds, by id.
-        estranged: ids of machines that had joined, and that the cluster takes to be dead.
-        rented: ids that requests were answered with, by token, in the order of their seats.
-        refusals: of requests, by token.
-        renting: tokens of requests under way.
-        is_formed: gangs may be sent to it.
-        is_forming: that is being made.
-        is_released: all has been given back.
-    """
-
-    nodes: Mapping[str, Node] | None = None
-    stages: Mapping[str, Stage] = field(default_factory=dict)
-    troubles: Mapping[str, str] = field(default_factory=dict)
-    lost_since: Mapping[str, float] = field(default_factory=dict)
-    estranged: frozenset[str] = frozenset()
-    rented: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    refusals: Mapping[str, Refusal] = field(default_factory=dict)
-    renting: frozenset[str] = frozenset()
-    is_formed: bool = False
-    is_forming: bool = False
-    is_released: bool = False
-
-
-class ActionKind(StrEnum):
-    """What is done to the world, all safe to repeat.
-
-    RENT: ask for the machines of a token. PREPARE: bootstrap machines. FORM: make one cluster of all that
-    are READY (or find it). JOIN: READY ones become part of it. DROP: they are part of it no more. VACATE:
-    gangs on them are asked to end. GIVE_BACK: single machines. RELEASE: all, and what they stood on.
-    """
-
-    RENT = "RENT"
-    PREPARE = "PREPARE"
-    FORM = "FORM"
-    JOIN = "JOIN"
-    DROP = "DROP"
-    VACATE = "VACATE"
-    GIVE_BACK = "GIVE_BACK"
-    RELEASE = "RELEASE"
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do: for a token (RENT), or for machines."""
-
-    kind: ActionKind
-    ids: tuple[str, ...] = ()
-    token: str = ""
-
-
-@dataclass(slots=True)
-class Decision:
-    """What follows.
-
-    Attributes:
-        record: to be written before anything is done.
-        actions: in this order.
-        notes: for the user.
-        fatal: why the run cannot go on; empty if it can.
-        retry_at: Unix seconds at which something may be had again that there is none of now.
-    """
-
-    record: ClusterRecord
-    actions: list[Action] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    fatal: str = ""
-    retry_at: float | None = None
-
-    def act(self, kind: ActionKind, ids: Iterable[str] = (), token: str = "") -> None:
-        """One more thing to do."""
-        self.actions.append(Action(kind, tuple(ids), token))
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait; seconds.
-
-    Attributes:
-        lost_s: for a machine that answers nobody, before it is given up and replaced.
-        cool_down_s: before machines are asked for again where there were none.
-    """
-
-    lost_s: float = 60.0
-    cool_down_s: float = COOL_DOWN_S
 
 
 def decide_cluster(
@@ -234,7 +108,7 @@ def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
         if node is not None and node.state is not NodeState.GONE:
             decision.act(ActionKind.GIVE_BACK, [machine.id])
         elif machine.started_at is not None:
-            ended_at = (node.ended_at if node else None) or now
+            ended_at = (node.ended_at if node else _forgotten_at(decision.record, now)) or now
             decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
 
 
@@ -283,10 +157,12 @@ def _is_over(
     reason, is_there = why
     ended_at = None
     if not is_there:
-        ended_at = (node.ended_at if node else None) or now
-    record = decision.record.changed(
-        [replace(machine, is_over=True, reason=reason, ended_at=machine.ended_at or ended_at)]
+        ended_at = (node.ended_at if node else _forgotten_at(decision.record, now)) or now
+    stuck = is_there and seen.stages.get(machine.id) is Stage.BROKEN
+    over = replace(
+        machine, is_over=True, is_broken=stuck, reason=reason, ended_at=machine.ended_at or ended_at
     )
+    record = decision.record.changed([over])
     if machine.rental.spot and not is_there and not machine.is_leaving:
         record = _with_failure(record, machine, now)
     decision.record = record
@@ -296,12 +172,21 @@ def _is_over(
         decision.act(ActionKind.GIVE_BACK, [machine.id])
     if record.state is not ClusterState.ENDING:
         decision.notes.append(f"{machine.seat} ({machine.id}) is given up: {reason}")
-    broken = [m for m in record.machines if m.seat == machine.seat and m.is_over and m.id]
-    stuck = seen.stages.get(machine.id) is Stage.BROKEN
-    if stuck and (not machine.rental.instance_type or len(broken) >= BROKEN_MOST):
+    if stuck and (not machine.rental.instance_type or _broken_in_a_row(record, machine.seat) >= BROKEN_MOST):
         role = next(role for seat, role in record.seats if seat == machine.seat)
         if _count(record, role) < role.needed or machine.rental.instance_type:
             decision.fatal = f"{machine.seat} ({machine.id}) cannot be used: {reason}"
+
+
+def _forgotten_at(record: ClusterRecord, now: float) -> float:
+    """When a machine that its provider has forgotten has ended at the latest: with its lease."""
+    return min(now, record.leased_until or now)
+
+
+def _broken_in_a_row(record: ClusterRecord, seat: str) -> int:
+    """How many machines of a seat could not become nodes, since one could."""
+    tried = [m for m in record.machines if m.seat == seat and m.is_over and m.id]
+    return next((n for n, m in enumerate(reversed(tried)) if not m.is_broken), len(tried))
 
 
 def _with_failure(record: ClusterRecord, machine: Machine, now: float) -> ClusterRecord:
@@ -374,18 +259,20 @@ def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
         decision.act(ActionKind.PREPARE, new)
     if seen.is_forming:
         return
+    answers = [m for m in there if m.id not in seen.lost_since]
+    ready = [m for m in answers if stages[m.id] in (Stage.READY, Stage.JOINED)]
     if not seen.is_formed:
-        ready = [m for m in there if stages[m.id] in (Stage.READY, Stage.JOINED)]
-        if ready and all(_enough(record, role, ready) for role in record.plan.roles):
-            decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready)])
+        is_there = any(m.id == seen.head for m in ready)  # what runs there need not wait for the others
+        if is_there or (ready and all(_enough(record, role, ready) for role in record.plan.roles)):
+            decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready, seen.head)])
         return
     if record.waited_s is None and record.asked_at is not None:
         decision.record = replace(record, waited_s=now - record.asked_at)
-    back = [m.id for m in there if m.id in seen.estranged and m.id not in seen.lost_since]
-    if back:
-        decision.act(ActionKind.DROP, back)
-    if ready_ids := [m.id for m in there if stages[m.id] is Stage.READY]:
-        decision.act(ActionKind.JOIN, ready_ids)
+    free = [m.id for m in record.live if m.id in seen.vacant and seen.stages.get(m.id) is Stage.JOINED]
+    if drop := [*(m.id for m in answers if m.id in seen.estranged), *free]:
+        decision.act(ActionKind.DROP, drop)
+    if join := [m.id for m in answers if stages[m.id] is Stage.READY]:
+        decision.act(ActionKind.JOIN, join)
 
 
 def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine]) -> bool:
@@ -395,10 +282,10 @@ def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine]) -> bool
     return len(mine) >= role.count or (len(mine) >= role.needed and not coming)
 
 
-def _in_order(record: ClusterRecord, machines: list[Machine]) -> list[Machine]:
+def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list[Machine]:
     """As the seats are: the first one becomes the head, on demand before what may be taken back."""
     order = {seat: number for number, (seat, _) in enumerate(record.seats)}
-    return sorted(machines, key=lambda m: (m.rental.spot, order[m.seat]))
+    return sorted(machines, key=lambda m: (m.id != head, m.rental.spot, order[m.seat]))
 
 
 # --- the end ------------------------------------------------------------------------------------------------
@@ -406,11 +293,9 @@ def _in_order(record: ClusterRecord, machines: list[Machine]) -> list[Machine]:
 
 def _end(decision: Decision, seen: Seen, now: float) -> None:
     record = decision.record
-    if record.state is ClusterState.PLANNED or (seen.is_released and not seen.renting):
+    if (not record.live and record.state is ClusterState.PLANNED) or (seen.is_released and not seen.renting):
         over = [
-            replace(
-                m, is_over=True, ended_at=m.ended_at or (_ended_at(m, seen) or now) if m.started_at else None
-            )
+            replace(m, is_over=True, ended_at=_ended_at(m, record, seen, now) if m.started_at else None)
             for m in record.machines
             if m.ended_at is None
         ]
@@ -418,9 +303,13 @@ def _end(decision: Decision, seen: Seen, now: float) -> None:
         decision.actions = []
         return
     decision.record = replace(record, state=ClusterState.ENDING)
-    decision.actions = [] if seen.renting else [Action(ActionKind.RELEASE)]
+    # What is just being started on hosts of one's own would be left there.
+    is_started = seen.is_forming and not any(m.rental.instance_type for m in record.machines)
+    decision.actions = [] if seen.renting or is_started else [Action(ActionKind.RELEASE)]
 
 
-def _ended_at(machine: Machine, seen: Seen) -> float | None:
+def _ended_at(machine: Machine, record: ClusterRecord, seen: Seen, now: float) -> float:
     node = (seen.nodes or {}).get(machine.id)
-    return node.ended_at if node else None
+    if node is None and seen.nodes is not None:
+        return _forgotten_at(record, now)
+    return (node.ended_at if node else None) or now

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
-from trainmaster.control.clusters.record import ClusterState
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.executors.base import (
     Capacity,
     Executor,
@@ -256,6 +256,10 @@ class Fleet:
     def slots(self) -> int:
         """The most processes that one of its clusters takes at once."""
         return max(post.loop.record.plan.slots for post in self._all)
+
+    def records(self) -> list[ClusterRecord]:
+        """What is written of its clusters now."""
+        return [post.loop.record for post in self._all]
 
     def spent_usd(self, now: float) -> float:
         """Dollars that the run has to pay until now."""

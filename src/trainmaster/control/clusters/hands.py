@@ -6,7 +6,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainmaster.control.clusters.decide_cluster import Action, ActionKind, Stage
+from trainmaster.control.clusters.decision import Action, ActionKind, Stage
 from trainmaster.control.clusters.sight import Formation
 from trainmaster.control.clusters.workplace import is_there, key_of
 from trainmaster.providers.base import NodeRequest

@@ -41,6 +41,7 @@ class Machine:
         started_at, ended_at: Unix seconds between which it is billed; None: not yet.
         is_leaving: its provider takes it back soon: its seat is free, though it still works.
         is_over: it is given back, gone, or was refused: its seat is free.
+        is_broken: it could not become a node.
         reason: why it is over, in words.
     """
 
@@ -55,6 +56,7 @@ class Machine:
     is_leaving: bool = False
     is_over: bool = False
     reason: str = ""
+    is_broken: bool = False
 
     def billed_usd(self, now: float) -> float:
         """What it has cost until now."""
@@ -90,6 +92,7 @@ class ClusterRecord:
         keep_s: how long it is to stay warm afterwards; 0 gives it back at once.
         kept_until: Unix seconds, while KEPT.
         paid_from: Unix seconds from which on the present run pays; machines may be older.
+        leased_until: Unix seconds at which its machines have ended themselves, unless their lease is renewed.
         asked_at: Unix seconds of the first request.
         waited_s: from then to the first time that it was up.
     """
@@ -106,6 +109,7 @@ class ClusterRecord:
     keep_s: float = 0.0
     kept_until: float | None = None
     paid_from: float = 0.0
+    leased_until: float | None = None
     asked_at: float | None = None
     waited_s: float | None = None
 

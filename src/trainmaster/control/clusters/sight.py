@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from trainmaster.control.clusters.decide_cluster import Refusal, Seen, Stage
+from trainmaster.control.clusters.decision import Refusal, Seen, Stage
 from trainmaster.control.clusters.workplace import key_of, words
 from trainmaster.providers.base import NoCapacityError, Node, NodeState
 from trainmaster.spec.errors import UsageError

@@ -8,15 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from trainmaster.control.clusters.decide_cluster import (
-    Action,
-    ActionKind,
-    Patience,
-    Refusal,
-    Seen,
-    Stage,
-    decide_cluster,
-)
+from trainmaster.control.clusters.decide_cluster import decide_cluster
+from trainmaster.control.clusters.decision import Action, ActionKind, Patience, Refusal, Seen, Stage
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, new_record
 from trainmaster.providers.base import Node, NodeState

@@ -6,17 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.control.clusters.decide_cluster import (
-    BOOT_S,
-    BROKEN_MOST,
-    ActionKind,
-    Decision,
-    Patience,
-    Refusal,
-    Seen,
-    Stage,
-    decide_cluster,
-)
+from trainmaster.control.clusters.decide_cluster import BOOT_S, BROKEN_MOST, decide_cluster
+from trainmaster.control.clusters.decision import ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, fits, new_record
 from trainmaster.providers.base import Node, NodeState
