@@ -13,6 +13,7 @@ SCRIPTS = (
     "many_tasks",
     "sweep_tasks",
     "executors",
+    "clusters",
     "postgres",
     "ddp_rate",
     "tf_rate",

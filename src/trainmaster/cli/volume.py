@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from trainmaster.cli.volume_mount import mount_volume, unmount_volume
-
-if TYPE_CHECKING:
-    from trainmaster.volumes.packed import Entry, Head
 
 app = typer.Typer(help="Data on object storage: packed, versioned, verified.", no_args_is_help=True)
 app.command("mount", no_args_is_help=True)(mount_volume)
@@ -49,6 +46,7 @@ def push(
     """Make a new version of a volume from files. What is there already is not sent again."""
     from trainmaster.cli.output import duration, print_json, say, size
     from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
+    from trainmaster.cli.volume_tools import files_text, head_document
     from trainmaster.volumes.packed import PushProgress
     from trainmaster.volumes.packed import push as make
 
@@ -76,7 +74,7 @@ def push(
     if as_json:
         print_json(
             {
-                **_head_document(report.head, report.uri),
+                **head_document(report.head, report.uri),
                 "sent_chunks": report.sent_chunks,
                 "sent_bytes": report.sent_bytes,
                 "shared_chunks": report.shared_chunks,
@@ -85,7 +83,7 @@ def push(
         )
         return
     say(
-        f"{report.uri}: {_files_text(report.head)} in {report.head.chunk_count:,} chunks, of which "
+        f"{report.uri}: {files_text(report.head)} in {report.head.chunk_count:,} chunks, of which "
         f"{report.sent_chunks:,} ({size(report.sent_bytes)}) were sent, in {duration(taken_s)}"
     )
 
@@ -111,6 +109,7 @@ def index_objects(
     """Make a volume over objects as they are, by byte range; nothing is copied."""
     from trainmaster.cli.output import duration, print_json, say
     from trainmaster.cli.volume_progress import interruptible, now_s
+    from trainmaster.cli.volume_tools import files_text, head_document
     from trainmaster.spec.errors import UsageError
     from trainmaster.volumes.packed import index
 
@@ -121,9 +120,9 @@ def index_objects(
     report = index(source, url, kind=kind, expect=expect, say=say)  # type: ignore[arg-type] # checked above
     taken_s = now_s() - began_s
     if as_json:
-        print_json({**_head_document(report.head, report.uri), "seconds": round(taken_s, 3)})
+        print_json({**head_document(report.head, report.uri), "seconds": round(taken_s, 3)})
         return
-    say(f"{report.uri}: {_files_text(report.head)}, nothing copied, in {duration(taken_s)}")
+    say(f"{report.uri}: {files_text(report.head)}, nothing copied, in {duration(taken_s)}")
 
 
 @app.command("ls")
@@ -141,12 +140,13 @@ def list_files(
         _list_volumes(as_json)
         return
     from trainmaster.cli.volume_progress import printed
+    from trainmaster.cli.volume_tools import entry_document, entry_line, row_at, rows_below
     from trainmaster.volumes.packed import open_volume
 
     opened = open_volume(volume)
     table = opened.table
-    row = _row(opened, path)
-    rows = _below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
+    row = row_at(opened, path)
+    rows = rows_below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
     if as_json:
         import json
         import sys
@@ -154,11 +154,11 @@ def list_files(
         # One object, but never all of it in memory: a volume may have a hundred million files.
         sys.stdout.write(f'{{"volume": {json.dumps(opened.uri)}, "entries": [')
         for number, found in enumerate(rows):
-            sys.stdout.write((", " if number else "") + json.dumps(_entry_document(table.entry(found))))
+            sys.stdout.write((", " if number else "") + json.dumps(entry_document(table.entry(found))))
         sys.stdout.write("]}\n")
         return
     for found in rows:
-        printed(_entry_line(table.entry(found)))
+        printed(entry_line(table.entry(found)))
 
 
 @app.command(no_args_is_help=True)
@@ -169,16 +169,17 @@ def cat(
     """Write a file's content to standard output, proved by its hash."""
     import sys
 
+    from trainmaster.cli.volume_tools import followed, row_at
     from trainmaster.spec.errors import UsageError
     from trainmaster.volumes.packed import open_volume
     from trainmaster.volumes.packed.getting import file_blocks
 
     opened = open_volume(volume)
-    row = _row(opened, path)
+    row = row_at(opened, path)
     for _ in range(40):
         if opened.table.kind(row) != "symlink":
             break
-        row = _row(opened, _followed(opened.table.path(row), opened.table.entry(row).target))
+        row = row_at(opened, followed(opened.table.path(row), opened.table.entry(row).target))
     if opened.table.kind(row) != "file":
         raise UsageError(f"{opened.uri}: {path!r} is no file.", "List it: `trainmaster volume ls`.")
     for block in file_blocks(opened, row):
@@ -198,6 +199,7 @@ def get(
     """Download a version, verified; the directory appears when it is complete."""
     from trainmaster.cli.output import duration, print_json, say
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
+    from trainmaster.cli.volume_tools import files_text, head_document
     from trainmaster.volumes.packed import GetProgress, open_volume
     from trainmaster.volumes.packed import get as download
 
@@ -211,13 +213,13 @@ def get(
     if as_json:
         print_json(
             {
-                **_head_document(opened.head, opened.uri),
+                **head_document(opened.head, opened.uri),
                 "directory": str(directory),
                 "seconds": round(taken_s, 3),
             }
         )
         return
-    say(f"{_files_text(opened.head)} in {directory}, verified, in {duration(taken_s)}")
+    say(f"{files_text(opened.head)} in {directory}, verified, in {duration(taken_s)}")
 
 
 @app.command(no_args_is_help=True)
@@ -227,6 +229,7 @@ def versions(
 ) -> None:
     """List the versions of a volume."""
     from trainmaster.cli.output import print_json, say, size, table
+    from trainmaster.cli.volume_tools import head_document
     from trainmaster.spec.errors import NotFoundError
     from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.packed import head_numbers, read_head, volume_address
@@ -237,7 +240,7 @@ def versions(
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL.")
     heads = [read_head(store, number) for number in alive]
     if as_json:
-        print_json({"volume": store.url, "versions": [_head_document(head) for head in heads]})
+        print_json({"volume": store.url, "versions": [head_document(head) for head in heads]})
         return
     say(
         table(
@@ -336,69 +339,3 @@ def _list_volumes(as_json: bool) -> None:
             say(name)
     else:
         say("no volumes yet: `trainmaster volume push SRC NAME` makes one")
-
-
-def _row(opened: Any, path: str) -> int:  # noqa: ANN401 - an OpenVolume, imported late
-    from trainmaster.spec.errors import NotFoundError
-
-    row: int = opened.table.row_of(path.strip("/"))
-    if row < 0:
-        raise NotFoundError(
-            f"{opened.uri}: there is no {path!r}.", f"List it: trainmaster volume ls {opened.uri}"
-        )
-    return row
-
-
-def _below(table: Any, row: int, recursive: bool) -> Any:  # noqa: ANN401
-    stack = [iter(sorted(table.children(row), key=table.path_bytes))]
-    while stack:
-        found = next(stack[-1], None)
-        if found is None:
-            stack.pop()
-            continue
-        yield found
-        if recursive and table.kind(found) == "directory":
-            stack.append(iter(sorted(table.children(found), key=table.path_bytes)))
-
-
-def _followed(link: str, target: str) -> str:
-    import os.path
-
-    return os.path.normpath(os.path.join(os.path.dirname(link), target))  # noqa: PTH118, PTH120 - bytes as text
-
-
-def _head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
-    return {
-        **({"uri": uri} if uri else {}),
-        "version": head.version,
-        "created_at": head.created_at.isoformat(),
-        "kind": head.kind,
-        "files": head.file_count,
-        "bytes": head.total_bytes,
-        "chunks": head.chunk_count,
-        "notes": list(head.notes),
-    }
-
-
-def _entry_document(entry: Entry) -> dict[str, Any]:
-    return {
-        "path": entry.path,
-        "kind": entry.kind,
-        "bytes": entry.size_bytes,
-        "mode": f"{entry.mode:o}",
-        "mtime_ns": entry.mtime_ns,
-        **({"target": entry.target} if entry.kind == "symlink" else {}),
-        **({"hash": entry.hash.hex()} if entry.hash else {}),
-    }
-
-
-def _entry_line(entry: Entry) -> str:
-    mark = {"file": "", "directory": "/", "symlink": f" -> {entry.target}"}[entry.kind]
-    size = f"{entry.size_bytes:>14,}" if entry.kind == "file" else " " * 14
-    return f"{size}  {entry.path}{mark}"
-
-
-def _files_text(head: Head) -> str:
-    from trainmaster.cli.output import size
-
-    return f"{head.file_count:,} {'file' if head.file_count == 1 else 'files'}, {size(head.total_bytes)}"

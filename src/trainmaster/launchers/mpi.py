@@ -60,10 +60,10 @@ class MpiLauncher(Launcher):
     left to the recipe's ``env`` to raise it.
 
     >>> gang = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.1")))
-    >>> MpiLauncher().script(gang, gang.chief, "./train").splitlines()[8][:45]
-    'exec mpirun -np 2 --host "$TRAINMASTER_HOSTS"'
+    >>> MpiLauncher().script(gang, gang.chief, "./train").splitlines()[8][:49]
+    'exec mpirun -np 2 --host "$TRAINMASTER_MPI_HOSTS"'
     >>> MpiLauncher().environment(gang, gang.chief)
-    {'TRAINMASTER_HOSTS': '10.0.0.1:2'}
+    {'TRAINMASTER_MPI_HOSTS': '10.0.0.1:2'}
     """
 
     name = "mpi"
@@ -79,14 +79,14 @@ class MpiLauncher(Launcher):
             return f"echo '{member.name} lends its slot to mpirun: see the log of {gang.chief.name}'"
         inner = shlex.quote(f"{_RANK}{script}")
         return (
-            f'{_LEAD}exec mpirun -np {gang.world_size} --host "$TRAINMASTER_HOSTS" '
+            f'{_LEAD}exec mpirun -np {gang.world_size} --host "$TRAINMASTER_MPI_HOSTS" '
             f"bash -euo pipefail -c {inner} mpi"
         )
 
     def environment(self, gang: Gang, member: Member) -> dict[str, str]:
         """Where the ranks go, which is known when the gang has its place; mpirun tells them who they are."""
         hosts = [f"{host}:{sum(m.host == host for m in gang.members)}" for host in gang.hosts]
-        return {"TRAINMASTER_HOSTS": ",".join(hosts)}
+        return {"TRAINMASTER_MPI_HOSTS": ",".join(hosts)}
 
     def defaults(self, gang: Gang, member: Member) -> dict[str, str]:
         """How mpirun lives with others on a machine; each can be set in the recipe's ``env``."""

@@ -132,6 +132,16 @@ def test_a_forked_child_hears_of_a_missing_chunk(server, pictures):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_a_real_server_behind_a_line_that_breaks(faulty_s3, home, pictures):
+    proxy, url = faulty_s3
+    push(home / "src", f"{url}/pets", chunk_limit_bytes=CHUNK)
+    volume = Volume.open(f"{url}/pets")
+    proxy.fail("cut", times=2, path="/chunks/", after_bytes=5000)
+    proxy.fail("status", times=2, path="/chunks/", status=503)
+    proxy.fail("refuse", times=1, path="/chunks/")
+    assert {path: volume[path] for path in pictures} == pictures
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 2 MiB."""

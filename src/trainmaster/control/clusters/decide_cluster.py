@@ -293,7 +293,8 @@ def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list
 
 def _end(decision: Decision, seen: Seen, now: float) -> None:
     record = decision.record
-    if (not record.live and record.state is ClusterState.PLANNED) or (seen.is_released and not seen.renting):
+    is_unasked = record.state is ClusterState.PLANNED and not record.live
+    if is_unasked or (seen.is_released and not seen.renting):
         over = [
             replace(m, is_over=True, ended_at=_ended_at(m, record, seen, now) if m.started_at else None)
             for m in record.machines

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.decision import Action, ActionKind, Stage
 from trainmaster.control.clusters.sight import Formation
-from trainmaster.control.clusters.workplace import is_there, key_of
+from trainmaster.control.clusters.workplace import is_there, key_of, words
 from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.errors import TrainmasterError
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from trainmaster.control.clusters.tasks import Tasks
     from trainmaster.control.clusters.workplace import Workplace
     from trainmaster.providers.base import Node, Provider
+
+
+#: A machine that is not gone yet is given back once more after so long.
+_BACK_S: Final = 5.0
 
 
 class Hands:
@@ -36,6 +41,8 @@ class Hands:
         self._workplace = workplace
         self._tasks = tasks
         self._sight = sight
+        self._ray = threading.Lock()  # what changes a Ray is done one after the other
+        self._back_at: dict[str, float] = {}
 
     def perform(self, record: ClusterRecord, action: Action, now: float) -> None:
         """Begin to do one thing."""
@@ -54,27 +61,33 @@ class Hands:
             case ActionKind.VACATE:
                 pass  # whoever sends gangs there sees `Sight.leaving`
             case ActionKind.GIVE_BACK:
-                ids = list(action.ids)
-                self._tasks.start(f"back {' '.join(ids)}", partial(self._provider.release, record.id, ids))
+                self._give_back(record, list(action.ids), now)
             case ActionKind.RELEASE:
                 if now >= self._sight.ask_at.get("release", 0.0):
                     self._tasks.start("release", partial(self._release, record))
 
-    def dissolve(self) -> None:
+    def dissolve(self, record: ClusterRecord) -> None:
         """The head is lost, and with it all that the cluster knew: its nodes are free to form another one."""
         formation, self._sight.formation = self._sight.formation, None
         if formation is None:
             return
         stages = self._sight.stages
         stages.update({m: Stage.READY for m, stage in stages.items() if stage is Stage.JOINED})
+        here = {key_of(machine.id) for machine in record.rented}
+        gone = {node.key for node in formation.ray.nodes} - here
 
         def stop() -> None:
-            with contextlib.suppress(TrainmasterError):  # its head cannot be reached: the others are
-                formation.ray.stop()
+            with self._ray, contextlib.suppress(TrainmasterError):  # who cannot be reached is given up soon
+                formation.ray.stop(gone)
 
         self._tasks.start(f"drop formation-{formation.number}", stop)
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _give_back(self, record: ClusterRecord, ids: list[str], now: float) -> None:
+        due = [name for name in ids if now >= self._back_at.get(name, 0.0)]
+        if due and self._tasks.start(f"back {' '.join(due)}", partial(self._provider.release, record.id, due)):
+            self._back_at.update(dict.fromkeys(due, now + _BACK_S))
 
     def _rent(self, record: ClusterRecord, token: str) -> None:
         asked = [machine for machine in record.machines if machine.token == token]
@@ -101,8 +114,8 @@ class Hands:
     def _prepare(self, record: ClusterRecord, name: str) -> None:
         machine, node = record.machine(name), self._sight.node(name)
         if machine is not None and node is not None and is_there(node):
-            self._sight.stages[name] = Stage.PREPARING
-            self._tasks.start(f"prepare {name}", partial(self._workplace.prepare, machine, node))
+            if self._tasks.start(f"prepare {name}", partial(self._workplace.prepare, machine, node)):
+                self._sight.stages[name] = Stage.PREPARING
 
     def _members(self, record: ClusterRecord, ids: tuple[str, ...]) -> list[tuple[Machine, NodeAccess]]:
         found = [(record.machine(name), self._sight.accesses.get(name)) for name in ids]
@@ -112,7 +125,8 @@ class Hands:
         members = self._members(record, ids)
         machines = [machine for machine, _ in members]
         accesses = self._workplace.give_keys(record, [access for _, access in members])
-        ray = self._workplace.form(record, list(zip(machines, accesses, strict=True)))
+        with self._ray:
+            ray = self._workplace.form(record, list(zip(machines, accesses, strict=True)))
         head = next((m.id for m in machines if key_of(m.id) == ray.head.key), machines[0].id)
         return Formation(record.formed, ray, head), accesses
 
@@ -121,7 +135,7 @@ class Hands:
         if formation is None:
             return
 
-        def join() -> None:
+        def join() -> dict[str, str]:
             everybody = [
                 self._sight.accesses[machine.id]
                 for machine in record.rented
@@ -130,14 +144,36 @@ class Hands:
             ]
             for access in self._workplace.give_keys(record, everybody):
                 self._sight.accesses[access.id] = access
-            self._workplace.join(record, formation.ray, self._members(record, ids))
+            members = self._members(record, ids)
+            with self._ray:
+                try:
+                    self._workplace.join(record, formation.ray, members)
+                except TrainmasterError as error:
+                    if len(members) == 1:
+                        return {ids[0]: words(error)}
+                    return self._join_singly(record, formation, members)
+            return {}
 
         self._tasks.start(f"join {' '.join(ids)}", join)
 
+    def _join_singly(
+        self, record: ClusterRecord, formation: Formation, members: list[tuple[Machine, NodeAccess]]
+    ) -> dict[str, str]:
+        """Find out who of several cannot join; why, by machine id."""
+        failed = {}
+        for member in members:
+            try:
+                self._workplace.join(record, formation.ray, [member])
+            except TrainmasterError as error:
+                failed[member[0].id] = words(error)
+        return failed
+
     def _drop(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
+        gone = set()
         for name in ids:
             machine = record.machine(name)
             if machine is None or machine.is_over:
+                gone.add(name)
                 self._sight.stages.pop(name, None)
             else:  # it is well, but Ray has lost it: it joins again
                 self._sight.stages[name] = Stage.READY
@@ -145,20 +181,25 @@ class Hands:
         if formation is None:
             return
         if formation.head in ids:
-            self.dissolve()
+            self.dissolve(record)
             return
 
         def drop() -> None:
-            for name in ids:
-                formation.ray.remove(key_of(name))
+            with self._ray:
+                for name in ids:
+                    formation.ray.remove(key_of(name), is_gone=name in gone)
 
         self._tasks.start(f"drop {' '.join(ids)}", drop)
 
     def _release(self, record: ClusterRecord) -> list[Node] | None:
         formation, self._sight.formation = self._sight.formation, None
         accesses = list(self._sight.accesses.values())
-        self._workplace.take_back(record, formation.ray if formation else None, accesses)
+        with self._ray:
+            self._workplace.take_back(
+                record, formation.ray if formation else None, accesses, self._sight.nodes or {}
+            )
         self._provider.release(record.id)
+        self._workplace.forget(record, accesses)
         try:
             return self._provider.nodes(record.id)  # when they ended is for the bill
         except TrainmasterError:

@@ -20,7 +20,13 @@ log = logging.getLogger(__name__)
 
 #: After a request that could not be sent, and after a cluster that could not be formed.
 AGAIN_S: Final = 3.0
+#: Nodes that are well but do not become one cluster for so long, and so many times, never will.
 _FORM_TRIES: Final = 5
+_FORM_PATIENCE_S: Final = 60.0
+#: A node that has not joined so many times is given up.
+_JOIN_TRIES: Final = 4
+#: A node that has just joined is seen by Ray after so long at most.
+_APPEAR_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Sight:
         leaving: when the provider takes machines back, Unix seconds, by private address.
         formation: where gangs are sent to; None while there is none.
         rented, refusals: answers to requests, by token, until they were taken in.
+        head: id of the machine that the cluster of an earlier control process stands on; or empty.
+        vacant: ids of machines that are taken back, and on which nothing works any more.
         ask_at: when what failed may be tried again, Unix seconds, by token.
         form_at: the same for forming.
         is_released: all has been given back.
@@ -66,11 +74,15 @@ class Sight:
     formation: Formation | None = None
     rented: dict[str, tuple[str, ...]] = field(default_factory=dict)
     refusals: dict[str, Refusal] = field(default_factory=dict)
+    head: str = ""
+    vacant: frozenset[str] = frozenset()
     ask_at: dict[str, float] = field(default_factory=dict)
     form_at: float = 0.0
     is_released: bool = False
     fatal: Exception | None = None
-    _form_failures: int = 0
+    _form_failures: list[float] = field(default_factory=list)
+    _form_told: str = ""
+    _join_failures: dict[str, int] = field(default_factory=dict)
     _alive: frozenset[str] = frozenset()
     _alive_at: dict[str, float] = field(default_factory=dict)
 
@@ -81,7 +93,7 @@ class Sight:
     def alive(self, keys: frozenset[str], now: float) -> None:
         """Which nodes Ray takes to be alive."""
         for key in keys:
-            self._alive_at[key] = now
+            self._alive_at[key] = max(now, self._alive_at.get(key, now))
         self._alive = keys
 
     def seen(
@@ -105,6 +117,8 @@ class Sight:
             rented=dict(self.rented),
             refusals=dict(self.refusals),
             renting=frozenset(renting | waiting),
+            head=self.head,
+            vacant=self.vacant,
             is_formed=self.formation is not None,
             is_forming=is_forming or now < self.form_at,
             is_released=self.is_released,
@@ -121,7 +135,7 @@ class Sight:
             for machine, stage in self.stages.items()
             if stage is Stage.JOINED
             and key_of(machine) not in self._alive
-            and now - self._alive_at.get(key_of(machine), now) > AGAIN_S
+            and now - self._alive_at.get(key_of(machine), 0.0) > AGAIN_S
         )
 
     # --- results, by the names under which they were asked for -------------------------------------------
@@ -149,11 +163,9 @@ class Sight:
             case "form" if failed:
                 self._take_failure(cast("Exception", result), now)
             case "form":
-                self._take_formed(*cast("tuple[Formation, list[NodeAccess]]", result))
+                self._take_formed(*cast("tuple[Formation, list[NodeAccess]]", result), now)
             case "join":
-                self.stages.update(dict.fromkeys(what.split(), Stage.READY if failed else Stage.JOINED))
-                if failed:
-                    self.form_at = now + AGAIN_S
+                self._take_joined(what.split(), result, now)
             case "release" if failed:
                 self.ask_at["release"] = now + AGAIN_S
                 self.tell(
@@ -202,15 +214,43 @@ class Sight:
 
     def _take_failure(self, error: Exception, now: float) -> None:
         self.form_at = now + AGAIN_S
-        self._form_failures += 1
-        self.tell(f"the nodes do not become one cluster: {words(error)}")
-        if self._form_failures >= _FORM_TRIES:
+        self._form_failures.append(now)
+        if self._form_told != words(error):
+            self._form_told = words(error)
+            self.tell(f"the nodes do not become one cluster: {self._form_told}; it is tried again")
+        first = self._form_failures[0]
+        if len(self._form_failures) >= _FORM_TRIES and now - first >= _FORM_PATIENCE_S:
             self.fatal = error
 
-    def _take_formed(self, formation: Formation, accesses: list[NodeAccess]) -> None:
-        self._form_failures = 0
+    def _take_formed(self, formation: Formation, accesses: list[NodeAccess], now: float) -> None:
+        self._form_failures.clear()
+        self._form_told = self.head = ""
+        self._alive = self.vacant = frozenset()
         for access in accesses:
             self.accesses[access.id] = access
-            self.stages[access.id] = Stage.JOINED
-        self._alive = frozenset()
+            self._joins(access.id, now)
         self.formation = formation
+
+    def _take_joined(self, machines: list[str], result: object, now: float) -> None:
+        """Those that could not are tried again, not for ever: gangs wait for them."""
+        if isinstance(result, Exception):
+            failed: Mapping[str, str] = dict.fromkeys(machines, words(result))
+        else:
+            failed = cast("Mapping[str, str]", result)
+        for machine in machines:
+            if self.stages.get(machine) is not Stage.READY:
+                continue  # given up meanwhile
+            if machine not in failed:
+                self._join_failures.pop(machine, None)
+                self._joins(machine, now)
+                continue
+            self.form_at = now + AGAIN_S
+            self._join_failures[machine] = self._join_failures.get(machine, 0) + 1
+            if self._join_failures[machine] >= _JOIN_TRIES:
+                del self._join_failures[machine]
+                self.stages[machine] = Stage.BROKEN
+                self.troubles[machine] = f"it cannot join the cluster: {failed[machine]}"
+
+    def _joins(self, machine: str, now: float) -> None:
+        self.stages[machine] = Stage.JOINED
+        self._alive_at[key_of(machine)] = now + _APPEAR_S - AGAIN_S  # from then on Ray must know it

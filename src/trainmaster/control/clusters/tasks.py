@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-_MOST_THREADS: Final = 32
+#: Of one kind, the first word of a name: fifty machines that log in must not hold up everything else.
+_MOST_OF_A_KIND: Final = 32
 
 
 class Tasks:
@@ -23,8 +24,9 @@ class Tasks:
         self._done: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
 
     def start(self, name: str, work: Callable[[], object]) -> bool:
-        """Begin a piece of work unless one of that name is under way; whether it was begun."""
-        if name in self._running or len(self._running) >= _MOST_THREADS:
+        """Begin a piece of work; False if one of that name, or too many of its kind, are under way."""
+        kind = name.partition(" ")[0]
+        if name in self._running or sum(n.partition(" ")[0] == kind for n in self._running) >= _MOST_OF_A_KIND:
             return False
         self._running.add(name)
 

@@ -1,10 +1,14 @@
 """Which files go into which chunk: pure, and the same again for files that have not changed.
 
 Files come in an order and stay in it. A chunk ends behind a file whose *path* decides so:
-of all ends that would fill the chunk by three quarters or more, the one with the smallest
-hash. One file that is added, removed or grown changes the chunk it lies in and perhaps a
-few behind it, until both packings choose the same end again; all the others keep their
-content, hence their names, and are not uploaded again.
+of all ends that would fill the chunk by 60 % or more, the one with the smallest hash. One
+file that is added, removed or grown changes the chunk it lies in and perhaps a few behind
+it, until both packings choose the same end again; all the others keep their content, hence
+their names, and are not uploaded again.
+
+The share decides how soon that is. Simulated with one file added to 65 chunks of 18 files:
+from 75 % on 6.5 chunks change in the mean and 35 at worst, from 60 % on 1.7 and 5; chunks
+are then filled by 82 % instead of 86 %.
 """
 
 from collections.abc import Iterable, Iterator
@@ -101,7 +105,7 @@ def _end(pending: list[SourceFile], least_cost: int, limit_bytes: int) -> tuple[
         if total > limit_bytes:
             break
         fitting = (number, total)
-        if total >= limit_bytes - limit_bytes // 4:
+        if total >= limit_bytes * 3 // 5:
             candidate = (blake2b(file.path, digest_size=8).digest(), number, total)
             best = candidate if best is None else min(best, candidate)
     return (best[1], best[2]) if best else fitting

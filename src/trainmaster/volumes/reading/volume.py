@@ -130,6 +130,8 @@ class Volume:
             CacheError: no slot can be had.
         """
         row = name if isinstance(name, int) else self.row_of(name)
+        if row < 0:
+            raise self._no_row(row)
         try:
             chunk = self._first_chunks[row]
             start, word, stamp = self._places[chunk]
@@ -206,8 +208,6 @@ class Volume:
         return b"".join(pieces)
 
     def _read_slowly(self, row: int) -> bytes:
-        if row < 0:
-            raise self._no_row(row)
         return self.read_range(row, 0, self._sizes[row])
 
     def _piece(self, chunk: int, offset: int, length: int) -> bytes:

@@ -48,7 +48,7 @@ def test_parts_of_a_large_file_are_no_crumbs(size):
 def test_chunks_are_filled():
     chunks = list(planned_chunks(files_of([10] * 10_000), LIMIT))
     filled = [sum(piece.length for piece in chunk) for chunk in chunks[:-1]]
-    assert min(filled) >= 0.75 * LIMIT
+    assert min(filled) >= 0.6 * LIMIT
 
 
 def test_many_tiny_files_do_not_make_one_chunk():
@@ -68,7 +68,7 @@ def test_a_change_moves_few_chunks(position, size, change):
     else:
         del after[position]
     old, new = set(chunks_of(before)), chunks_of(after)
-    assert len([chunk for chunk in new if chunk not in old]) <= 25 < len(new) / 2
+    assert len([chunk for chunk in new if chunk not in old]) <= 15 < len(new) / 3
 
 
 def test_changes_are_forgotten_soon_on_average():
@@ -78,4 +78,4 @@ def test_changes_are_forgotten_soon_on_average():
     for position in range(0, 1000, 20):
         after = [*before[:position], SourceFile(before[position].path + b"a", 40), *before[position:]]
         changed += len([chunk for chunk in chunks_of(after) if chunk not in old])
-    assert changed / 50 < 4
+    assert changed / 50 < 3

@@ -13,6 +13,7 @@ from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes import UnstableDirectory
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import (
+    DamagedChunkError,
     MissingChunkError,
     VersionConflictError,
     chunk_upload,
@@ -21,6 +22,7 @@ from trainmaster.volumes.packed import (
     push,
     sources,
 )
+from trainmaster.volumes.packed.getting import file_blocks
 
 pytest_plugins = ["packed_fixtures"]
 
@@ -227,3 +229,29 @@ def test_an_unreadable_cache_costs_only_time(tree, tmp_path):
     (tmp_path / "cache/volumes").mkdir(parents=True)
     (tmp_path / "cache/volumes/push").write_text("in the way")
     assert push(tree, f"file://{tmp_path}/v", cache=tmp_path / "cache").version == 1
+
+
+def test_a_file_by_itself_is_proved(tree, packed_url, tmp_path):
+    push(tree, packed_url, cache=tmp_path / "cache", chunk_limit_bytes=LIMIT)
+    volume = open_volume(packed_url, tmp_path / "cache")
+    store = ObjectStore(packed_url)
+    for path in ("d1/f 1", "large", "empty"):
+        row = volume.table.row_of(path)
+        assert b"".join(file_blocks(volume, row)) == (tree / path).read_bytes()
+    for info in list(store.list("chunks")):
+        store.put(info.key, bytes(info.size_bytes))
+    for path in ("d1/f 1", "large"):
+        with pytest.raises(DamagedChunkError):
+            list(file_blocks(volume, volume.table.row_of(path)))
+
+
+def test_a_cache_that_can_only_be_read(tree, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    push(tree, f"file://{tmp_path}/v", cache=cache)
+    assert open_volume(f"file://{tmp_path}/v", cache).table.row_of("empty") >= 0
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file is in the way")
+    with pytest.raises(PublishError, match="blocked"):
+        open_volume(f"file://{tmp_path}/v", blocked)
+    with pytest.raises(PublishError, match="blocked"):
+        push(tree, f"file://{tmp_path}/v", cache=blocked)

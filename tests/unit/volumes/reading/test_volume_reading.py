@@ -63,6 +63,8 @@ def test_what_is_not_there(volume):
         volume.read("nope")
     with pytest.raises(NotFoundError, match="'d1' is a directory"):
         volume.read("d1")
+    for row in range(len(volume)):
+        volume.read(row)
     for row in (-1, len(volume), len(volume) + 5):
         for read in (volume.read, volume.view, lambda row: volume.read_range(row, 0, 1)):
             with pytest.raises(IndexError, match=f"has rows 0 to {len(volume) - 1}, not {row}"):
