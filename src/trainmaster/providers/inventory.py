@@ -27,6 +27,8 @@ from trainmaster.spec.reading import Path as KeyPath
 
 #: Where it lies below TRAINMASTER_HOME.
 FILE_NAME: Final = "hosts.yaml"
+#: Names another file than the home's.
+VARIABLE: Final = "TRAINMASTER_HOSTS"
 #: A range that gives more is a slip.
 MAX_HOSTS: Final = 4096
 
@@ -149,15 +151,22 @@ class Inventory(Noun):
         return next((host for host in self.hosts if host.name == name), None)
 
 
-def inventory_file(environ: Mapping[str, str], path: str | os.PathLike[str] | None = None) -> Path:
-    """Where the inventory is: as given, else ``hosts.yaml`` in TRAINMASTER_HOME.
+def inventory_file(root: Path, environ: Mapping[str, str]) -> Path:
+    """Where the inventory of a home is: as named, else its ``hosts.yaml``, else that of its lab.
 
-    >>> inventory_file({"TRAINMASTER_HOME": "/data/tm"})
+    Args:
+        root: ``TRAINMASTER_HOME``.
+        environ: of the caller; ``TRAINMASTER_HOSTS`` may name another file.
+
+    >>> inventory_file(Path("/data/tm"), {})
     PosixPath('/data/tm/hosts.yaml')
+    >>> inventory_file(Path("/data/tm"), {"TRAINMASTER_HOSTS": "/etc/hosts.yaml"})
+    PosixPath('/etc/hosts.yaml')
     """
-    if path is not None:
-        return Path(path).expanduser()
-    return Path(environ.get("TRAINMASTER_HOME") or "~/.trainmaster").expanduser() / FILE_NAME
+    if named := environ.get(VARIABLE):
+        return Path(named).expanduser()
+    own, of_lab = root / FILE_NAME, root / "lab" / FILE_NAME
+    return of_lab if of_lab.exists() and not own.exists() else own
 
 
 def read_inventory(file: Path) -> Inventory:

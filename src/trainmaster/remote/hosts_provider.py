@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
-from typing import Final
 
 from trainmaster.providers.hosts import HostsProvider
-from trainmaster.providers.inventory import FILE_NAME, read_inventory
+from trainmaster.providers.inventory import inventory_file, read_inventory
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.remote import host_keys
 from trainmaster.remote.connection import Ssh
 from trainmaster.remote.shell import SshShell
 
-#: Names another inventory than the home's.
-VARIABLE: Final = "TRAINMASTER_HOSTS"
 
 
 def hosts_provider(place: ProviderPlace) -> HostsProvider:
@@ -27,8 +23,7 @@ def hosts_provider(place: ProviderPlace) -> HostsProvider:
         UsageError: there is no inventory, or a mistake in it.
         MissingPartError: asyncssh is not installed.
     """
-    named = place.environ.get(VARIABLE)
-    inventory = read_inventory(Path(named).expanduser() if named else place.root / FILE_NAME)
+    inventory = read_inventory(inventory_file(place.root, place.environ))
     ssh = Ssh(host_keys.HostKeys(place.root / host_keys.FILE_NAME))
     provider = HostsProvider(inventory, SshShell(ssh), place.directory("hosts"), place.identity)
     weakref.finalize(provider, ssh.close)  # also when the process ends

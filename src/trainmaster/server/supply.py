@@ -162,11 +162,9 @@ def _lab(home: Home, today: date) -> Supply:
 def _hosts(home: Home, environ: Mapping[str, str], today: date) -> Supply:
     """All hosts as one offer that costs nothing: what the least of them has."""
     from trainmaster.providers import Catalogue, Offer
-    from trainmaster.providers.inventory import FILE_NAME, read_inventory
-    from trainmaster.remote.hosts_provider import VARIABLE
+    from trainmaster.providers.inventory import inventory_file, read_inventory
 
-    named = environ.get(VARIABLE)
-    file = Path(named).expanduser() if named else home.root / FILE_NAME
+    file = inventory_file(home.root, environ)
     hosts = read_inventory(file).hosts
     if not hosts:
         raise UsageError(f"{file} lists no hosts", "List at least one; see docs/hosts.md.")

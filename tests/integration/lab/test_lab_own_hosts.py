@@ -30,7 +30,7 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
     work = tmp_path / "work"
     work.mkdir()
     renter = Renter(owner, work)
-    renter.env["TRAINMASTER_HOSTS"] = str(owner.directory / "hosts.yaml")
+
     yield renter
     renter.kill_all()
 

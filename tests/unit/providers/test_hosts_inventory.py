@@ -108,9 +108,14 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
 
 
 def test_where_it_is(tmp_path: Path) -> None:
-    assert inventory_file({"TRAINMASTER_HOME": "/x"}) == Path("/x/hosts.yaml")
-    assert inventory_file({}) == Path("~/.trainmaster/hosts.yaml").expanduser()
-    assert inventory_file({}, "~/mine.yaml") == Path("~/mine.yaml").expanduser()
+    assert inventory_file(tmp_path, {}) == tmp_path / "hosts.yaml"
+    named = {"TRAINMASTER_HOSTS": "~/mine.yaml"}
+    assert inventory_file(tmp_path, named) == Path("~/mine.yaml").expanduser()
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "hosts.yaml").touch()
+    assert inventory_file(tmp_path, {}) == tmp_path / "lab" / "hosts.yaml"
+    (tmp_path / "hosts.yaml").touch()
+    assert inventory_file(tmp_path, {}) == tmp_path / "hosts.yaml"
     with pytest.raises(UsageError, match=r"there is no inventory .*none.yaml") as caught:
         read_inventory(tmp_path / "none.yaml")
     assert "hosts:\n" in caught.value.hint

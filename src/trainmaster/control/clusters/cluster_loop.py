@@ -23,8 +23,9 @@ from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.control.clusters.sight import Formation, Sight
 from trainmaster.control.clusters.tasks import Tasks
-from trainmaster.control.clusters.watching import Watch
+from trainmaster.control.clusters.watching import RENEWALS, Watch
 from trainmaster.control.clusters.workplace import key_of, words
+from trainmaster.providers.aws_deadman import TICK_S
 from trainmaster.providers.base import NodeState, ProviderError
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError
 
@@ -76,6 +77,7 @@ class ClusterLoop:
         self._watch = Watch(workplace, clock)
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._sight = Sight(self._notes.put)
+        self._sight.head = workplace.head_of(record)
         self._hands = Hands(provider, workplace, self._tasks, self._sight)
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
@@ -120,6 +122,23 @@ class ClusterLoop:
         return self._thread is not None and self._thread.is_alive()
 
     @property
+    def is_sought(self) -> bool:
+        """Whether a cluster that an earlier control process has left may still be found."""
+        head = self._sight.head
+        return (
+            self.record.state is ClusterState.ACTIVE
+            and self.formation is None
+            and self.fatal is None
+            and any(machine.id == head for machine in self.record.rented)
+        )
+
+    @property
+    def head_address(self) -> str:
+        """Private address of the machine that the cluster stands or falls with; empty while there is none."""
+        formation = self.formation
+        return "" if formation is None else formation.ray.head.address
+
+    @property
     def head_answers(self) -> bool:
         """Whether the machine that the cluster stands or falls with answers us by SSH."""
         formation = self.formation
@@ -127,8 +146,8 @@ class ClusterLoop:
 
     def start(self) -> None:
         """Begin, or go on after `close`."""
+        self._closed = False
         if not self.is_running:
-            self._closed = False
             self._thread = threading.Thread(target=self._run, name=f"cluster {self.record.id}", daemon=True)
             self._thread.start()
 
@@ -152,6 +171,11 @@ class ClusterLoop:
     def alive(self, keys: frozenset[str]) -> None:
         """Which nodes Ray takes to be alive."""
         self._sight.alive(keys, self._clock())
+
+    def idle(self, addresses: frozenset[str]) -> None:
+        """On which nodes that are taken back nothing works any more, by private address."""
+        accesses = list(self.accesses.items())
+        self._sight.vacant = frozenset(id_ for id_, access in accesses if access.address in addresses)
 
     def is_gone(self, key: str) -> bool:
         """Second witness for a node that Ray cannot reach: whether it is no more."""
@@ -181,12 +205,18 @@ class ClusterLoop:
                     return False
                 self._watch.renew(machine.id, node, keep_s)
             self._provider.renew(self.record.id, keep_s)
+            given_up = [m.id for m in self.record.machines if m.is_over and m.id and m.ended_at is None]
+            if given_up:  # nobody will see to it any more
+                self._provider.release(self.record.id, given_up)
         except (TrainmasterError, OSError) as error:
             self._notes.put(f"{self.record.id} cannot be kept: {words(error)}")
             return False
         finally:
             self._watch.close()
-        self.record = replace(self.record, state=ClusterState.KEPT, kept_until=now + keep_s)
+        until = now + keep_s
+        self.record = replace(
+            self.record, state=ClusterState.KEPT, kept_until=until, leased_until=until + TICK_S
+        )
         self._write(self.record)
         return True
 
@@ -207,7 +237,7 @@ class ClusterLoop:
                 self._wake.wait(_TICK_S)
                 self._wake.clear()
         except Exception as error:
-            self._sight.fatal = error
+            self._sight.fatal = error if isinstance(error, TrainmasterError) else _internal(error)
             if isinstance(error, LeaseLostError):  # somebody else looks after it now
                 self.record = replace(self.record, state=ClusterState.ENDED)
             else:
@@ -219,8 +249,10 @@ class ClusterLoop:
         for name, result in self._tasks.collect():
             sight.take(self.record.id, name, result, now)
         had = self.formation
-        if had is not None and had.number == self._broken:
-            self._hands.dissolve()
+        if had is not None and (
+            had.number == self._broken or all(m.id != had.head for m in self.record.rented)
+        ):
+            self._hands.dissolve(self.record)
         self._look(now)
         is_forming = self._tasks.is_running("form") or bool(
             self._tasks.running("join ") or self._tasks.running("drop ")
@@ -265,3 +297,12 @@ class ClusterLoop:
                 self._tasks.start(f"probe {machine}", partial(self._watch.probe, access, node, lease_s))
         if self._watch.renewal_is_due(now, lease_s):
             self._tasks.start("renew", partial(self._provider.renew, self.record.id, lease_s))
+            # Machines renew each on its own, so the last one may do so just before the next time.
+            self._record(replace(self.record, leased_until=now + lease_s * (1 + 1 / RENEWALS)))
+
+
+def _internal(error: Exception) -> ProviderError:
+    return ProviderError(
+        f"internal error of a cluster's loop: {words(error)}",
+        "Nothing runs on; what was rented is given back.",
+    )

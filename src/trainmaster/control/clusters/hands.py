@@ -86,7 +86,9 @@ class Hands:
 
     def _give_back(self, record: ClusterRecord, ids: list[str], now: float) -> None:
         due = [name for name in ids if now >= self._back_at.get(name, 0.0)]
-        if due and self._tasks.start(f"back {' '.join(due)}", partial(self._provider.release, record.id, due)):
+        if due and self._tasks.start(
+            f"back {' '.join(due)}", partial(self._provider.release, record.id, due)
+        ):
             self._back_at.update(dict.fromkeys(due, now + _BACK_S))
 
     def _rent(self, record: ClusterRecord, token: str) -> None:

@@ -26,7 +26,10 @@ class Tasks:
     def start(self, name: str, work: Callable[[], object]) -> bool:
         """Begin a piece of work; False if one of that name, or too many of its kind, are under way."""
         kind = name.partition(" ")[0]
-        if name in self._running or sum(n.partition(" ")[0] == kind for n in self._running) >= _MOST_OF_A_KIND:
+        if (
+            name in self._running
+            or sum(n.partition(" ")[0] == kind for n in self._running) >= _MOST_OF_A_KIND
+        ):
             return False
         self._running.add(name)
 

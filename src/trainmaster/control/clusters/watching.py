@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PROBE_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 4.0
 #: A lease is renewed so many times before it would be over.
-_RENEWALS: Final = 4
+RENEWALS: Final = 4
 
 
 class Watch:
@@ -71,7 +71,7 @@ class Watch:
 
     def renewal_is_due(self, now: float, lease_s: float) -> bool:
         """Whether it is time to tell the provider that machines are still wanted; it then counts as told."""
-        if now - self._leased_at < lease_s / _RENEWALS:
+        if now - self._leased_at < lease_s / RENEWALS:
             return False
         self._leased_at = now
         return True
@@ -86,7 +86,7 @@ class Watch:
         asked_at = self._clock()
         try:
             connection = self._connection(access)
-            if asked_at - self._renewed_at.get(access.id, 0.0) >= lease_s / _RENEWALS:
+            if asked_at - self._renewed_at.get(access.id, 0.0) >= lease_s / RENEWALS:
                 self._workplace.set_switch(connection, node, lease_s)
                 self._renewed_at[access.id] = asked_at
             else:
@@ -99,9 +99,12 @@ class Watch:
                     self._next_at[access.id] = self._clock() + PROBE_S / 2
             return
         with self._lock:
+            is_watched = access.id in self._next_at
             self._lost_since.pop(access.id, None)
-            if access.id in self._next_at:
+            if is_watched:
                 self._next_at[access.id] = self._clock() + PROBE_S
+        if not is_watched:  # nobody asks it any more
+            self._hang_up(access.id)
 
     def renew(self, machine: str, node: Node, lease_s: float) -> None:
         """Set the switch of a machine that is watched.

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.node_access import NodeAccess
 from trainmaster.control.clusters.record import ClusterRecord, Machine
+from trainmaster.control.clusters.watching import RENEWALS
 from trainmaster.providers.base import Node, NodeState, ProviderError
 from trainmaster.spec.errors import TrainmasterError, one_line
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 #: A machine's SSH server comes up a little later than the machine.
 _LOGIN_S: Final = 180.0
+#: And our key is put there while it boots, perhaps after its SSH server has come up.
+_REFUSED_S: Final = 30.0
 _RENEW_TIMEOUT_S: Final = 10.0
 #: What a supervisor and Ray need on a node.
 _KIT: Final = ("trainmaster", "ray")
@@ -92,12 +97,13 @@ class Workplace:
         from trainmaster.remote import Bootstrap, target_of
 
         target = target_of(node)
-        with self._login(target) as connection:
+        with self._login(target, is_new=bool(node.instance_type)) as connection:
             self.set_switch(connection, node, self.lease_s, patient=True)
         kits, layer = self._packed()
-        result = Bootstrap(self.ssh, kits, self.home.cache / "runtimes", listener=self._tell).one(
-            target, layer
-        )
+        with self._kept_alive(target, node):
+            result = Bootstrap(self.ssh, kits, self.home.cache / "runtimes", listener=self._tell).one(
+                target, layer
+            )
         if not result.ok:
             raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
         assert result.plan is not None
@@ -137,17 +143,37 @@ class Workplace:
                 )
             time.sleep(0.3)
 
-    def _login(self, target: Target) -> Connection:
-        from trainmaster.remote import UnreachableError
+    @contextlib.contextmanager
+    def _kept_alive(self, target: Target, node: Node) -> Iterator[None]:
+        """Renew the lease of a rented machine while it is bootstrapped: over a slow line that takes long."""
+        over = threading.Event()
 
-        deadline = time.monotonic() + _LOGIN_S
+        def renew() -> None:
+            while not over.wait(self.lease_s / RENEWALS):
+                with contextlib.suppress(TrainmasterError, OSError), self.ssh.connect(target) as connection:
+                    self.set_switch(connection, node, self.lease_s)
+
+        if node.instance_type:
+            threading.Thread(target=renew, name=f"lease of {node.id}", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _login(self, target: Target, *, is_new: bool) -> Connection:
+        from trainmaster.remote import LoginRefusedError, UnreachableError
+
+        begun = time.monotonic()
         while True:
             try:
                 return self.ssh.connect(target)
             except UnreachableError:
-                if time.monotonic() > deadline:
+                if time.monotonic() - begun > _LOGIN_S:
                     raise
-                time.sleep(0.3)
+            except LoginRefusedError:
+                if not is_new or time.monotonic() - begun > _REFUSED_S:
+                    raise
+            time.sleep(0.3)
 
     def close(self) -> None:
         """Hang up everywhere."""
@@ -177,21 +203,23 @@ class Workplace:
             TrainmasterError: a node cannot be reached, or Ray does not start there.
         """
         from trainmaster.executors.ray_cluster import RayCluster
-        from trainmaster.executors.ray_over_ssh import SshNodes
 
         directory = self._directory(record)
         members = [self._cluster_node(record, machine, access) for machine, access in nodes]
-        shell = self._shells.get(record.id)
-        if shell is None:
-            shell = self._shells[record.id] = SshNodes(self.ssh, {})
+        shell = self._shell(record)
         for node, (_, access) in zip(members, nodes, strict=True):
             shell.add(node.key, access.target)
+        rented = {key_of(machine.id) for machine in record.rented}
+        old = self._recorded(record)
+        if old and old[0].key not in rented:  # its head is lost: what it left on the others must not go on
+            here = {node.key for node in members}
+            lost = RayCluster(directory, old, shell.run, shell.stream)
+            lost.stop({node.key for node in old} - here)
         found = RayCluster.find(directory, shell.run, shell.stream)
         if found is not None:
             known = {node.key for node in found.nodes}
-            here = {node.key for node in members}
-            for key in known - here:
-                found.remove(key)
+            for key in known - rented:
+                found.remove(key, is_gone=True)
             if new := [node for node in members if node.key not in known]:
                 found.add(new)
             return found
@@ -225,23 +253,69 @@ class Workplace:
         return [replace(access, ssh_config=keys.config(access.result)) for access in accesses]
 
     def take_back(
-        self, record: ClusterRecord, cluster: RayCluster | None, accesses: Sequence[NodeAccess]
+        self,
+        record: ClusterRecord,
+        cluster: RayCluster | None,
+        accesses: Sequence[NodeAccess],
+        machines: Mapping[str, Node],
     ) -> None:
-        """End what is ours on hosts of one's own: they go on without us. Rented machines are simply ended."""
+        """End what is ours on hosts of one's own: they go on without us. Rented machines are simply ended.
+
+        Args:
+            record: the cluster.
+            cluster: its Ray; None for what an earlier control process may have started.
+            accesses: nodes that were reached.
+            machines: as the provider lists them, by id.
+        """
         if any(machine.rental.instance_type for machine in record.machines):
             return
         from trainmaster.control.clusters.node_files import remove_run
-        from trainmaster.remote import ClusterKeys
+        from trainmaster.executors.ray_cluster import RayCluster
+        from trainmaster.remote import ClusterKeys, target_of
 
+        rented = {key_of(machine.id) for machine in record.rented}
+        if cluster is None and (old := self._recorded(record)):
+            shell = self._shell(record)
+            for node in machines.values():
+                shell.add(key_of(node.id), target_of(node))
+            cluster = RayCluster(self._directory(record), old, shell.run, shell.stream)
         results = [access.result for access in accesses]
         with contextlib.suppress(TrainmasterError):
             if cluster is not None:
-                cluster.stop()
+                cluster.stop({node.key for node in cluster.nodes} - rented)
         with contextlib.suppress(TrainmasterError):
             ClusterKeys(self.ssh, record.id).remove(results)
         for access in accesses:
             with contextlib.suppress(TrainmasterError):
                 remove_run(access, self.run)
+
+    def forget(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> None:
+        """Remove what is kept here of a cluster that was given back: its keys, and those of its machines."""
+        if any(machine.rental.instance_type for machine in record.machines):
+            for access in accesses:
+                self.ssh.host_keys.forget(access.target)
+        shutil.rmtree(self.home.root / "clusters" / record.id, ignore_errors=True)
+
+    def head_of(self, record: ClusterRecord) -> str:
+        """Id of the machine that an earlier control process's cluster stands on; empty if it is not there."""
+        recorded = self._recorded(record)
+        keys = {key_of(machine.id): machine.id for machine in record.rented}
+        return keys.get(recorded[0].key, "") if recorded else ""
+
+    def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
+        """Nodes of the cluster that was started last, the head first."""
+        from trainmaster.executors.ray_cluster import ClusterNode
+
+        try:
+            rows = json.loads((self._directory(record) / "cluster.json").read_text())["nodes"]
+        except (OSError, ValueError):
+            return []
+        return [ClusterNode.from_json(row) for row in rows]
+
+    def _shell(self, record: ClusterRecord) -> SshNodes:
+        from trainmaster.executors.ray_over_ssh import SshNodes
+
+        return self._shells.setdefault(record.id, SshNodes(self.ssh, {}))
 
     def _pair(self, record: ClusterRecord) -> KeyPair:
         from trainmaster.remote import KeyPair, make_key_pair
