@@ -24,7 +24,9 @@ def owner_with(store):
         return connection.execute(sa.select(tables.run.c.lease_owner)).scalar()
 
 
-@pytest.mark.parametrize("pid_and_start", ["4194999:1", f"{os.getpid()}:1", "x:1", ":"])
+@pytest.mark.parametrize(
+    "pid_and_start", ["4194999:1", f"{os.getpid()}:1", "x:1", ":"], ids=["none", "later", "text", "empty"]
+)
 def test_the_lease_of_a_dead_local_process_is_broken_at_once(store, lease, pid_and_start):
     held_by(store, f"{HERE}:{pid_and_start}", expires_at=NOW + 1e9)
     taken = store.acquire("r-1", NOW)

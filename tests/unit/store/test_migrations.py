@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from store_nouns import NOW, ended, new_run, opened, planned
 
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import NewMeasurement, NewQuote, RunChange, Store, Truth, queries, tables
+from trainmaster.store import ClusterRow, NewMeasurement, NewQuote, RunChange, Store, Truth, queries, tables
 from trainmaster.store.database import SCHEMA_REVISION
 from trainmaster.store.migrations import alembic_config, upgrade
 from trainmaster.store.urls import make_engine
@@ -63,6 +63,9 @@ def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_n
     assert [(q["kind"], q["time_s"], q["kept"]) for q in store.quotes_of("r-1")] == (
         [] if revision == "0001" else [("estimate", 6.0, True), ("binding", None, None)]
     )
+    assert [(c["id"], c["state"], c["data"], c["waited_s"]) for c in store.clusters_of("r-1")] == (
+        [] if revision == "0001" else [("r-1.a", "ACTIVE", '{"asked": 1}', 9.5)]
+    )
     lease = store.acquire("r-1", NOW + 1000)
     store.requeue(lease, NOW + 1000)
     store.commit(lease, [planned(2)], NOW + 1000)
@@ -102,4 +105,5 @@ def write_examples(store: Store) -> None:
     quote = store.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p95": 7}'))
     store.record_truth(quote, Truth(6.0, 0.0, True))
     store.add_quote(NewQuote("r-1", "a", "binding", NOW + 1, "{}"))
+    store.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", '{"asked": 1}', waited_s=9.5), NOW)
     store.release(lease, NOW + 9)

@@ -21,6 +21,17 @@ CREATE SEQUENCE attempt_id_seq
     NO MAXVALUE
     CACHE 1;
 ALTER SEQUENCE attempt_id_seq OWNED BY attempt.id;
+CREATE TABLE cluster (
+    id text NOT NULL,
+    run_id text NOT NULL,
+    provider text NOT NULL,
+    home_id text NOT NULL,
+    state text NOT NULL,
+    kept_until double precision,
+    waited_s double precision,
+    data text NOT NULL,
+    changed_at double precision NOT NULL
+);
 CREATE TABLE event (
     id bigint NOT NULL,
     run_id text NOT NULL,
@@ -146,6 +157,7 @@ ALTER TABLE ONLY task ALTER COLUMN id SET DEFAULT nextval('task_id_seq'::regclas
 INSERT INTO alembic_version VALUES ('0002');
 INSERT INTO attempt VALUES (2, 1, 1, 1, NULL, '', 1000000, NULL, NULL, NULL, NULL);
 INSERT INTO attempt VALUES (1, 1, 0, 1, 'SUCCEEDED', 'so', 1000000, 1000000, 1000005, NULL, '[]');
+INSERT INTO cluster VALUES ('r-1.a', 'r-1', 'lab', 'h', 'ACTIVE', NULL, 9.5, '{"asked": 1}', 1000000);
 INSERT INTO event VALUES (1, 'r-1', NULL, NULL, NULL, 1000000, 'run', NULL, 'WAITING', NULL, '');
 INSERT INTO event VALUES (2, 'r-1', NULL, NULL, NULL, 1000000, 'run', 'WAITING', 'RUNNING', NULL, '');
 INSERT INTO event VALUES (3, 'r-1', 'a', 0, 0, 1000000, 'task', 'WAITING', 'PLANNED', NULL, '');
@@ -170,6 +182,8 @@ ALTER TABLE ONLY alembic_version
     ADD CONSTRAINT alembic_version_pkey PRIMARY KEY (version_num);
 ALTER TABLE ONLY attempt
     ADD CONSTRAINT pk_attempt PRIMARY KEY (id);
+ALTER TABLE ONLY cluster
+    ADD CONSTRAINT pk_cluster PRIMARY KEY (id);
 ALTER TABLE ONLY event
     ADD CONSTRAINT pk_event PRIMARY KEY (id);
 ALTER TABLE ONLY experiment
@@ -188,6 +202,7 @@ ALTER TABLE ONLY experiment
     ADD CONSTRAINT uq_experiment_run_id_name UNIQUE (run_id, name);
 ALTER TABLE ONLY task
     ADD CONSTRAINT uq_task_experiment_id_number UNIQUE (experiment_id, number);
+CREATE INDEX ix_cluster_run_id ON cluster USING btree (run_id);
 CREATE INDEX ix_event_run_id_id ON event USING btree (run_id, id);
 CREATE INDEX ix_measurement_fingerprint_measured_at ON measurement USING btree (fingerprint, measured_at);
 CREATE INDEX ix_measurement_similar_measured_at ON measurement USING btree ("similar", measured_at);
@@ -197,6 +212,8 @@ CREATE INDEX ix_task_experiment_id_state_reason ON task USING btree (experiment_
 CREATE INDEX ix_task_model ON task USING btree (experiment_id, number);
 ALTER TABLE ONLY attempt
     ADD CONSTRAINT fk_attempt_experiment_id FOREIGN KEY (experiment_id) REFERENCES experiment(id);
+ALTER TABLE ONLY cluster
+    ADD CONSTRAINT fk_cluster_run_id FOREIGN KEY (run_id) REFERENCES run(id);
 ALTER TABLE ONLY experiment
     ADD CONSTRAINT fk_experiment_run_id FOREIGN KEY (run_id) REFERENCES run(id);
 ALTER TABLE ONLY quote

@@ -18,6 +18,20 @@ CREATE TABLE attempt (
 );
 INSERT INTO "attempt" VALUES(1,1,0,1,'SUCCEEDED','so',1000000.0,1000000.0,1000005.0,NULL,'[]');
 INSERT INTO "attempt" VALUES(2,1,1,1,NULL,'',1000000.0,NULL,NULL,NULL,NULL);
+CREATE TABLE cluster (
+	id TEXT NOT NULL, 
+	run_id TEXT NOT NULL, 
+	provider TEXT NOT NULL, 
+	home_id TEXT NOT NULL, 
+	state TEXT NOT NULL, 
+	kept_until FLOAT, 
+	waited_s FLOAT, 
+	data TEXT NOT NULL, 
+	changed_at FLOAT NOT NULL, 
+	CONSTRAINT pk_cluster PRIMARY KEY (id), 
+	CONSTRAINT fk_cluster_run_id FOREIGN KEY(run_id) REFERENCES run (id)
+);
+INSERT INTO "cluster" VALUES('r-1.a','r-1','lab','h','ACTIVE',NULL,9.5,'{"asked": 1}',1000000.0);
 CREATE TABLE event (
 	id INTEGER NOT NULL, 
 	run_id TEXT NOT NULL, 
@@ -138,5 +152,6 @@ CREATE INDEX ix_event_run_id_id ON event (run_id, id);
 CREATE INDEX ix_measurement_fingerprint_measured_at ON measurement (fingerprint, measured_at);
 CREATE INDEX ix_measurement_similar_measured_at ON measurement (similar, measured_at);
 CREATE INDEX ix_quote_run_id_id ON quote (run_id, id);
-CREATE INDEX ix_task_model ON task (experiment_id, number) WHERE model_uri IS NOT NULL;
+CREATE INDEX ix_cluster_run_id ON cluster (run_id);
 CREATE INDEX ix_task_experiment_id_state_reason ON task (experiment_id, state, reason);
+CREATE INDEX ix_task_model ON task (experiment_id, number) WHERE model_uri IS NOT NULL;
