@@ -35,7 +35,7 @@ lint: install
 	@$(BIN)/python scripts/file_length.py
 
 test: install lint
-	@$(BIN)/python -m pytest
+	@sh scripts/test.sh $(BIN)/python
 
 bench: install
 	@$(BIN)/python benchmarks/run_all.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +55,9 @@ class Laboratory:
 
     def __init__(self, *, cpu: float, network: float, files: list[Path]) -> None:
         self.cpu, self.network = cpu, network
-        self._directory = tempfile.TemporaryDirectory(prefix="trainmaster-papers-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="trainmaster-papers-", ignore_cleanup_errors=True
+        )
         self.work = Path(self._directory.name, "work")
         self.home = Path(self._directory.name, "home")
         self.env = {**os.environ, "TRAINMASTER_HOME": str(self.home), "COLUMNS": "200"}
@@ -64,12 +68,19 @@ class Laboratory:
         for file in files:
             shutil.copyfile(file, self.work / "code" / file.name)
         self._processes: list[subprocess.Popen[str]] = []
+        self.run_id = ""  # of the newest run
 
     def __enter__(self) -> Laboratory:
         self._before = signal.signal(signal.SIGTERM, _leave)
         try:
             # Memory is not what these experiments are about: what the frameworks need, they have.
-            self.call("lab", "up", f"--cpu-scale={self.cpu}", f"--network-scale={self.network}", "--memory-scale=0.5")
+            self.call(
+                "lab",
+                "up",
+                f"--cpu-scale={self.cpu}",
+                f"--network-scale={self.network}",
+                "--memory-scale=0.5",
+            )
         except BaseException:
             self.close()
             raise
@@ -100,22 +111,32 @@ class Laboratory:
             ExperimentError: it failed.
         """
         done = subprocess.run(
-            [TRAINMASTER, *arguments], env=self.env, cwd=self.work, capture_output=True, text=True, timeout=300
+            [TRAINMASTER, *arguments],
+            env=self.env,
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         if done.returncode:
-            raise ExperimentError(f"trainmaster {' '.join(arguments)}: {done.returncode}\n{done.stderr[-3000:]}")
+            raise ExperimentError(
+                f"trainmaster {' '.join(arguments)}: {done.returncode}\n{done.stderr[-3000:]}"
+            )
         return done.stdout
 
     def delay(self, one_way_ms: float) -> None:
         """Between all hosts, each way; also for what already runs."""
         self.call("lab", "delay", "all", "all", f"{one_way_ms:g}" if one_way_ms else "none")
 
-    def run(self, recipe: str, *, keep: bool = False) -> Finished:
+    def run(
+        self, recipe: str, *, keep: bool = False, listen: Callable[[str], None] | None = None
+    ) -> Finished:
         """Rents what the recipe needs (or takes what an earlier one kept), and runs it.
 
         Args:
             recipe: YAML; its code is the directory of the jobs, with the files.
             keep: leave the machines for the next run.
+            listen: is called with each line that it says, its members included, in a thread.
 
         Raises:
             ExperimentError: it did not succeed.
@@ -123,13 +144,25 @@ class Laboratory:
         (self.work / "recipe.yaml").write_text(recipe)
         began = time.monotonic()
         process = subprocess.Popen(
-            [TRAINMASTER, "run", "recipe.yaml", "--provider=lab", "--yes", "--json", *(["--keep=10m"] if keep else [])],
-            env=self.env, cwd=self.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [
+                TRAINMASTER,
+                "run",
+                "recipe.yaml",
+                "--provider=lab",
+                "--yes",
+                "--json",
+                *(["--keep=10m"] if keep else []),
+            ],
+            env=self.env,
+            cwd=self.work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self._processes.append(process)
         said: list[str] = []
-        listener = threading.Thread(target=_listen, args=(process, said, began), daemon=True)
+        listener = threading.Thread(target=self._listen, args=(process, said, began, listen), daemon=True)
         listener.start()
         assert process.stdout
         try:
@@ -139,23 +172,40 @@ class Laboratory:
         listener.join(10)
         out = process.stdout.read()
         if process.returncode:
-            raise ExperimentError(f"the run failed: {process.returncode}\n{out[-500:]}\n{''.join(said[-30:])}")
+            raise ExperimentError(
+                f"the run failed: {process.returncode}\n{out[-500:]}\n{''.join(said[-30:])}"
+            )
         found = json.loads(out.splitlines()[-1])
         place = self.home / "runs" / found["run"] / "tasks" / "train" / "0" / "1"
         reports = {
-            file.name.removesuffix(".metrics.jsonl"): [json.loads(line) for line in file.read_text().splitlines()]
+            file.name.removesuffix(".metrics.jsonl"): [
+                json.loads(line) for line in file.read_text().splitlines()
+            ]
             for file in sorted(place.glob("*.metrics.jsonl"))
         }
         return Finished(found["run"], reports, time.monotonic() - began, found["cost_usd"])
 
-
-def _listen(process: subprocess.Popen[str], said: list[str], began: float) -> None:
-    """Passes on what a run says, with the time; its reports are many, and come back by themselves."""
-    assert process.stderr
-    for line in process.stderr:
-        said.append(line)
-        if "train/0: " not in line:
-            print(f"{time.monotonic() - began:6.1f} s  {line}", end="", file=sys.stderr, flush=True)
+    def _listen(
+        self,
+        process: subprocess.Popen[str],
+        said: list[str],
+        began: float,
+        listen: Callable[[str], None] | None,
+    ) -> None:
+        """Passes on what a run says, with the time; its reports are many, and come back by themselves."""
+        assert process.stderr
+        for line in process.stderr:
+            said.append(line)
+            if started := re.match(r"(\S+): started", line):
+                self.run_id = started[1]
+            if not line.startswith("train/0: "):
+                print(f"{time.monotonic() - began:6.1f} s  {line}", end="", file=sys.stderr, flush=True)
+            if listen:
+                try:
+                    listen(line)
+                except Exception as error:  # else the run would wait for an answer without end
+                    print(f"{error}; the run is ended", file=sys.stderr)
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _leave(signum: int, frame: Any) -> None:

@@ -6,7 +6,7 @@ them. That is between the machines what `ParameterServerStrategy` does; it is wr
 all workers, and the points of a figure that are measured in turn, on the same machines and within seconds of each
 other, can be compared even if the machine is busy.
 
-Reports one line per point: kind (async or sync), workers, batch, steps, and when it began and ended. Parameter
+Reports one line per point: kind (async or sync), workers, batch, slow, steps, and when it began and ended. Parameter
 servers report what went through their network card and how long they computed, with the time.
 """
 
@@ -38,9 +38,7 @@ def watch():
     while True:
         line = next(row for row in Path("/proc/net/dev").read_text().splitlines() if "eth0:" in row)
         numbers = line.split(":")[1].split()
-        report(
-            at=time.time(), received=int(numbers[0]), sent=int(numbers[8]), cpu_s=time.process_time()
-        )
+        report(at=time.time(), received=int(numbers[0]), sent=int(numbers[8]), cpu_s=time.process_time())
         time.sleep(WATCH_EVERY_S)
 
 
@@ -144,8 +142,11 @@ class Training:
         with tf.device("/job:ps/replica:0/task:0"):
             self.functions["apply", workers]()
 
-    def run(self, kind, workers, batch, seconds):
-        """So long; steps of single workers (sync: of all together), and when they began and ended."""
+    def run(self, kind, workers, batch, slow, seconds):
+        """So long; steps of single workers (sync: of all together), and when they began and ended.
+
+        A step of the last worker takes `slow` times as long as it would: it sleeps for the rest.
+        """
         done, losses = [0] * workers, [0.0] * workers
         began = time.time()
         over = threading.Event()
@@ -162,7 +163,10 @@ class Training:
         def work(number):
             try:
                 while not over.is_set():
+                    at = time.time()
                     losses[number] = self.step(kind, number, batch)
+                    if number == workers - 1:
+                        time.sleep((slow - 1) * (time.time() - at))
                     done[number] += 1
                     if kind == "sync":
                         barrier.wait()
@@ -184,7 +188,7 @@ class Training:
         ended = time.time()
         steps = sum(done) if kind == "async" else done[0]
         return {
-            "kind": kind, "workers": workers, "batch": batch, "steps": steps, "began": began, "ended": ended,
+            "kind": kind, "workers": workers, "batch": batch, "slow": slow, "steps": steps, "began": began, "ended": ended,
             "loss": float(np.mean(losses)), "each": json.dumps(done),
         }  # fmt: skip
 
@@ -195,15 +199,21 @@ def train(resolver, args):
     training = Training(args, workers)
     weights = int(sum(np.prod(shape) for shape in shapes_of(args)))
     points = [
-        (kind, count, batch) for batch in args.batches for kind in args.kinds for count in args.workers
+        (kind, count, batch, 1.0) for batch in args.batches for kind in args.kinds for count in args.workers
     ]
+    if args.slow > 1:
+        points += [
+            (kind, max(args.workers), batch, args.slow) for batch in args.batches for kind in args.kinds
+        ]
     print(f"{weights} weights; {len(points)} points", flush=True)
     for count in args.workers if "sync" in args.kinds else ():
         training.apply(count)
-    for kind, _, batch in dict.fromkeys((kind, 0, batch) for kind, _, batch in points):
+    for kind, _, batch in dict.fromkeys((kind, 0, batch) for kind, _, batch, _ in points):
         began = time.time()
         threads = [
-            threading.Thread(target=lambda n=n, k=kind, b=batch: [training.step(k, n, b) for _ in range(WARM_STEPS)])
+            threading.Thread(
+                target=lambda n=n, k=kind, b=batch: [training.step(k, n, b) for _ in range(WARM_STEPS)]
+            )
             for n in range(workers)
         ]
         for thread in threads:
@@ -227,6 +237,9 @@ def main():
     parser.add_argument("--kinds", nargs="+", default=["async"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1])
     parser.add_argument("--batches", nargs="+", type=int, default=[64], help="images per worker and step")
+    parser.add_argument(
+        "--slow", type=float, default=1.0, help="points with all workers again, the last so slow"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="of one point")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--channels", type=int, default=32)

@@ -16,7 +16,13 @@ from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.tick import Turn, tick
 from trainmaster.executors.base import Executor, GangStatus, Phase
-from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, TrainmasterError, one_line
+from trainmaster.spec.errors import (
+    InterruptedByUser,
+    LeaseLostError,
+    StoreError,
+    TrainmasterError,
+    one_line,
+)
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, Note, Progress
 
@@ -160,12 +166,26 @@ class Controller:
     def _adopt(self) -> None:
         """Learn what became of the attempts that an earlier controller had begun."""
         tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
+        self._find(list(tasks))
         for status in self._executor.observe(list(tasks)):
             if tasks[status.attempt].state is not State.WAITING:
                 self._gangs[status.attempt] = status
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
                 self._executor.forget([status.attempt])
         self._wanted = self._store.stop_wanted(self.board.run)
+
+    def _find(self, attempts: list[str]) -> None:
+        """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said."""
+        while self._machines is not None and not self._machines.find(attempts):
+            now = self._clock()
+            if notes := self._look_at_machines(now):
+                self._store.commit(self._lease, notes, now)
+                self._renewed_at = now
+            self._watch_budget(now)
+            wanted = self._wanted or self._store.stop_wanted(self.board.run)
+            if self.interrupts or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
+                return  # that cannot wait
+            self._keep_lease()
 
     def _observe(self, timeout_s: float) -> None:
         for status in self._executor.changes(timeout_s):
@@ -260,7 +280,7 @@ class Controller:
         self._machines_at = now
         try:
             return [Note(text) for text in self._machines.look(self.board, self._meter, now)]
-        except LeaseLostError:
+        except (LeaseLostError, StoreError):
             raise
         except TrainmasterError as error:
             self._store.want_stop(self.board.run, EndReason.INTERNAL)
@@ -311,6 +331,8 @@ class Controller:
         match effect.kind:
             case EffectKind.SUBMIT:
                 self._launched.discard(attempt)
+                # What was staged for a place that it has lost says nothing about the next one.
+                self.jobs.drop(effect.experiment, effect.task, effect.attempt)
                 self._executor.submit([self._workshop.request(task)])
                 self._gangs[attempt] = GangStatus(attempt, Phase.QUEUED)
             case EffectKind.LAUNCH:

@@ -14,7 +14,7 @@ JobKey = tuple[str, int, int, EffectKind]
 #: Threads of each pool. Staging has a pool of its own: four tasks that wait for one `setup` must not
 #: hold up the checkpoints of all others.
 THREADS = 4
-_Todo = queue.SimpleQueue[tuple[JobKey, Callable[[], Job]]]
+_Todo = queue.SimpleQueue[tuple[JobKey, Job, Callable[[], Job]]]
 
 
 class Jobs:
@@ -23,7 +23,7 @@ class Jobs:
     def __init__(self) -> None:
         self._results: dict[JobKey, Job] = {}
         self._todo: dict[bool, _Todo] = {True: queue.SimpleQueue(), False: queue.SimpleQueue()}
-        self._done: queue.SimpleQueue[tuple[JobKey, Job]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[JobKey, Job, Job]] = queue.SimpleQueue()
         self._threads = {True: 0, False: 0}
         self._pending = 0
 
@@ -49,10 +49,10 @@ class Jobs:
         if quick:
             self._results[key] = _guarded(work)
             return
-        self._results[key] = Job()
+        begun = self._results[key] = Job()
         self._pending += 1
         staging = key[3] is EffectKind.STAGE
-        self._todo[staging].put((key, work))
+        self._todo[staging].put((key, begun, work))
         if self._threads[staging] < min(THREADS, self._pending):
             self._threads[staging] += 1
             name = f"{'stage' if staging else 'publish'}-{self._threads[staging]}"
@@ -63,12 +63,12 @@ class Jobs:
         any_new = False
         while True:
             try:
-                key, job = self._done.get_nowait()
+                key, begun, job = self._done.get_nowait()
             except queue.Empty:
                 return any_new
             any_new = True
             self._pending -= 1
-            if key in self._results:
+            if self._results.get(key) is begun:  # it was not dropped, nor begun anew since
                 self._results[key] = job
 
     def drop(self, experiment: str, task: int, attempt: int) -> None:
@@ -78,8 +78,8 @@ class Jobs:
 
     def _work(self, todo: _Todo) -> None:
         while True:
-            key, work = todo.get()
-            self._done.put((key, _guarded(work)))
+            key, begun, work = todo.get()
+            self._done.put((key, begun, _guarded(work)))
 
 
 _KINDS = (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE)

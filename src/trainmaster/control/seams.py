@@ -59,6 +59,12 @@ class Forecaster(Protocol):
 class Machines(Protocol):
     """Who rents and gives back; see `trainmaster.control.clusters.fleet.Fleet`."""
 
+    def find(self, attempts: Sequence[str]) -> bool:
+        """Look for where an earlier driver's attempts may run; False while that may still be found.
+
+        Waits a moment.
+        """
+
     def look(self, board: Board, meter: Meter | None, now: float) -> list[str]:
         """What the user is to be told; tells the meter what has been spent.
 

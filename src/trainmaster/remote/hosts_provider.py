@@ -12,7 +12,6 @@ from trainmaster.remote.connection import Ssh
 from trainmaster.remote.shell import SshShell
 
 
-
 def hosts_provider(place: ProviderPlace) -> HostsProvider:
     """The provider of a home.
 

@@ -40,19 +40,19 @@ def drive(
 ) -> None:
     """Drive a run to its end; see `Service.drive`."""
     machines = None
-    if session.recipe.provider != "local":
-        from trainmaster.server.machines import Machines  # most runs rent nothing
-
-        machines = Machines(
-            service.store,
-            service.home_of(session.run),
-            session.lease,
-            Path(service.store.run_row(session.run)["code_path"]),
-            session.recipe.provider,
-            environ,
-            _teller(watcher),
-        )
     try:
+        if session.recipe.provider != "local":
+            from trainmaster.server.machines import Machines  # most runs rent nothing
+
+            machines = Machines(
+                service.store,
+                service.home_of(session.run),
+                session.lease,
+                Path(service.store.run_row(session.run)["code_path"]),
+                session.recipe.provider,
+                environ,
+                _teller(watcher),
+            )
         _drive(service, session, environ, watcher, on_start, machines)
     finally:
         if machines is not None:

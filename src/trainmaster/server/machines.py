@@ -21,6 +21,7 @@ from trainmaster.server.shells import PLACES
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
+from trainmaster.store.leases import is_alive
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.remote_site import RemoteSite
@@ -110,11 +111,16 @@ class Machines:
             self._report,
         )
         patience = machines_patience(environ)
+        self._earlier_usd = 0.0
         loops: dict[str, ClusterLoop] = {}
-        for record in self._records(identity, environ):
+        for record in self._records():
             loop = ClusterLoop(record, self._provider, self._workplace, self._write, patience)
             loops.update(dict.fromkeys(record.plan.experiments, loop))
-        self.fleet = Fleet(loops, self._open, self._write_cost, self._write_places)
+        if not loops:
+            raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
+        self.fleet = Fleet(
+            loops, self._open, self._write_cost, self._write_places, earlier_usd=self._earlier_usd
+        )
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
@@ -124,7 +130,11 @@ class Machines:
             root=self._workplace.root,
             patience_s=patience.lost_s,
         )
-        self._reap(identity)
+        try:
+            self._reap(identity)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def provider(self) -> Provider:
@@ -147,22 +157,28 @@ class Machines:
 
     # --- private -----------------------------------------------------------------------------------
 
-    def _records(self, identity: str, environ: Mapping[str, str]) -> Sequence[ClusterRecord]:
+    def _records(self) -> Sequence[ClusterRecord]:
         """The run's clusters; those that are planned take over warm ones that fit."""
         now = time.time()
         records = [ClusterRecord.of_row(row) for row in self._store.clusters_of(self._lease.run)]
         mine: dict[str, ClusterRecord] = {}
-        for record in records:  # one that was taken over has the plan of this run in the place of its own
-            known = mine.get(record.plan.name)
-            if known is None or known.state in (ClusterState.PLANNED, ClusterState.ENDED):
-                mine[record.plan.name] = record
+        # One that was taken over has the plan of this run beside the one that was planned and never rented.
+        for record in sorted(records, key=_rank):
+            mine[record.plan.name] = record
         found = []
         for record in mine.values():
-            if record.state in (ClusterState.ENDED, ClusterState.ENDING):  # of an earlier session, resumed
-                record = replace(record, state=ClusterState.PLANNED, machines=record.machines)
+            if record.state is ClusterState.ENDED:  # of an earlier session, resumed
+                record = replace(record, state=ClusterState.PLANNED)
+            elif (
+                record.state is ClusterState.ENDING
+            ):  # killed meanwhile: what is left of it is looked at first
+                state = ClusterState.ACTIVE if record.live else ClusterState.PLANNED
+                record = replace(record, state=state)
             if record.state is ClusterState.PLANNED:
                 record = self._warm(record, now) or record
             found.append(record)
+        ids = {record.id for record in found}
+        self._earlier_usd = sum(record.spent_usd(now) for record in records if record.id not in ids)
         return found
 
     def _warm(self, planned: ClusterRecord, now: float) -> ClusterRecord | None:
@@ -170,8 +186,6 @@ class Machines:
         for row in self._store.living_clusters(planned.provider, planned.home_id):
             kept = ClusterRecord.of_row(row)
             if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
-                continue
-            if not self._store.take_kept_cluster(self._lease, kept.id, ClusterState.ACTIVE, now):
                 continue
             roles = tuple(
                 replace(role, rentals=planned_role.rentals)
@@ -185,7 +199,8 @@ class Machines:
                 paid_from=now,
                 plan=replace(planned.plan, roles=roles),
             )
-            self._write(taken)
+            if not self._store.take_kept_cluster(self._lease, taken.as_row(), now):
+                continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
             return taken
         return None
@@ -197,7 +212,10 @@ class Machines:
         known = [
             row["id"]
             for row in rows
-            if (row["run_state"] != State.DONE or row["run_id"] == self._lease.run)
+            # One that is over may be about to keep its machines.
+            if row["run_state"] != State.DONE
+            or row["run_id"] == self._lease.run
+            or is_alive(row["lease_owner"], row["lease_expires_at"], now)
             or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
         ]
         try:
@@ -224,11 +242,18 @@ class Machines:
         directory = self._home.attempt(run, experiment, int(task), int(number)).directory
         with contextlib.suppress(OSError):  # only `ssh` asks for it
             directory.mkdir(parents=True, exist_ok=True)
-            (directory / PLACES).write_text(json.dumps(places))
+            draft = directory / f".{PLACES}"
+            draft.write_text(json.dumps(places))
+            draft.replace(directory / PLACES)
 
     def _report(self, report: PhaseReport) -> None:
         if report.outcome.value == "failed":
             self._tell(f"{report.host}: {report.phase} failed: {report.detail}")
+
+
+def _rank(record: ClusterRecord) -> tuple[bool, bool]:
+    """Of several with the same name the one that has, or else had, machines comes last."""
+    return bool(record.live), bool(record.machines)
 
 
 def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:

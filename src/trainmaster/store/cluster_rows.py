@@ -59,22 +59,36 @@ def put_cluster(connection: Connection, lease: Lease, row: ClusterRow, now: floa
         "waited_s": row.waited_s,
         "changed_at": now,
     }
-    if connection.execute(t.cluster.update().where(t.cluster.c.id == row.id).values(values)).rowcount == 0:
-        connection.execute(t.cluster.insert().values(id=row.id, **values))
+    mine = t.cluster.update().where(t.cluster.c.id == row.id, t.cluster.c.run_id == lease.run)
+    if connection.execute(mine.values(values)).rowcount == 1:
+        return
+    if connection.execute(sa.select(t.cluster.c.id).where(t.cluster.c.id == row.id)).first() is not None:
+        raise lost(lease)  # it was kept, and another run has taken it
+    connection.execute(t.cluster.insert().values(id=row.id, **values))
 
 
-def take_kept(connection: Connection, lease: Lease, cluster: str, state: str, now: float) -> bool:
-    """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
+def take_kept(connection: Connection, lease: Lease, row: ClusterRow, now: float) -> bool:
+    """Make a warm cluster one of a run's own, as it is written from now on.
+
+    Returns:
+        False if somebody else was quicker, or it is too late.
 
     Raises:
         LeaseLostError: somebody else drives the run.
     """
     _prove(connection, lease)
-    mine = sa.select(t.cluster.c.id).where(t.cluster.c.id == cluster, t.cluster.c.run_id == lease.run)
+    mine = sa.select(t.cluster.c.id).where(t.cluster.c.id == row.id, t.cluster.c.run_id == lease.run)
     taken = connection.execute(
         t.cluster.update()
-        .where(t.cluster.c.id == cluster, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
-        .values(run_id=lease.run, state=state, kept_until=None, changed_at=now)
+        .where(t.cluster.c.id == row.id, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
+        .values(
+            run_id=lease.run,
+            state=row.state,
+            data=storable(row.data),
+            kept_until=row.kept_until,
+            waited_s=row.waited_s,
+            changed_at=now,
+        )
     )
     return taken.rowcount == 1 or connection.execute(mine).first() is not None
 
@@ -100,9 +114,12 @@ def of_run(run: str) -> sa.Select[Any]:
 
 
 def not_ended(provider: str, home_id: str) -> sa.Select[Any]:
-    """Clusters of a provider that may still have machines, with ``run_state``; the newest first."""
+    """Clusters of a provider that may still have machines, the newest first.
+
+    With ``run_state``, ``lease_owner`` and ``lease_expires_at`` of their runs.
+    """
     return (
-        sa.select(t.cluster, t.run.c.state.label("run_state"))
+        sa.select(t.cluster, t.run.c.state.label("run_state"), t.run.c.lease_owner, t.run.c.lease_expires_at)
         .join(t.run)
         .where(t.cluster.c.provider == provider, t.cluster.c.home_id == home_id, t.cluster.c.state != ENDED)
         .order_by(t.cluster.c.changed_at.desc())

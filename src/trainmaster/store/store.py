@@ -219,14 +219,14 @@ class Store:
         """
         self._transactions.write(lambda connection, _: cluster_rows.put_cluster(connection, lease, row, now))
 
-    def take_kept_cluster(self, lease: Lease, cluster: str, state: str, now: float) -> bool:
+    def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float) -> bool:
         """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
         return self._transactions.write(
-            lambda connection, _: cluster_rows.take_kept(connection, lease, cluster, state, now)
+            lambda connection, _: cluster_rows.take_kept(connection, lease, row, now)
         )
 
     def put_cost(self, lease: Lease, cost_usd: float) -> None:

@@ -131,7 +131,7 @@ class Renter:
         self._count = 0
         self._begun: list[Renting] = []
 
-    def gang(self, *, workers: int = 2, steps: int = 40, pause: float = 0.25, more: str = "") -> Path:
+    def gang(self, *, workers: int = 2, steps: int = 40, pause: float = 0.15, more: str = "") -> Path:
         return self.recipe(GANG.format(workers=workers, steps=steps, pause=pause, more=more))
 
     def recipe(self, text: str) -> Path:

@@ -30,17 +30,14 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
     work = tmp_path / "work"
     work.mkdir()
     renter = Renter(owner, work)
-
     yield renter
     renter.kill_all()
 
 
 def processes_on_hosts(owner: Any) -> str:
     """Command lines of everything that runs on them."""
-    from conftest import Ssh
-
     hosts = owner.json("status")["hosts"]
-    return "\n".join(Ssh(owner, host["address"]).until_ready()("ps -eo args") for host in hosts)
+    return "\n".join(owner.ssh(host["id"])("ps -eo args") for host in hosts)
 
 
 def test_a_gang_and_nothing_of_it_stays(renter: Renter, owner: Any) -> None:

@@ -30,23 +30,27 @@ def renter(lab: Any, tmp_path: Path) -> Iterator[Renter]:
         lab.ec2.terminate_instances(InstanceIds=sorted(extra))
 
 
-def begun(renting: Renting, steps: int = 12) -> str:
-    """Its id, when its members have worked for a while and a checkpoint is published."""
+def begun(renter: Renter, renting: Renting) -> str:
+    """Its id, when its members have worked for a while."""
     run = renting.run
-    renting.until_said(r"attempt 1 starts at 0")
-    renting.until_said(rf"step=(?:{'|'.join(str(n) for n in range(steps, steps + 60))})\b")
+    metrics = renter.lab.home / "runs" / run / "tasks" / "train" / "0" / "1" / "worker-0.metrics.jsonl"
+    renting.until(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= 5, "five steps")
     return run
 
 
-def published(renter: Renter, run: str) -> bool:
-    return any((renter.lab.home / "store" / "checkpoints" / run / "train" / "0").glob("*/manifest.json"))
+def saved(renter: Renter, renting: Renting) -> str:
+    """Its id, when a checkpoint is published."""
+    run = begun(renter, renting)
+    place = renter.lab.home / "store" / "checkpoints" / run / "train" / "0"
+    renting.until(lambda: any(place.glob("*/manifest.json")), "a checkpoint")
+    return run
 
 
 def test_a_gang_on_rented_machines(renter: Renter) -> None:
     """Logs, the model, the bill, and a shell; then everything is given back."""
     before = renter.lab.alive()
     renting = renter.run(renter.gang(steps=60))
-    run = begun(renting)
+    run = begun(renter, renting)
     assert set(renter.machines(run)) == {"worker-0", "worker-1"}
     name = renter.call("ssh", run, "worker-1", "--", "hostname").stdout.strip()
     assert name.startswith("ip-"), name
@@ -61,9 +65,8 @@ def test_a_gang_on_rented_machines(renter: Renter) -> None:
 
 
 def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoint(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=100))
-    run = begun(renting)
-    renting.until(lambda: published(renter, run), "a checkpoint")
+    renting = renter.run(renter.gang(steps=80))
+    run = saved(renter, renting)
     lost = renter.machines(run)["worker-1"]
     renter.lab.call("terminate", lost)
     found = renting.end()
@@ -76,8 +79,8 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
 
 
 def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=100, more=", spot: true"))
-    run = begun(renting)
+    renting = renter.run(renter.gang(steps=80, more=", spot: true"))
+    run = begun(renter, renting)
     leaving = renter.machines(run)["worker-1"]
     renter.lab.call("interrupt", leaving, "--notice", "20")
     found = renting.end()
@@ -90,9 +93,8 @@ def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
 
 def test_the_first_machine_is_lost(renter: Renter) -> None:
     """It holds what the cluster knows: all of it begins anew, from the checkpoint."""
-    renting = renter.run(renter.gang(steps=100))
-    run = begun(renting)
-    renting.until(lambda: published(renter, run), "a checkpoint")
+    renting = renter.run(renter.gang(steps=80))
+    run = saved(renter, renting)
     renter.lab.call("terminate", renter.machines(run)["worker-0"])
     assert renting.end()["reason"] == "SUCCEEDED"
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
@@ -100,8 +102,8 @@ def test_the_first_machine_is_lost(renter: Renter) -> None:
 
 
 def test_its_driver_is_killed_and_the_next_one_finds_everything(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=120))
-    run = begun(renting)
+    renting = renter.run(renter.gang(steps=80))
+    run = begun(renter, renting)
     machines = renter.machines(run)
     renting.kill()
     time.sleep(2)
@@ -115,7 +117,7 @@ def test_its_driver_is_killed_and_the_next_one_finds_everything(renter: Renter) 
 def test_nobody_comes_back(renter: Renter) -> None:
     """Without anybody who renews their lease, machines end themselves."""
     renting = renter.run(renter.gang(steps=4000), TRAINMASTER_NODE_LEASE="25s")
-    run = begun(renting)
+    run = begun(renter, renting)
     machines = set(renter.machines(run).values())
     assert machines <= renter.lab.alive()
     renting.kill()
@@ -127,7 +129,7 @@ def test_nobody_comes_back(renter: Renter) -> None:
 
 def test_a_short_cut_changes_nothing(renter: Renter) -> None:
     renting = renter.run(renter.gang(steps=80))
-    run = begun(renting)
+    run = begun(renter, renting)
     node = renter.machines(run)["worker-1"]
     renter.lab.call("cut", node)
     time.sleep(2)
@@ -137,9 +139,8 @@ def test_a_short_cut_changes_nothing(renter: Renter) -> None:
 
 
 def test_a_machine_that_is_frozen_for_good_is_replaced(renter: Renter) -> None:
-    renting = renter.run(renter.gang(steps=100), TRAINMASTER_NODE_PATIENCE="10s")
-    run = begun(renting)
-    renting.until(lambda: published(renter, run), "a checkpoint")
+    renting = renter.run(renter.gang(steps=80), TRAINMASTER_NODE_PATIENCE="10s")
+    run = saved(renter, renting)
     renter.lab.call("freeze", renter.machines(run)["worker-1"])
     assert renting.end()["reason"] == "SUCCEEDED"
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
@@ -169,7 +170,7 @@ def test_no_capacity_in_a_zone_and_then_nowhere(renter: Renter) -> None:
 def test_a_run_that_is_interrupted_gives_everything_back(renter: Renter) -> None:
     before = renter.lab.alive()
     renting = renter.run(renter.gang(steps=4000))
-    begun(renting)
+    begun(renter, renting)
     renting.interrupt()
     renting.end(130)
     assert renter.lab.alive() == before
@@ -209,7 +210,7 @@ experiments:
     parameters: {n: {range: 1-200, step: 1}}
     command:
       - echo {{n}} on $(hostname)
-      - echo "{\\"square\\":" $(({{n}} * {{n}})) "}" >> $TRAINMASTER_METRICS
+      - echo "{\\"square\\":" $((TRAINMASTER_PARAM_N * TRAINMASTER_PARAM_N)) "}" >> $TRAINMASTER_METRICS
 """
     renting = renter.run(renter.recipe(text))
     found = renting.end()

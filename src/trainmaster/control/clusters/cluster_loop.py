@@ -302,7 +302,5 @@ class ClusterLoop:
 
 
 def _internal(error: Exception) -> ProviderError:
-    return ProviderError(
-        f"internal error of a cluster's loop: {words(error)}",
-        "Nothing runs on; what was rented is given back.",
-    )
+    hint = "Nothing runs on; what was rented is given back."
+    return ProviderError(f"internal error of a cluster's loop: {words(error)}", hint)

@@ -55,7 +55,7 @@ class Seen:
         rented: ids that requests were answered with, by token, in the order of their seats.
         refusals: of requests, by token.
         renting: tokens of requests under way.
-        head: id of the machine that the cluster of an earlier control process stands on; empty if there is none.
+        head: id of the machine that the cluster of an earlier control process stands on; empty for none.
         vacant: ids of machines that are taken back, and on which nothing works any more.
         is_formed: gangs may be sent to it.
         is_forming: that is being made.

@@ -86,9 +86,8 @@ class Hands:
 
     def _give_back(self, record: ClusterRecord, ids: list[str], now: float) -> None:
         due = [name for name in ids if now >= self._back_at.get(name, 0.0)]
-        if due and self._tasks.start(
-            f"back {' '.join(due)}", partial(self._provider.release, record.id, due)
-        ):
+        release = partial(self._provider.release, record.id, due)
+        if due and self._tasks.start(f"back {' '.join(due)}", release):
             self._back_at.update(dict.fromkeys(due, now + _BACK_S))
 
     def _rent(self, record: ClusterRecord, token: str) -> None:
@@ -115,9 +114,10 @@ class Hands:
 
     def _prepare(self, record: ClusterRecord, name: str) -> None:
         machine, node = record.machine(name), self._sight.node(name)
-        if machine is not None and node is not None and is_there(node):
-            if self._tasks.start(f"prepare {name}", partial(self._workplace.prepare, machine, node)):
-                self._sight.stages[name] = Stage.PREPARING
+        if machine is None or node is None or not is_there(node):
+            return
+        if self._tasks.start(f"prepare {name}", partial(self._workplace.prepare, machine, node)):
+            self._sight.stages[name] = Stage.PREPARING
 
     def _members(self, record: ClusterRecord, ids: tuple[str, ...]) -> list[tuple[Machine, NodeAccess]]:
         found = [(record.machine(name), self._sight.accesses.get(name)) for name in ids]

@@ -26,10 +26,8 @@ class Tasks:
     def start(self, name: str, work: Callable[[], object]) -> bool:
         """Begin a piece of work; False if one of that name, or too many of its kind, are under way."""
         kind = name.partition(" ")[0]
-        if (
-            name in self._running
-            or sum(n.partition(" ")[0] == kind for n in self._running) >= _MOST_OF_A_KIND
-        ):
+        alike = sum(other.partition(" ")[0] == kind for other in self._running)
+        if name in self._running or alike >= _MOST_OF_A_KIND:
             return False
         self._running.add(name)
 

@@ -38,21 +38,24 @@ def write_index(
     import numpy as np
 
     arena = padded_arena(columns)
-    bounds = columns.array("path_starts").astype(np.int64)
-    starts, lengths = bounds[:-1], np.diff(bounds)
+    # Of each row no more than must be is held in memory: here 24 bytes, the rest is in files.
+    bounds = columns.array("path_starts").view(np.int64)
+    starts, lengths = bounds[:-1], np.diff(bounds).astype(np.int32)
     row_count = len(starts)
     hashes = path_hashes(arena, starts, lengths)
-    order = np.argsort(hashes, kind="stable")
+    folder_hashes = hashes[file_count : file_count + directory_count].copy()
+    order = np.argsort(hashes)
+    hashes = hashes[order]
     _refuse_twins(arena, starts, lengths, hashes, order, where)
     bits = bucket_bits(row_count)
-    buckets = (hashes[order] >> np.uint64(64 - bits)).astype(np.int64)
-    columns.add("bucket_starts", np.searchsorted(buckets, np.arange((1 << bits) + 1)))
-    del buckets
-    columns.add("hashed_rows", order)
-    columns.add("hashed_low", hashes[order] & np.uint64(0xFFFFFFFF))
-    del order
-    folders = slice(file_count, file_count + directory_count)
-    parents = _parents(arena, starts, lengths, hashes[folders], file_count, where)
+    firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+    columns.add("bucket_starts", np.searchsorted(hashes, firsts))
+    columns.add("bucket_starts", np.array([row_count]))
+    for first in range(0, row_count, BATCH_ROWS):
+        columns.add("hashed_rows", order[first : first + BATCH_ROWS])
+        columns.add("hashed_low", hashes[first : first + BATCH_ROWS] & np.uint64(0xFFFFFFFF))
+    del order, hashes, firsts
+    parents = _parents(arena, starts, lengths, folder_hashes, file_count, where)
     columns.add("parents", parents)
     counts = np.bincount(parents - file_count, minlength=directory_count)
     counts[0] -= 1  # the root is its own parent, and nobody's child
@@ -64,15 +67,15 @@ def write_index(
 def _refuse_twins(
     arena: "NDArray[np.uint8]",
     starts: "NDArray[np.int64]",
-    lengths: "NDArray[np.int64]",
+    lengths: "NDArray[np.int32]",
     hashes: "NDArray[np.uint64]",
     order: "NDArray[Any]",
     where: str,
 ) -> None:
+    """Refuses two rows with one path; ``hashes`` are sorted, ``order`` tells whose they are."""
     import numpy as np
 
-    ordered = hashes[order]
-    same = np.flatnonzero(ordered[1:] == ordered[:-1])
+    same = np.flatnonzero(hashes[1:] == hashes[:-1])
     seen: set[bytes] = set()
     for row in np.unique(np.concatenate([order[same], order[same + 1]])).tolist():
         path = arena[starts[row] : starts[row] + lengths[row]].tobytes()
@@ -84,7 +87,7 @@ def _refuse_twins(
 def _parents(
     arena: "NDArray[np.uint8]",
     starts: "NDArray[np.int64]",
-    lengths: "NDArray[np.int64]",
+    lengths: "NDArray[np.int32]",
     folder_hashes: "NDArray[np.uint64]",
     root: int,
     where: str,
@@ -119,7 +122,7 @@ def _parents(
 def _searched(
     arena: "NDArray[np.uint8]",
     starts: "NDArray[np.int64]",
-    lengths: "NDArray[np.int64]",
+    lengths: "NDArray[np.int32]",
     begin: int,
     length: int,
     candidates: "NDArray[Any]",

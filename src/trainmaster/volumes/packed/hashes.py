@@ -8,7 +8,7 @@ them at once; equal hashes of different paths cost time and nothing else.
 import hashlib
 from collections.abc import Iterable
 from struct import unpack
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +42,7 @@ def path_hash(path: bytes) -> int:
 
 
 def path_hashes(
-    arena: "NDArray[np.uint8]", starts: "NDArray[np.int64]", lengths: "NDArray[np.int64]"
+    arena: "NDArray[np.uint8]", starts: "NDArray[np.int64]", lengths: "NDArray[np.signedinteger[Any]]"
 ) -> "NDArray[np.uint64]":
     """Hashes slices of an arena.
 
@@ -61,7 +61,7 @@ def path_hashes(
 
 
 def _batch(
-    arena: "NDArray[np.uint8]", starts: "NDArray[np.int64]", lengths: "NDArray[np.int64]"
+    arena: "NDArray[np.uint8]", starts: "NDArray[np.int64]", lengths: "NDArray[np.signedinteger[Any]]"
 ) -> "NDArray[np.uint64]":
     import numpy as np
 
@@ -95,7 +95,7 @@ def equal_slices(
     arena: "NDArray[np.uint8]",
     first: "NDArray[np.int64]",
     second: "NDArray[np.int64]",
-    lengths: "NDArray[np.int64]",
+    lengths: "NDArray[np.signedinteger[Any]]",
 ) -> "NDArray[np.bool_]":
     """Says of each pair of slices of an arena (with 8 bytes more) whether they are the same."""
     import numpy as np

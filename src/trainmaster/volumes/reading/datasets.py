@@ -97,8 +97,9 @@ class VolumeStream(IterableDataset[Any]):
     """The samples of this rank in a shuffled order that is known to the cache.
 
     Each pass gives what is left of an epoch, the first one as much as ``load_state_dict`` said.
-    Use it through :class:`VolumeLoader`, which counts what was consumed; with a ``DataLoader``
-    of your own call :meth:`consumed` after each batch.
+    Use it through :class:`VolumeLoader`, which counts what was consumed. With a ``DataLoader``
+    of your own call :meth:`consumed` after each batch, and :meth:`next_epoch` after each epoch,
+    or :meth:`begin_pass` to go on with one that was broken off.
 
     Args:
         volume: an open volume or its address.
@@ -162,12 +163,16 @@ class VolumeStream(IterableDataset[Any]):
 
     def consumed(self, samples: int) -> None:
         """Notes that the training has taken so many samples more, on each rank."""
+        # Workers are not told: one that starts late must begin where the others did.
         self._order.consumed(samples, rank_and_world()[1])
-        self._write_shared()
 
     def next_epoch(self) -> None:
         """Begins the next epoch."""
         self._order.next_epoch()
+        self.begin_pass()
+
+    def begin_pass(self) -> None:
+        """Tells workers that the next pass begins behind what was consumed."""
         self._write_shared()
 
     def quality(self) -> Quality:
@@ -186,7 +191,7 @@ class VolumeStream(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Goes on where another training stopped, whatever its number of ranks was."""
         self._order.progress = Progress.from_state(state)
-        self._write_shared()
+        self.begin_pass()
 
     def _write_shared(self) -> None:
         progress = self._order.progress
@@ -244,6 +249,7 @@ class VolumeLoader:
 
     def __iter__(self) -> Iterator[Any]:
         left = len(self.stream)
+        self.stream.begin_pass()
         for batch in self._loader:
             # Counted before the training has it: a state that is taken in the loop is behind this batch.
             taken = min(self._batch_size, left)

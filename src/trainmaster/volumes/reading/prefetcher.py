@@ -49,6 +49,7 @@ class Prefetcher:
         self._seconds_per_sample = 1e-3
         self._moved_s = time.monotonic()
         self._in_flight: set[int] = set()
+        self._failed: set[int] = set()
         self._slots = self._cache.limit_bytes // self._cache.slots.slot_bytes
         self._chunk_bytes = int(np.max(volume.table.chunk_sizes, initial=1))
         self._full_at, self._full_until_s = -1, 0.0
@@ -105,7 +106,11 @@ class Prefetcher:
         upcoming = soonest(uses, self._slots // 2)
         missing = ~self._cache.resident(self._prefixes[upcoming])
         for chunk in upcoming[missing].tolist():
-            if chunk not in self._in_flight and chunk % self._turn[1] == self._turn[0]:
+            if (
+                chunk not in self._in_flight
+                and chunk not in self._failed
+                and chunk % self._turn[1] == self._turn[0]
+            ):
                 self._in_flight.add(chunk)
                 self._pool.submit(self._fetch, chunk)
                 return True
@@ -119,15 +124,17 @@ class Prefetcher:
         return min(depth, _MOST_AT_ONCE)
 
     def _fetch(self, chunk: int) -> None:
-        no_room = False
+        no_room = failed = False
         try:
             self._cache.obtain(self._volume.chunk(chunk), ahead=True)
         except NoRoomError:
             no_room = True
         except TrainmasterError:
-            pass
+            failed = True
         with self._changed:
             self._in_flight.discard(chunk)
+            if failed:
+                self._failed.add(chunk)
             if no_room:  # until the reader moves, or others that share the cache do
                 self._full_at, self._full_until_s = self._position, time.monotonic() + _LOOK_AGAIN_S
             self._changed.notify()

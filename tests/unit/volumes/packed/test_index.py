@@ -11,7 +11,7 @@ from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import SourceChangedError, get, index, open_volume, push
 
-pytest_plugins = ["packed_fixtures"]
+pytest_plugins = ["volumes_packed"]
 
 LIMIT = 10_000
 

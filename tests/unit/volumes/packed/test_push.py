@@ -24,7 +24,7 @@ from trainmaster.volumes.packed import (
 )
 from trainmaster.volumes.packed.getting import file_blocks
 
-pytest_plugins = ["packed_fixtures"]
+pytest_plugins = ["volumes_packed"]
 
 LIMIT = 100_000
 

@@ -14,7 +14,7 @@ from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import get, open_volume, push
 from trainmaster.volumes.packed.web_file import WebFile
 
-pytest_plugins = ["packed_fixtures"]
+pytest_plugins = ["volumes_packed"]
 
 LIMIT = 100_000
 

@@ -2,6 +2,7 @@
 """The known order, from plan to reader, without PyTorch."""
 
 import random
+import time
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes import Volume
-from trainmaster.volumes.packed import push
+from trainmaster.volumes.packed import MissingChunkError, push
 from trainmaster.volumes.reading import Progress, SampleOrder, samples
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.prefetch import depth_chunks, soonest
@@ -89,6 +90,29 @@ def test_a_reader_that_stops_early_leaves_no_order_behind(volume):
     next(stream)
     stream.close()
     assert list(volume.cache.directory.glob("orders/*")) == []
+
+
+def test_a_chunk_that_is_missing_is_asked_for_ahead_once_and_told_to_who_reads_it(volume, home, monkeypatch):
+    asked = []
+    chunks = sorted(path for path in (home / "store/volumes/pets/chunks").rglob("*") if path.is_file())
+    chunks[0].unlink()
+    obtain = volume.cache.obtain
+
+    def watched(chunk, **how):
+        if how.get("ahead"):
+            asked.append(chunk.number)
+        return obtain(chunk, **how)
+
+    monkeypatch.setattr(volume.cache, "obtain", watched)
+
+    def train():
+        for row in samples(SampleOrder(volume, window=2)):
+            volume.read(row)
+            time.sleep(0.001)
+
+    with pytest.raises(MissingChunkError):
+        train()
+    assert len(asked) == len(set(asked))
 
 
 @given(

@@ -1,6 +1,8 @@
 # ruff: noqa: F811 - fixtures are imported
 """Volumes in PyTorch's DataLoader."""
 
+import time
+
 import pytest
 from read_volumes import home, tree, volume  # noqa: F401 - fixtures
 
@@ -82,6 +84,26 @@ def test_workers_that_live_on_see_the_next_epoch(volume, tree):
     fresh = VolumeStream(volume, pair, window=2)
     fresh.next_epoch()
     assert list(VolumeLoader(fresh, 10, collate_fn=list)) == second
+
+
+def late(worker):
+    time.sleep(0.5 * worker)
+
+
+def test_a_worker_that_starts_late_begins_where_the_others_did(volume):
+    stream = VolumeStream(volume, pair, window=2, seed=4)
+    slow = VolumeLoader(stream, 7, num_workers=2, collate_fn=list, worker_init_fn=late, prefetch_factor=1)
+    assert list(slow) == list(loader(volume))
+
+
+def test_a_pass_that_was_broken_off_goes_on(volume):
+    whole, both = list(loader(volume)), loader(volume, workers=2)
+    first = []
+    for batch in both:
+        first.append(batch)
+        if len(first) == 3:
+            break
+    assert first + list(both) == whole
 
 
 def test_the_dataset_and_its_sampler(volume, tree):

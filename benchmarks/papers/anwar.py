@@ -1,0 +1,178 @@
+"""Anwar et al. (2021): batch size x latency x machines, all-reduce on MNIST.
+
+One gang of four t2.large in the lab; the latency between them is changed while it runs, and in each phase every batch
+size is trained by 1, 2, 3 and 4 of them in turn. Steady seconds per step are measured, not whole epochs; an epoch of
+the paper's table is 70 steps.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from pathlib import Path
+
+from images import ROOT, mnist
+from laboratory import Laboratory
+from tables import COLORS, Report, best, falls, figure, keep, middle, options
+
+STEPS_PER_EPOCH = 70
+MACHINES = (1, 2, 3, 4)
+#: Ours, and the paper's of the same work: as many seconds per step on one machine. (Their smallest is our second.)
+BATCHES = {192: None, 1280: 192, 6400: 1280, 25600: 6400}
+LATENCIES_MS = (0, 20, 60, 100)
+RECIPE = """
+name: anwar
+code: code
+experiments:
+  train:
+    framework: pytorch
+    distributed: {{strategy: allreduce, workers: {workers}}}
+    hardware: {{instance: t2.large}}
+    command: python3 allreduce.py --batches {batches} --phases {phases} --steps {steps}
+"""
+Key = tuple[int, int, int]  # batch, latency in ms, machines
+
+
+def paper() -> dict[Key, float]:
+    """Seconds per epoch. One machine was measured at 0 ms only, over 50 steps where the batch is up to 6400."""
+    found = {}
+    with Path(ROOT, "tests", "data", "anwar.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if not row["time_per_epoch_s"]:
+                continue
+            batch, latency, machines = (int(row[name]) for name in ("batch_size", "latency_ms", "workers"))
+            seconds = float(row["time_per_epoch_s"])
+            if machines > 1:
+                found[batch, latency, machines] = seconds
+            else:
+                for any_latency in (0, 20, 40, 60, 80, 100):
+                    found[batch, any_latency, 1] = seconds * (1.4 if batch <= 6400 else 1)
+    return found
+
+
+def measured(batches: list[int], phases: list[int], steps: int) -> dict[Key, list[float]]:
+    """Seconds of each step."""
+    numbers = " ".join(map(str, batches))
+    recipe = RECIPE.format(workers=len(MACHINES), batches=numbers, phases=len(phases), steps=steps)
+    with Laboratory(cpu=0.125, network=0.125, files=[mnist()]) as lab:
+
+        def listen(line: str) -> None:
+            if "waiting for phase" in line:
+                phase = int(line.split()[-1])
+                lab.delay(phases[phase])
+                lab.call("ssh", lab.run_id, "worker-0", "--", "touch", f"/tmp/phase-{phase}")
+
+        done = lab.run(recipe, listen=listen)
+    found: dict[Key, list[float]] = {}
+    for row in done.reports["worker-0"]:
+        key = row["batch"], phases[row["phase"]], row["machines"]
+        found.setdefault(key, []).extend(json.loads(row["all_s"]))
+    return found
+
+
+def winners(epochs: dict[Key, float], batch: int, latency: int) -> list[int]:
+    """Numbers of machines that are fastest, or cannot be told from the fastest."""
+    return best({n: epochs[batch, latency, n] for n in MACHINES if (batch, latency, n) in epochs})
+
+
+def shapes(epochs: dict[Key, float], batches: list[int], latencies: list[int]) -> dict[str, bool]:
+    """What the paper concludes, tried on ours."""
+    least, most = min(batches), max(batches)
+    near, far = min(latencies), max(latencies)
+    won = {(b, ms): winners(epochs, b, ms) for b in batches for ms in latencies}
+    return {
+        "without latency and with the largest batch, four machines win": 4 in won[most, near],
+        "with the smallest batch a single machine wins at any latency": all(
+            1 in won[least, ms] for ms in latencies
+        ),
+        "the more latency, the fewer machines win (each batch)": all(
+            falls([won[b, ms] for ms in sorted(latencies)]) for b in batches
+        ),
+        "the larger the batch, the more machines win (each latency)": all(
+            falls([won[b, ms] for b in sorted(batches, reverse=True)]) for ms in latencies
+        ),
+        "at most latency and small batches, four machines are slower than two": (
+            epochs[least, far, 4] > epochs[least, far, 2]
+        ),
+    }
+
+
+def draw(
+    epochs: dict[Key, float], theirs: dict[Key, float], batches: list[int], latencies: list[int]
+) -> None:
+    """Ours above, the paper's of the same work below."""
+    made, axes = figure(len(batches), 2)
+    for column, batch in enumerate(batches):
+        other = BATCHES[batch]
+        for axis, times, which, whose in (
+            (axes[0][column], epochs, batch, "lab"),
+            (axes[1][column], theirs, other, "paper"),
+        ):
+            if which is None:
+                axis.axis("off")
+                continue
+            for n, color in zip(MACHINES, COLORS, strict=False):
+                points = sorted((ms, t) for (b, ms, m), t in times.items() if b == which and m == n)
+                if whose == "paper" and n == 4:
+                    points = [point for point in points if point[0] < 60]  # their fourth machine broke down
+                axis.plot(*zip(*points, strict=True), "o-", color=color, markersize=3, label=f"{n}")
+            axis.set_title(f"{whose}: batch {which}")
+            axis.set_ylim(bottom=0)
+            axis.set_xlabel("latency, ms each way")
+        axes[0][column].set_xlim(axes[1][-1].get_xlim())
+    axes[0][0].set_ylabel(f"s per {STEPS_PER_EPOCH} steps")
+    axes[1][-1].set_ylabel(f"s per {STEPS_PER_EPOCH} steps")
+    axes[0][0].legend(title="machines", frameon=False)
+    keep(made, "anwar")
+
+
+def main() -> None:
+    arguments = options(__doc__ or "")
+    report = Report("anwar", arguments.quick)
+    batches = [1280, 25600] if arguments.quick else list(BATCHES)
+    latencies = [0, 60] if arguments.quick else list(LATENCIES_MS)
+    # There and back: what drifts then drifts for both ends.
+    phases = latencies if arguments.quick else [*latencies, *reversed(latencies)]
+    steps = measured(batches, phases, steps=2 if arguments.quick else 3)
+    epochs = {key: STEPS_PER_EPOCH * statistics.median(taken) for key, taken in steps.items()}
+    theirs = paper()
+    rows = []
+    for batch in batches:
+        for latency in latencies:
+            other = BATCHES[batch]
+            at = min((0, 20, 40, 60, 80, 100), key=lambda ms: abs(ms - latency))
+            rows.append(
+                [
+                    batch,
+                    latency,
+                    *(f"{epochs[batch, latency, n]:.1f}" for n in MACHINES),
+                    " ".join(map(str, winners(epochs, batch, latency))),
+                    other or "",
+                    *(f"{theirs[other, at, n]:.0f}" if other else "" for n in MACHINES),
+                    " ".join(map(str, winners(theirs, other, at))) if other else "",
+                ]
+            )
+    head = ["batch", "ms"] + [f"{n}" for n in MACHINES] + ["best"]
+    report.table(
+        "Seconds per 70 steps on 1 to 4 machines; right, the paper's batch of the same work (4 machines from 60 ms on: broken)",
+        [*head, "paper's batch", *(f"p{n}" for n in MACHINES), "p best"],
+        rows,
+    )
+    if not arguments.no_plot:
+        draw(epochs, theirs, batches, latencies)
+    points = [
+        {
+            "batch": b,
+            "latency_ms": ms,
+            "machines": n,
+            "step_s": middle(taken),
+            "epoch_s": round(epochs[b, ms, n], 2),
+        }
+        for (b, ms, n), taken in sorted(steps.items())
+    ]
+    report.end(shapes(epochs, batches, latencies), points=points)
+
+
+if __name__ == "__main__":
+    main()

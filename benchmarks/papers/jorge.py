@@ -1,0 +1,197 @@
+"""Jorge et al. (2018): synchronous against asynchronous, and a parameter server on too small a machine.
+
+TensorFlow on CIFAR-10, three p2.xlarge as workers (CPU only here), 128 images per worker and step as in the paper. One
+gang has its parameter server on a t2.small, as the paper's first, one on a fourth p2.xlarge, as its second. Each is
+measured with 1 to 3 workers, both ways, and once more with a third worker that is three times as slow. Network cards
+are 8 times the published ones, so that the processor of the t2.small is the limit, as the paper found, and not its
+card. Credits that run out over an hour are not reproduced: the small machine is small from the beginning.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from fc2 import Cell, traffic
+from images import cifar
+from laboratory import Finished, Laboratory
+from tables import COLORS, Report, figure, keep, middle, options
+
+BATCH = 128
+SLOW = 3.0
+CPU_SCALE = 0.125
+CORES_SMALL = CPU_SCALE  # of a t2.small, which has one vCPU
+SMALL, LARGE = "t2.small", "p2.xlarge"
+#: Global steps/s and examples/s: table 1 (sync and async with a t2.small and 3 workers), table 3.
+PAPER = {
+    ("sync", SMALL, 3): (3.26, 485),
+    ("async", SMALL, 3): (10.04, 2755),
+    ("async", SMALL, 2): (7.68, 1259),
+    ("async", LARGE, 2): (13.04, 1687),
+}
+RECIPE = """
+name: jorge
+code: code
+experiments:
+  train:
+    framework: tensorflow
+    distributed: {{strategy: ps-async, workers: 3, parameter_servers: 1, hardware: {{ps: {{instance: {server}}}}}}}
+    hardware: {{instance: p2.xlarge}}
+    command: >-
+      python3 parameter_server.py --kinds async sync --workers {counts} --batches {batch} --slow {slow}
+      --rounds {rounds} --seconds {seconds}
+"""
+Key = tuple[str, str, int, float]  # server, kind, workers, how slow the last one is
+
+
+def cells(server: str, done: Finished) -> dict[Key, Cell]:
+    """Batches per second, over all workers: a synchronous step is one batch of each."""
+    found: dict[Key, Cell] = {}
+    for row in done.reports["chief-0"]:
+        cell = found.setdefault((server, row["kind"], row["workers"], row["slow"]), Cell([], [], []))
+        mbps, cpu = traffic(done.reports["ps-0"], row["began"], row["ended"])
+        batches = row["steps"] * (row["workers"] if row["kind"] == "sync" else 1)
+        cell.steps_per_s.append(batches / (row["ended"] - row["began"]))
+        cell.mbps.append(mbps)
+        cell.cpu.append(cpu)
+    return found
+
+
+def shapes(rates: dict[Key, float], cores: dict[Key, float]) -> dict[str, bool]:
+    """What the paper concludes, tried on ours."""
+    return {
+        "asynchronous training is faster than synchronous (3 workers, small server)": (
+            rates[SMALL, "async", 3, 1.0] > rates[SMALL, "sync", 3, 1.0]
+        ),
+        "the same with a large server": rates[LARGE, "async", 3, 1.0] > rates[LARGE, "sync", 3, 1.0],
+        "with one slow worker, asynchronous training is ahead by more": (
+            rates[LARGE, "async", 3, SLOW] / rates[LARGE, "sync", 3, SLOW]
+            > rates[LARGE, "async", 3, 1.0] / rates[LARGE, "sync", 3, 1.0]
+        ),
+        "a large server with 2 workers is faster than a small one with 2 (paper: 1.70)": (
+            rates[LARGE, "async", 2, 1.0] > 1.1 * rates[SMALL, "async", 2, 1.0]
+        ),
+        "and faster than a small one with 3: the machine is better spent as the server (paper: 1.30)": (
+            rates[LARGE, "async", 2, 1.0] > rates[SMALL, "async", 3, 1.0]
+        ),
+        "the small server's processor is the limit: over 0.8 of what it has": (
+            cores[SMALL, "async", 3, 1.0] > 0.8 * CORES_SMALL
+        ),
+    }
+
+
+def draw(rates: dict[Key, float], counts: list[int]) -> None:
+    """Batches per second against workers, both servers and kinds; bars of the paper's."""
+    made, (axes,) = figure(3)
+    for (server, color), (kind, line) in [
+        (one, other)
+        for one in ((SMALL, COLORS[1]), (LARGE, COLORS[0]))
+        for other in (("async", "o-"), ("sync", "s--"))
+    ]:
+        axes[0].plot(
+            counts,
+            [rates[server, kind, n, 1.0] for n in counts],
+            line,
+            color=color,
+            markersize=4,
+            label=f"{server}, {kind}",
+        )
+    axes[0].set_xlabel("workers")
+    axes[0].set_ylabel("batches of 128 per s")
+    axes[0].set_title("lab")
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_xticks(counts)
+    axes[0].legend(frameon=False)
+    named = {f"{kind} {server} {n}": g for (kind, server, n), (g, _) in PAPER.items()}
+    axes[1].barh(list(named), list(named.values()), color=COLORS[5])
+    axes[1].set_xlabel("global steps per s")
+    axes[1].set_title("paper, tables 1 and 3")
+    kinds = ("async", "sync")
+    for offset, slow, color in ((-0.2, 1.0, COLORS[0]), (0.2, SLOW, COLORS[3])):
+        heights = [rates[LARGE, kind, 3, slow] for kind in kinds]
+        axes[2].bar(
+            [n + offset for n in range(2)],
+            heights,
+            0.4,
+            color=color,
+            label="all alike" if slow == 1 else f"one {slow:g} x slower",
+        )
+    axes[2].set_xticks([0, 1], kinds)
+    axes[2].set_title("3 workers, large server")
+    axes[2].set_ylabel("batches of 128 per s")
+    axes[2].legend(frameon=False)
+    keep(made, "jorge")
+
+
+def main() -> None:
+    arguments = options(__doc__ or "")
+    report = Report("jorge", arguments.quick)
+    counts = [2, 3] if arguments.quick else [1, 2, 3]
+    rounds, seconds = (1, 2.5) if arguments.quick else (3, 3.0)
+    found: dict[Key, Cell] = {}
+    with Laboratory(cpu=CPU_SCALE, network=8.0, files=[cifar()]) as lab:
+        for server in (SMALL, LARGE):
+            recipe = RECIPE.format(
+                server=server,
+                counts=" ".join(map(str, counts)),
+                batch=BATCH,
+                slow=SLOW,
+                rounds=rounds,
+                seconds=seconds,
+            )
+            found |= cells(server, lab.run(recipe))
+    rates = {key: statistics.median(cell.steps_per_s) for key, cell in found.items()}
+    cores = {key: statistics.median(cell.cpu) for key, cell in found.items()}
+    rows = []
+    for (server, kind, workers, slow), cell in sorted(found.items()):
+        rate = rates[server, kind, workers, slow]
+        theirs = PAPER.get((kind, server, workers)) if slow == 1 else None
+        rows.append(
+            [
+                server,
+                kind,
+                workers,
+                f"{slow:g} x" if slow > 1 else "",
+                f"{rate:.1f}",
+                f"{min(cell.steps_per_s):.1f}-{max(cell.steps_per_s):.1f}",
+                f"{rate * BATCH:.0f}",
+                f"{cores[server, kind, workers, slow]:.3f}",
+                f"{statistics.median(cell.mbps):.0f}",
+                *(theirs or ("", "")),
+            ]
+        )
+    report.table(
+        "Batches per second over all workers (a synchronous step of 3 counts 3); the paper's global steps and examples/s",
+        [
+            "server",
+            "kind",
+            "workers",
+            "slow",
+            "batches/s",
+            "rounds",
+            "examples/s",
+            "server's cores",
+            "Mbit/s",
+            "paper steps/s",
+            "paper ex/s",
+        ],
+        rows,
+    )
+    if not arguments.no_plot:
+        draw(rates, counts)
+    points = [
+        {
+            "server": server,
+            "kind": kind,
+            "workers": workers,
+            "slow": slow,
+            "batches_per_s": middle(cell.steps_per_s),
+            "server_cores": middle(cell.cpu),
+            "mbps": middle(cell.mbps),
+        }
+        for (server, kind, workers, slow), cell in sorted(found.items())
+    ]
+    report.end(shapes(rates, cores), points=points)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+import os
+
+import pytest
+from fake_hdfs import FakeHdfs
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes import _webhdfs
+from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
+from trainmaster.volumes.packed import get, open_volume, push
+
+
+@pytest.fixture
+def hdfs(monkeypatch):
+    monkeypatch.setattr(_webhdfs.time, "sleep", lambda _: None)
+    server = FakeHdfs()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(hdfs):
+    return ObjectStore(f"{hdfs.url}/base")
+
+
+def test_objects_in_hdfs(store, hdfs):
+    assert store.get("a/b") is None
+    store.put("a/b", b"one")
+    store.put("a/b", b"two")
+    store.put_blocks("large", iter([bytes(1 << 20)] * 12), 12 << 20)
+    assert store.get("a/b") == b"two"
+    assert b"".join(store.blocks("large")) == bytes(12 << 20)
+    assert sorted(store.list()) == [("a/b", 3), ("large", 12 << 20)]
+    assert (store.folders(), store.exists("a"), store.exists("large")) == (["a"], False, True)
+    assert store.put_if_absent("head", b"1")
+    assert not store.put_if_absent("head", b"2")
+    info = store.info("a/b")
+    assert bytes(store.get_range("a/b", 1, 5, info.etag)) == b"wo"
+    store.put("a/b", b"new")
+    with pytest.raises(ObjectChangedError):
+        store.get_range("a/b", 1, 5, info.etag)
+    with pytest.raises(FileNotFoundError):
+        list(store.blocks("nothing"))
+    store.delete(["head", "nothing"])
+    store.delete_all("a")
+    assert list(hdfs.files) == ["/base/large"]
+
+
+def test_the_namenode_is_told_of_a_dead_datanode(store, hdfs):
+    hdfs.dead = True
+    store.put("x", b"data")
+    assert store.get("x") == b"data"
+    assert hdfs.excluded == ["", "127.0.0.1", "", "127.0.0.1"]
+
+
+def test_datanodes_that_stay_dead(store, hdfs, monkeypatch):
+    monkeypatch.setattr(_webhdfs, "_PATIENCE_S", 0.05)
+    hdfs.good.server_close()
+    hdfs.good.shutdown()
+    with pytest.raises(PublishError, match=r"(?s)Cannot write hdfs://.*refused.*Check the network"):
+        store.put("x", b"data")
+    assert hdfs.files == {}
+
+
+def test_a_namenode_in_safe_mode(store, hdfs):
+    hdfs.safe_mode = 3
+    store.put("x", b"data")
+    hdfs.safe_mode = 2
+    assert store.get("x") == b"data"
+
+
+def test_answers_to_renames_that_are_lost(store, hdfs):
+    hdfs.lose_renames = 1
+    store.put("x", b"data")
+    hdfs.lose_renames = 1
+    assert store.put_if_absent("y", b"data")
+    assert sorted(hdfs.files) == ["/base/x", "/base/y"]
+
+
+def test_no_permission(store, hdfs):
+    hdfs.refuse = "AccessControlException"
+    with pytest.raises(PublishError, match=r"(?s)HDFS says.*permissions"):
+        store.put("x", b"data")
+
+
+def test_a_volume_in_hdfs(store, hdfs, tmp_path):
+    (tmp_path / "src").mkdir()
+    for number in range(5):
+        (tmp_path / f"src/{number}").write_bytes(os.urandom(3000))
+    push(tmp_path / "src", store.url, cache=tmp_path / "cache", chunk_limit_bytes=5000)
+    hdfs.dead = True
+    get(open_volume(f"{store.url}@1", tmp_path / "cache"), tmp_path / "out")
+    assert all((tmp_path / f"out/{n}").read_bytes() == (tmp_path / f"src/{n}").read_bytes() for n in range(5))
