@@ -1,8 +1,9 @@
 """Time to a fixed accuracy against machines: LeNet-5 on MNIST, all-reduce, without and with latency.
 
-One gang of four t2.large in the lab; in each phase 1, 2 and 4 of them train from the same seed until 95 % of 2,000 test
-images are right. In every second phase packets between them arrive 20 ms later. Jorge et al. and Anwar et al. give
-times at a fixed number of steps only; what more machines give until a fixed accuracy is the question behind both.
+One gang of four t2.large in the lab; in each phase 1, 2 and 4 of them train from the same seed until 95 % of
+2,000 test images are right. In every second phase packets between them arrive 20 ms later. Jorge et al. and
+Anwar et al. give times at a fixed number of steps only; what more machines give until a fixed accuracy is
+the question behind both.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ experiments:
     framework: pytorch
     distributed: {{strategy: allreduce, workers: 4}}
     hardware: {{instance: t2.large}}
-    command: python3 until_accurate.py --machines 1 2 4 --target {target} --phases {phases} --patience {patience}
+    command: >-
+      python3 until_accurate.py --machines 1 2 4 --target {target} --phases {phases} --patience {patience}
 """
 Key = tuple[int, int]  # latency in ms, machines
 

@@ -1,10 +1,10 @@
-"""FC2 (Ta 2019): training time against workers when the parameter server's network card is the limit, and Scala-Opt.
+"""FC2 (Ta 2019): time against workers when the server's network card is the limit, and Scala-Opt.
 
-Asynchronous TensorFlow on CIFAR-10. One gang per kind of parameter server: m4.large (450 Mbit/s, as in the paper's
-8.1 and 8.2) and m4.10xlarge (10 Gbit/s, 8.4), each with five t2.large; for 1 to 5 workers in turn the steady rate of
-steps, and what went through the parameter server's card. The traffic of one worker is then what `trainmaster quote
---policy scala-opt` picks from. The network has 0.28 million weights, a quarter of the paper's, and hosts have an eighth
-of the published cards.
+Asynchronous TensorFlow on CIFAR-10. One gang per kind of parameter server: m4.large (450 Mbit/s, as in the
+paper's 8.1 and 8.2) and m4.10xlarge (10 Gbit/s, 8.4), each with five t2.large; for 1 to 5 workers in turn
+the steady rate of steps, and what went through the parameter server's card. The traffic of one worker is
+then what `trainmaster quote --policy scala-opt` picks from. The network has 0.28 million weights, a quarter
+of the paper's, and hosts have an eighth of the published cards.
 """
 
 from __future__ import annotations
@@ -33,9 +33,14 @@ code: code
 experiments:
   train:
     framework: tensorflow
-    distributed: {{strategy: ps-async, workers: {workers}, parameter_servers: 1, hardware: {{ps: {{instance: {server}}}}}}}
+    distributed:
+      strategy: ps-async
+      workers: {workers}
+      parameter_servers: 1
+      hardware: {{ps: {{instance: {server}}}}}
     hardware: {{instance: {worker}}}
-    command: python3 parameter_server.py --batches {batches} --workers {counts} --rounds {rounds} --seconds {seconds}
+    command: >-
+      python3 parameter_server.py --batches {batches} --workers {counts} --rounds {rounds} --seconds {seconds}
 """
 
 
@@ -57,8 +62,8 @@ class Cell:
 def traffic(watched: list[dict[str, Any]], began: float, ended: float) -> tuple[float, float]:
     """Mbit/s (the larger of both ways) and CPU-seconds per second of the parameter server between two times.
 
-    >>> rows = [{"at": 0, "received": 0, "sent": 0, "cpu_s": 0}, {"at": 2, "received": 10**6, "sent": 500, "cpu_s": 1}]
-    >>> traffic(rows, 0, 2)
+    >>> zero, later = {"received": 0, "sent": 0, "cpu_s": 0}, {"received": 10**6, "sent": 500, "cpu_s": 1}
+    >>> traffic([{"at": 0, **zero}, {"at": 2, **later}], 0, 2)
     (4.0, 0.5)
     """
     within = [row for row in watched if began <= row["at"] <= ended]
@@ -83,7 +88,7 @@ def cells(done: Finished) -> dict[tuple[str, int, int], Cell]:
 
 
 def picked(lab: Laboratory, mbps: float) -> dict[str, Any]:
-    """Scala-Opt's cluster for a worker of this traffic; published cards, so traffic at the published scale."""
+    """Scala-Opt's cluster for a worker of this traffic, which is made that of published cards."""
     (lab.work / "mbps.csv").write_text(f"instance,mbps\n{WORKER},{mbps / NETWORK_SCALE:.1f}\n")
     told = lab.call(
         "quote",
@@ -156,7 +161,7 @@ def main() -> None:
     )
     choices = chosen(batches, rates, alone, picks)
     report.table(
-        "What Scala-Opt picks (at most 6), beside the paper's p2.xlarge, and what it costs against five workers",
+        "What Scala-Opt picks (at most 6), beside the paper's p2.xlarge; time and cost against five workers",
         [
             "batch",
             "Mbit/s of one worker (published scale)",

@@ -1,10 +1,11 @@
 """Jorge et al. (2018): synchronous against asynchronous, and a parameter server on too small a machine.
 
-TensorFlow on CIFAR-10, three p2.xlarge as workers (CPU only here), 128 images per worker and step as in the paper. One
-gang has its parameter server on a t2.small, as the paper's first, one on a fourth p2.xlarge, as its second. Each is
-measured with 1 to 3 workers, both ways, and once more with a third worker that is three times as slow. Network cards
-are 8 times the published ones, so that the processor of the t2.small is the limit, as the paper found, and not its
-card. Credits that run out over an hour are not reproduced: the small machine is small from the beginning.
+TensorFlow on CIFAR-10, three p2.xlarge as workers (CPU only here), 128 images per worker and step as in the
+paper. One gang has its parameter server on a t2.small, as the paper's first, one on a fourth p2.xlarge, as
+its second. Each is measured with 1 to 3 workers, both ways, and once more with a third worker that is three
+times as slow. Network cards are 8 times the published ones, so that the processor of the t2.small is the
+limit, as the paper found, and not its card. Credits that run out over an hour are not reproduced: the small
+machine is small from the beginning.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ code: code
 experiments:
   train:
     framework: tensorflow
-    distributed: {{strategy: ps-async, workers: 3, parameter_servers: 1, hardware: {{ps: {{instance: {server}}}}}}}
+    distributed:
+      strategy: ps-async
+      workers: 3
+      parameter_servers: 1
+      hardware: {{ps: {{instance: {server}}}}}
     hardware: {{instance: p2.xlarge}}
     command: >-
       python3 parameter_server.py --kinds async sync --workers {counts} --batches {batch} --slow {slow}
@@ -160,7 +165,7 @@ def main() -> None:
             ]
         )
     report.table(
-        "Batches per second over all workers (a synchronous step of 3 counts 3); the paper's global steps and examples/s",
+        "Batches per second over all workers (a synchronous step of 3 counts 3), and the paper's",
         [
             "server",
             "kind",

@@ -21,7 +21,7 @@ from typing import Any
 TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
 JOBS = Path(__file__).resolve().parent / "jobs"
 #: Of one run, its machines included; beyond it something hangs.
-RUN_DEADLINE_S = 400.0
+RUN_DEADLINE_S = 560.0
 
 
 class ExperimentError(Exception):
@@ -203,7 +203,7 @@ class Laboratory:
             if listen:
                 try:
                     listen(line)
-                except Exception as error:  # else the run would wait for an answer without end
+                except Exception as error:  # noqa: BLE001 - else the run would wait for an answer without end
                     print(f"{error}; the run is ended", file=sys.stderr)
                     os.killpg(process.pid, signal.SIGKILL)
 

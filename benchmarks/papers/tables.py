@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -74,7 +75,7 @@ def knee(rates: dict[int, float], gain: float = 0.15) -> int:
     3
     """
     counts = sorted(rates)
-    for before, after in zip(counts, counts[1:], strict=False):
+    for before, after in itertools.pairwise(counts):
         if rates[after] - rates[before] < gain * rates[counts[0]] * (after - before):
             return before
     return counts[-1]

@@ -1,13 +1,13 @@
 """Steps per second with one parameter server: asynchronous or in step, for 1 to all of the workers.
 
-A plain TensorFlow 2 script; `TF_CONFIG` says what each process is. Parameter servers and workers serve, the chief has
-one thread per worker, which runs that worker's steps: read the weights from the parameter server, compute, add to
-them. That is between the machines what `ParameterServerStrategy` does; it is written out because that one always uses
-all workers, and the points of a figure that are measured in turn, on the same machines and within seconds of each
-other, can be compared even if the machine is busy.
+A plain TensorFlow 2 script; `TF_CONFIG` says what each process is. Parameter servers and workers serve, the
+chief has one thread per worker, which runs that worker's steps: read the weights from the parameter server,
+compute, add to them. That is between the machines what `ParameterServerStrategy` does; it is written out
+because that one always uses all workers, and the points of a figure that are measured in turn, on the same
+machines and within seconds of each other, can be compared even if the machine is busy.
 
-Reports one line per point: kind (async or sync), workers, batch, slow, steps, and when it began and ended. Parameter
-servers report what went through their network card and how long they computed, with the time.
+Reports one line per point: kind (async or sync), workers, batch, slow, steps, and when it began and ended.
+Parameter servers report what went through their network card and how long they computed, with the time.
 """
 
 import argparse
@@ -174,7 +174,7 @@ class Training:
                         return
             except threading.BrokenBarrierError:
                 pass
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again by the chief
                 failures.append(error)
                 barrier.abort()
 
@@ -188,8 +188,8 @@ class Training:
         ended = time.time()
         steps = sum(done) if kind == "async" else done[0]
         return {
-            "kind": kind, "workers": workers, "batch": batch, "slow": slow, "steps": steps, "began": began, "ended": ended,
-            "loss": float(np.mean(losses)), "each": json.dumps(done),
+            "kind": kind, "workers": workers, "batch": batch, "slow": slow, "steps": steps,
+            "began": began, "ended": ended, "loss": float(np.mean(losses)), "each": json.dumps(done),
         }  # fmt: skip
 
 

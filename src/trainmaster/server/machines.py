@@ -169,9 +169,7 @@ class Machines:
         for record in mine.values():
             if record.state is ClusterState.ENDED:  # of an earlier session, resumed
                 record = replace(record, state=ClusterState.PLANNED)
-            elif (
-                record.state is ClusterState.ENDING
-            ):  # killed meanwhile: what is left of it is looked at first
+            elif record.state is ClusterState.ENDING:  # its driver was killed: is anything left of it?
                 state = ClusterState.ACTIVE if record.live else ClusterState.PLANNED
                 record = replace(record, state=state)
             if record.state is ClusterState.PLANNED:

@@ -290,3 +290,75 @@ def test_a_record_survives_its_row() -> None:
     row = record.as_row()
     found = {name: getattr(row, name) for name in row.__slots__}
     assert ClusterRecord.of_row(found) == record
+
+
+def test_who_does_not_answer_is_not_made_part_of_a_cluster() -> None:
+    record = rented()
+    ready = dict.fromkeys(("i-0", "i-1"), Stage.READY)
+    mute = Seen(nodes=nodes(record), stages=ready, lost_since={"i-1": NOW})
+    assert not step(record, mute).actions, "it may come back"
+    formed = replace(mute, stages={"i-0": Stage.JOINED, "i-1": Stage.READY}, is_formed=True)
+    assert not step(record, formed).actions
+
+
+def test_a_cluster_of_an_earlier_process_is_found_before_all_its_nodes_are_there() -> None:
+    record = rented()
+    half = {"i-0": Stage.PREPARING, "i-1": Stage.READY}
+    assert not step(record, Seen(nodes=nodes(record), stages=half)).actions
+    (action,) = step(record, Seen(nodes=nodes(record), stages=half, head="i-1")).actions
+    assert (action.kind, action.ids) == (ActionKind.FORM, ("i-1",))
+    ready = dict.fromkeys(("i-0", "i-1"), Stage.READY)
+    (action,) = step(record, Seen(nodes=nodes(record), stages=ready, head="i-1")).actions
+    assert action.ids == ("i-1", "i-0"), "it stays its head"
+
+
+def test_a_machine_that_is_taken_back_is_out_of_the_cluster_when_nothing_works_there() -> None:
+    record = rented(rental=LENT)
+    leaving = node("i-1", NodeState.LEAVING, leaves_at=NOW + 120)
+    seen = Seen(
+        nodes=nodes(record, leaving=leaving),
+        stages=dict.fromkeys(("i-0", "i-1"), Stage.JOINED),
+        is_formed=True,
+    )
+    record = step(record, seen).record
+    seen = replace(seen, renting=frozenset({"worker-1"}))
+    assert not step(record, seen).actions
+    vacant = replace(seen, vacant=frozenset({"i-1"}))
+    assert [(a.kind, a.ids) for a in step(record, vacant).actions] == [(ActionKind.DROP, ("i-1",))]
+    dropped = replace(vacant, stages={"i-0": Stage.JOINED, "i-1": Stage.READY})
+    assert not step(record, dropped).actions, "and does not join again"
+
+
+def test_machines_that_were_taken_back_do_not_count_as_those_that_cannot_be_used() -> None:
+    record = rented(1)
+    (machine,) = record.machines
+    before = tuple(
+        replace(machine, id=f"old-{n}", token=f"old-{n}", is_over=True, ended_at=NOW)
+        for n in range(BROKEN_MOST)
+    )
+    record = replace(record, machines=(*before, machine))
+    broken = Seen(nodes=nodes(record), stages={"i-0": Stage.BROKEN}, troubles={"i-0": "no python"})
+    assert not step(record, broken).fatal
+
+
+def test_what_its_provider_has_forgotten_has_ended_with_its_lease() -> None:
+    record = replace(rented(1), leased_until=NOW + 900)
+    later = step(record, Seen(nodes={}), now=NOW + 86_400)
+    over = later.record.machine("i-0")
+    assert over is not None
+    assert over.ended_at == NOW + 900, "nobody pays for a day"
+    ending = replace(record, state=ClusterState.ENDING)
+    ended = step(ending, Seen(nodes={}, is_released=True), now=NOW + 86_400, ending=True).record
+    assert ended.spent_usd(NOW + 90_000) == pytest.approx(0.09)
+
+
+def test_what_is_being_started_on_hosts_of_ones_own_is_not_left_there() -> None:
+    record = hosts(2, least=0)
+    assert not step(record, Seen(is_forming=True), ending=True).actions
+    assert kinds(step(record, Seen(), ending=True)) == [ActionKind.RELEASE]
+    assert kinds(step(rented(), Seen(is_forming=True), ending=True)) == [ActionKind.RELEASE]
+
+
+def test_what_was_rented_once_is_never_written_off_without_being_given_back() -> None:
+    left = replace(rented(), state=ClusterState.PLANNED)
+    assert kinds(step(left, Seen(), ending=True)) == [ActionKind.RELEASE]

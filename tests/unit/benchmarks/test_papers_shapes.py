@@ -1,0 +1,94 @@
+"""The pure parts of `benchmarks/papers`: who wins, where it saturates, what the papers' own numbers say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+PAPERS = Path(__file__).resolve().parents[3] / "benchmarks" / "papers"
+NAMES = ("common", "tables", "images", "laboratory", "anwar", "fc2", "jorge", "accuracy")
+
+
+@pytest.fixture(scope="module")
+def papers() -> Iterator[dict[str, ModuleType]]:
+    """The scripts as modules, which they are only for each other."""
+    path, kept = list(sys.path), {name: sys.modules.pop(name, None) for name in NAMES}
+    sys.path[:0] = [str(PAPERS), str(PAPERS.parent)]
+    yield {name: importlib.import_module(name) for name in NAMES}
+    sys.path[:] = path
+    for name, module in kept.items():
+        sys.modules.pop(name, None)
+        if module:
+            sys.modules[name] = module
+
+
+@pytest.mark.parametrize("name", ["tables", "images", "fc2"])
+def test_what_their_docstrings_say_is_so(papers: dict[str, ModuleType], name: str) -> None:
+    done = doctest.testmod(papers[name], optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert done.attempted
+    assert not done.failed
+
+
+@given(st.dictionaries(st.integers(1, 9), st.floats(0.1, 100), min_size=1))
+def test_the_fastest_is_always_among_the_best(papers: dict[str, ModuleType], times: dict[int, float]) -> None:
+    found = papers["tables"].best(times)
+    assert min(times, key=times.__getitem__) in found
+    assert all(times[one] <= 1.1 * min(times.values()) for one in found)
+
+
+@given(st.lists(st.lists(st.integers(1, 5), min_size=1), min_size=1, max_size=5))
+def test_falls_is_what_trying_all_choices_says(
+    papers: dict[str, ModuleType], series: list[list[int]]
+) -> None:
+    import itertools
+
+    truth = any(all(a >= b for a, b in itertools.pairwise(choice)) for choice in itertools.product(*series))
+    assert papers["tables"].falls(series) == truth
+
+
+def test_the_papers_own_winners(papers: dict[str, ModuleType]) -> None:
+    """Where their fourth machine works, their data have the shapes that the experiment looks for."""
+    anwar = papers["anwar"]
+    theirs = anwar.paper()
+    assert theirs[64000, 0, 4] == 419
+    assert theirs[6400, 60, 1] == pytest.approx(96 * 1.4)
+    shapes = anwar.shapes(theirs, [192, 1280, 6400], [0, 20, 40])
+    assert shapes["without latency and with the largest batch, four machines win"]
+    assert shapes["with the smallest batch a single machine wins at any latency"]
+    assert shapes["the larger the batch, the more machines win (each latency)"]
+
+
+def test_what_scala_opts_cluster_costs(papers: dict[str, ModuleType]) -> None:
+    """Saturated at two workers: they take as long as five, for 0.29 of 0.56 dollars an hour."""
+    fc2 = papers["fc2"]
+    rates = {(fc2.NARROW, 128, n): min(n, 2) * 10.0 for n in range(1, 6)}
+    pick = {
+        "worker": {"instance": "t2.large", "count": 2, "usd_per_hour": 0.0928},
+        "parameter_server": {"instance": fc2.NARROW, "usd_per_hour": 0.1},
+    }
+    found = fc2.chosen([128], rates, {128: 25.0}, {128: pick})[128]
+    assert (found["workers"], found["knee"], found["time"], found["mbps"]) == (2, 2, 1.0, 200.0)
+    assert found["cost"] == pytest.approx(0.2856 / 0.564, abs=0.001)
+
+
+def test_a_synchronous_step_counts_once_per_worker(papers: dict[str, ModuleType]) -> None:
+    jorge = papers["jorge"]
+    row = {"workers": 3, "slow": 1.0, "steps": 10, "began": 0.0, "ended": 2.0}
+    watched = [{"at": at, "received": at * 1000, "sent": 0, "cpu_s": at / 10} for at in (0.0, 1.0, 2.0)]
+    done = papers["laboratory"].Finished(
+        "run", {"chief-0": [row | {"kind": "sync"}, row | {"kind": "async"}], "ps-0": watched}, 1.0, 0.0
+    )
+    cells = jorge.cells("t2.small", done)
+    assert cells["t2.small", "sync", 3, 1.0].steps_per_s == [15.0]
+    assert cells["t2.small", "async", 3, 1.0].steps_per_s == [5.0]
+    assert cells["t2.small", "async", 3, 1.0].cpu == [pytest.approx(0.1)]

@@ -1,0 +1,333 @@
+"""All clusters of a run as one executor, with executors that can be cut off and lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trainmaster.control.clusters.fleet import Fleet
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
+from trainmaster.spec.errors import ExecutorError
+
+ONE, TWO = "run/train/0/1", "run/train/1/1"
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeLoop:
+    """A cluster whose formation and notices the test sets."""
+
+    formation: Any = None
+    leaving: dict[str, float] = field(default_factory=dict)
+    is_sought: bool = False
+    head_answers: bool = True
+    head_address: str = "10.0.0.1"
+    accesses: dict[str, Any] = field(default_factory=dict)
+    told_broken: list[int] = field(default_factory=list)
+    told_idle: frozenset[str] = frozenset()
+    record: Any = field(default_factory=lambda: SimpleNamespace(id="c"))
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def want(self) -> None: ...
+    def alive(self, keys: frozenset[str]) -> None: ...
+
+    def idle(self, addresses: frozenset[str]) -> None:
+        self.told_idle = addresses
+
+    def broken(self, number: int) -> None:
+        self.told_broken.append(number)
+
+    def form(self, number: int) -> None:
+        self.formation = SimpleNamespace(number=number)
+
+
+@dataclass
+class FakeCluster:
+    """What runs on a cluster, whoever is connected to it."""
+
+    gangs: dict[str, GangStatus] = field(default_factory=dict)
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    nodes: dict[str, str] = field(default_factory=lambda: {"a": "10.0.0.1", "b": "10.0.0.2"})
+    is_cut: bool = False
+    is_slow: threading.Event | None = None
+    is_lost: bool = False
+
+    def runs(self, attempt: str, address: str = "10.0.0.2") -> None:
+        self.gangs[attempt] = GangStatus(
+            attempt,
+            Phase.RUNNING,
+            (MemberStatus("worker-0", 7, 1001.0),),
+            started_at=1001.0,
+            addresses={"worker-0": address},
+        )
+
+    def exits(self, attempt: str) -> None:
+        known = self.gangs[attempt]
+        members = tuple(replace(m, ended_at=1009.0, exit_code=0) for m in known.members)
+        self.gangs[attempt] = replace(known, phase=Phase.EXITED, members=members, ended_at=1009.0)
+
+
+class FakeExecutor:
+    """A connection to it."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._told: dict[str, GangStatus] = {}
+
+    @property
+    def is_lost(self) -> bool:
+        return self._cluster.is_lost
+
+    def nodes(self) -> list[Any]:
+        return [SimpleNamespace(key=key, address=at) for key, at in self._cluster.nodes.items()]
+
+    def _reach(self, *what: Any) -> None:
+        if self._cluster.is_cut:
+            raise ExecutorError("cut off")
+        self._cluster.asked.append(what)
+
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+        if self._cluster.is_slow is not None:
+            self._cluster.is_slow.wait(10)
+        self._reach("open", run)
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        self._reach("submit", *(gang.attempt for gang in gangs))
+        for gang in gangs:
+            self._cluster.gangs.setdefault(gang.attempt, GangStatus(gang.attempt, Phase.QUEUED))
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        self._reach("launch", attempt)
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        self._reach("observe", *attempts)
+        return [self._cluster.gangs.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
+
+    def changes(self, timeout_s: float) -> list[GangStatus]:
+        self._reach("changes")
+        new = [status for status in self._cluster.gangs.values() if self._told.get(status.attempt) != status]
+        self._told.update({status.attempt: status for status in new})
+        return new
+
+    def output(self) -> list[tuple[str, str]]:
+        return []
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        self._reach("stop", attempt, grace_s)
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        self._reach("forget", *attempts)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Bench:
+    clock: Clock
+    loop: FakeLoop
+    clusters: dict[int, FakeCluster]
+    fleet: Fleet
+
+    def until(self, condition: Callable[[], bool]) -> list[GangStatus]:
+        """Listen until something is so; connecting takes a thread's time."""
+        found = []
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline
+            found += self.fleet.changes(0.01)
+        return found + self.fleet.changes(0.0)
+
+    def pass_time(self, seconds: float) -> list[GangStatus]:
+        """What changes within that time, the last of each attempt."""
+        found: dict[str, GangStatus] = {}
+        for _ in range(int(seconds * 4)):
+            self.clock.now += 0.25
+            found |= {status.attempt: status for status in self.fleet.changes(0.01)}
+        return list(found.values())
+
+    def asked(self, *what: Any, number: int = 0) -> bool:
+        return what in self.clusters[number].asked
+
+
+@pytest.fixture
+def bench() -> Bench:
+    clock, loop, clusters = Clock(), FakeLoop(), {0: FakeCluster(), 1: FakeCluster()}
+    fleet = Fleet(
+        {"train": cast("Any", loop)},
+        lambda _, formation: cast("Any", FakeExecutor(clusters[formation.number])),
+        lambda _: None,
+        lambda *_: None,
+        clock,
+    )
+    fleet.open("run", Capacity(2), {})
+    return Bench(clock, loop, clusters, fleet)
+
+
+def gang(attempt: str = ONE) -> GangRequest:
+    return GangRequest(attempt, "/d", (MemberRequest("worker-0", "true", "/"),), 1, "g", 2, grace_s=9.0)
+
+
+def phases(statuses: Sequence[GangStatus]) -> dict[str, Phase]:
+    return {status.attempt: status.phase for status in statuses}
+
+
+def running(bench: Bench, attempt: str = ONE, address: str = "10.0.0.2") -> None:
+    bench.loop.form(0)
+    bench.fleet.submit([gang(attempt)])
+    bench.until(lambda: bench.asked("submit", attempt))
+    bench.clusters[0].runs(attempt, address)
+    assert phases(bench.fleet.changes(0.0))[attempt] is Phase.RUNNING
+
+
+def test_a_gang_waits_for_its_cluster_and_can_be_withdrawn(bench: Bench) -> None:
+    bench.fleet.submit([gang(ONE), gang(TWO)])
+    assert phases(bench.fleet.observe([ONE])) == {ONE: Phase.QUEUED}
+    bench.fleet.stop(TWO, 5.0)
+    assert phases(bench.fleet.changes(0.0)) == {TWO: Phase.UNKNOWN}
+    bench.loop.form(0)
+    bench.until(lambda: bench.asked("submit", ONE))
+    assert TWO not in bench.clusters[0].gangs
+
+
+def test_a_head_that_does_not_answer_does_not_hold_up_the_run(bench: Bench) -> None:
+    slow = bench.clusters[0].is_slow = threading.Event()
+    bench.loop.form(0)
+    bench.fleet.submit([gang()])
+    before = time.monotonic()
+    bench.fleet.changes(0.01)
+    assert time.monotonic() - before < 1
+    slow.set()
+    bench.until(lambda: bench.asked("submit", ONE))
+
+
+def test_what_was_asked_while_it_was_out_of_reach_is_not_lost(bench: Bench) -> None:
+    running(bench, ONE)
+    running(bench, TWO)
+    bench.clusters[0].is_cut = True
+    bench.fleet.changes(0.0)
+    bench.fleet.stop(ONE, 5.0)
+    bench.fleet.stop(TWO, 0.0)
+    bench.fleet.forget([TWO])
+    assert not bench.asked("stop", ONE, 5.0)
+    bench.clusters[0].is_cut = False
+    bench.clock.now += 2
+    bench.until(lambda: bench.asked("forget", TWO))
+    assert bench.asked("stop", ONE, 5.0)
+    assert bench.asked("stop", TWO, 0.0), "its slots must not be held for ever"
+    assert not bench.loop.told_broken
+
+
+def test_what_ended_while_it_was_out_of_reach_is_told_as_it_was(bench: Bench) -> None:
+    running(bench)
+    bench.clusters[0].is_cut = True
+    bench.fleet.changes(0.0)
+    bench.clusters[0].exits(ONE)
+    bench.clusters[0].is_cut = False
+    (news,) = bench.pass_time(2)
+    assert (news.phase, news.members[0].exit_code, news.members[0].lost) == (Phase.EXITED, 0, False)
+
+
+def test_a_head_that_is_well_but_mute_is_given_up(bench: Bench) -> None:
+    running(bench)
+    bench.clusters[0].is_cut = True
+    bench.pass_time(50)
+    assert set(bench.loop.told_broken) == {0}
+
+
+def test_one_that_does_not_answer_by_ssh_either_is_left_to_its_cluster(bench: Bench) -> None:
+    running(bench)
+    bench.loop.head_answers = False
+    bench.clusters[0].is_cut = True
+    bench.pass_time(50)
+    assert not bench.loop.told_broken
+
+
+def test_a_lost_formation_takes_what_ran_along_but_not_what_had_ended_or_never_began(bench: Bench) -> None:
+    other = "run/train/2/1"
+    running(bench, ONE)
+    running(bench, TWO)
+    bench.fleet.submit([gang(other)])
+    bench.clusters[0].exits(TWO)
+    bench.fleet.changes(0.0)
+    bench.loop.formation = None
+    news = {status.attempt: status for status in bench.fleet.changes(0.0)}
+    assert (news[ONE].phase, news[ONE].members[0].lost) == (Phase.EXITED, True)
+    assert news[other].phase is Phase.UNKNOWN
+    assert TWO not in news
+    bench.loop.form(1)
+    bench.fleet.submit([gang(other)])
+    bench.until(lambda: bench.asked("submit", other, number=1))
+    assert ONE not in bench.clusters[1].gangs, "started once"
+
+
+def test_what_went_down_with_the_head_before_it_began_is_submitted_again(bench: Bench) -> None:
+    running(bench, ONE)
+    bench.fleet.submit([gang(TWO)])
+    cluster = bench.clusters[0]
+    cluster.is_lost = True
+    lost = (MemberStatus("worker-0", lost=True, ended_at=1005.0),)
+    cluster.gangs[TWO] = GangStatus(TWO, Phase.EXITED, lost, ended_at=1005.0)
+    assert phases(bench.fleet.changes(0.0)) == {TWO: Phase.UNKNOWN}
+    assert bench.loop.told_broken == [0]
+    cluster.asked.clear()
+    bench.fleet.submit([gang(TWO)])
+    assert not bench.asked("submit", TWO), "not to the one that is lost"
+
+
+def test_a_machine_that_is_taken_back_is_vacated_and_nothing_is_sent_before_it_is_out(bench: Bench) -> None:
+    running(bench, ONE, "10.0.0.2")
+    running(bench, TWO, "10.0.0.1")
+    bench.loop.leaving = {"10.0.0.2": bench.clock.now + 120}
+    bench.fleet.changes(0.0)
+    assert bench.asked("stop", ONE, 9.0)
+    assert not bench.asked("stop", TWO, 9.0)
+    assert bench.loop.told_idle == frozenset()
+    third = "run/train/3/1"
+    bench.fleet.submit([gang(third)])
+    bench.clusters[0].exits(ONE)
+    bench.fleet.changes(0.0)
+    bench.fleet.changes(0.0)
+    assert bench.loop.told_idle == {"10.0.0.2"}
+    assert not bench.asked("submit", third)
+    del bench.clusters[0].nodes["b"]
+    bench.fleet.changes(0.0)
+    assert bench.asked("submit", third)
+
+
+def test_a_head_that_is_taken_back_takes_everything_along(bench: Bench) -> None:
+    running(bench, ONE, "10.0.0.2")
+    bench.loop.leaving = {"10.0.0.1": bench.clock.now + 10}
+    bench.fleet.changes(0.0)
+    assert bench.asked("stop", ONE, 5.0), "its grace, as far as there is time"
+    assert bench.loop.told_idle == frozenset()
+    bench.clusters[0].exits(ONE)
+    bench.fleet.changes(0.0)
+    bench.fleet.changes(0.0)
+    assert bench.loop.told_idle == {"10.0.0.1"}
+
+
+def test_a_successor_waits_for_the_cluster_that_may_still_be_found(bench: Bench) -> None:
+    bench.loop.is_sought = True
+    assert not bench.fleet.find([ONE])
+    bench.clusters[0].runs(ONE)
+    bench.loop.form(0)
+    deadline = time.monotonic() + 5
+    while not bench.fleet.find([ONE]):
+        assert time.monotonic() < deadline
+    assert phases(bench.fleet.observe([ONE, TWO])) == {ONE: Phase.RUNNING, TWO: Phase.UNKNOWN}
+    bench.loop.formation, bench.loop.is_sought = None, False
+    assert bench.fleet.find([ONE]), "it will not be found any more"

@@ -1,0 +1,40 @@
+"""Background work of a control loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from trainmaster.control.decide_task import EffectKind, Job
+from trainmaster.control.jobs import Jobs
+
+KEY = ("train", 0, 1, EffectKind.STAGE)
+
+
+def collected(jobs: Jobs) -> Job:
+    deadline = time.monotonic() + 5
+    while jobs.pending:
+        assert time.monotonic() < deadline
+        jobs.collect()
+        time.sleep(0.001)
+    return jobs.of("train", 0, 1)[EffectKind.STAGE]
+
+
+def test_a_job_that_was_dropped_and_begun_anew_is_not_done_when_the_first_one_is() -> None:
+    jobs, first, second = Jobs(), threading.Event(), threading.Event()
+
+    def work(event: threading.Event, name: str) -> Job:
+        event.wait(10)
+        return Job(done=True, fields={"on": name})
+
+    jobs.begin(KEY, lambda: work(first, "a node that is lost"))
+    jobs.drop("train", 0, 1)
+    jobs.begin(KEY, lambda: work(second, "the next one"))
+    first.set()
+    deadline = time.monotonic() + 5
+    while jobs.pending > 1:
+        assert time.monotonic() < deadline
+        jobs.collect()
+    assert not jobs.of("train", 0, 1)[EffectKind.STAGE].done
+    second.set()
+    assert collected(jobs).fields == {"on": "the next one"}
