@@ -176,7 +176,9 @@ def train(resolver, args):
     if directory:
         checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, done=done)
         saver = tf.train.CheckpointManager(checkpoint, directory, max_to_keep=1)
-        if saver.restore_or_initialize():
+        # Else each parameter server writes its part on its own disk, where nobody finds it.
+        here = tf.train.CheckpointOptions(experimental_io_device="/job:chief")
+        if saver.latest_checkpoint and checkpoint.restore(saver.latest_checkpoint, options=here):
             print(f"going on at step {int(done)}", flush=True)
     signal.signal(signal.SIGTERM, ask_to_stop)  # not earlier: there was nothing to save
 
@@ -195,10 +197,10 @@ def train(resolver, args):
         report(step=at, loss=loss, examples=at * examples_per_step, seconds=seconds)
         print(f"step {at:4d}  loss {loss:.4f}", flush=True)
         if saver and time.monotonic() - saved_at > args.checkpoint_seconds:
-            saver.save(at)
+            saver.save(at, options=here)
             saved_at = time.monotonic()
     if saver:
-        saver.save(at)
+        saver.save(at, options=here)
     if stop_asked:
         return 128 + signal.SIGTERM
 

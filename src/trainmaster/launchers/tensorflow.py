@@ -25,6 +25,11 @@ _KNOWN_FAILURES = (
         "The port of this member is taken: use TF_CONFIG as it is given, and make one server per process.",
     ),
     (
+        "MergeV2Checkpoints",
+        "Parameter servers on other machines write their parts of a checkpoint on their own disks: save and "
+        'restore with tf.train.CheckpointOptions(experimental_io_device="/job:chief").',
+    ),
+    (
         "ParameterServerStrategy must be initialized with a `ClusterResolver`",
         "Give the strategy the cluster: "
         "ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver()).",

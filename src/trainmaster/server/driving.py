@@ -25,10 +25,12 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.controller import Watcher
+    from trainmaster.control.decide_task import Policy
     from trainmaster.executors.base import Executor
     from trainmaster.server.fleet_view import FleetView
     from trainmaster.server.machines import Machines
     from trainmaster.server.service import OnStart, Service, Session
+    from trainmaster.spec import Recipe
 
 
 def drive(
@@ -118,7 +120,7 @@ def _drive(
             where=where,
         ),
         watcher=watcher,
-        meter=Meter.of(recipe.budget),
+        meter=_meter(recipe, policies),
         forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
     )
@@ -158,6 +160,13 @@ def _record_truth(service: Service, run: str) -> None:
     if row["state"] == State.DONE:
         succeeded = row["reason"] == EndReason.SUCCEEDED
         record_truth(service.store, run, succeeded, run_seconds(row), row["cost_usd"])
+
+
+def _meter(recipe: Recipe, policies: Mapping[str, Policy]) -> Meter:
+    """The billing clock; members may take their grace until machines can be given back."""
+    meter = Meter.of(recipe.budget)
+    meter.ending_s += max((policy.grace_s for policy in policies.values()), default=0.0)
+    return meter
 
 
 def _teller(watcher: Watcher | None) -> Callable[[str], None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.clusters.cluster_loop import ClusterLoop
 from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.fleet import Fleet
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits, resumed
 from trainmaster.control.clusters.workplace import Workplace
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
@@ -161,20 +161,10 @@ class Machines:
         """The run's clusters; those that are planned take over warm ones that fit."""
         now = time.time()
         records = [ClusterRecord.of_row(row) for row in self._store.clusters_of(self._lease.run)]
-        mine: dict[str, ClusterRecord] = {}
-        # One that was taken over has the plan of this run beside the one that was planned and never rented.
-        for record in sorted(records, key=_rank):
-            mine[record.plan.name] = record
         found = []
-        for record in mine.values():
-            if record.state is ClusterState.ENDED:  # of an earlier session, resumed
-                record = replace(record, state=ClusterState.PLANNED)
-            elif record.state is ClusterState.ENDING:  # its driver was killed: is anything left of it?
-                state = ClusterState.ACTIVE if record.live else ClusterState.PLANNED
-                record = replace(record, state=state)
-            if record.state is ClusterState.PLANNED:
-                record = self._warm(record, now) or record
-            found.append(record)
+        for record in resumed(records):
+            warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
+            found.append(warm or record)
         ids = {record.id for record in found}
         self._earlier_usd = sum(record.spent_usd(now) for record in records if record.id not in ids)
         return found
@@ -247,11 +237,6 @@ class Machines:
     def _report(self, report: PhaseReport) -> None:
         if report.outcome.value == "failed":
             self._tell(f"{report.host}: {report.phase} failed: {report.detail}")
-
-
-def _rank(record: ClusterRecord) -> tuple[bool, bool]:
-    """Of several with the same name the one that has, or else had, machines comes last."""
-    return bool(record.live), bool(record.machines)
 
 
 def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:

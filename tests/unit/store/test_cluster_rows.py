@@ -1,4 +1,4 @@
-"""Rows of clusters: only whose run they are may write them; a warm one is taken once, and whole."""
+"""Rows of clusters: written by who drives the run, taken over by one run only."""
 
 from __future__ import annotations
 
@@ -8,46 +8,89 @@ import pytest
 from store_nouns import NOW, new_run
 
 from trainmaster.spec.errors import LeaseLostError
-from trainmaster.store.cluster_rows import ClusterRow
-
-ROW = ClusterRow("r-1.a", "lab", "home", "ACTIVE", "{}")
-WARM = replace(ROW, state="KEPT", kept_until=NOW + 60)
-TAKEN = replace(ROW, data='{"plan": "of r-2"}')
+from trainmaster.store import ClusterRow, Lease
 
 
-@pytest.fixture
-def other(store):
-    return store.create_run(new_run("r-2"), NOW)
+def row(name: str = "r-1.a", state: str = "ACTIVE", **more: object) -> ClusterRow:
+    return ClusterRow(name, "lab", "home", state, "{}", **more)  # type: ignore[arg-type]
 
 
-def test_it_is_written_and_written_again(store, lease):
-    store.put_cluster(lease, ROW, NOW)
-    store.put_cluster(lease, replace(ROW, data="[]"), NOW + 1)
-    (row,) = store.clusters_of("r-1")
-    assert (row["state"], row["data"]) == ("ACTIVE", "[]")
-    (living,) = store.living_clusters("lab", "home")
-    assert (living["run_state"], living["lease_owner"]) == ("WAITING", lease.owner)
+def begun(store, name: str = "r-1", **more: object) -> Lease:
+    return store.create_run(replace(new_run(), id=name, **more), NOW)
 
 
-def test_a_warm_one_is_taken_once_with_what_is_written_of_it_from_then_on(store, lease, other):
-    store.put_cluster(lease, WARM, NOW)
-    assert store.take_kept_cluster(other, TAKEN, NOW + 1)
-    (row,) = store.clusters_of("r-2")
-    assert (row["state"], row["data"], row["kept_until"]) == ("ACTIVE", TAKEN.data, None)
-    assert store.take_kept_cluster(other, TAKEN, NOW + 2), "asked again, as the answer was lost"
-    third = store.create_run(new_run("r-3"), NOW)
-    assert not store.take_kept_cluster(third, TAKEN, NOW + 3)
-    assert not store.clusters_of("r-1")
+def test_clusters_are_accepted_with_their_run(store):
+    begun(store, clusters=[row(state="PLANNED"), row("r-1.b", "PLANNED")])
+    assert [found["id"] for found in store.clusters_of("r-1")] == ["r-1.a", "r-1.b"]
 
 
-def test_whose_it_was_writes_it_no_more(store, lease, other):
-    store.put_cluster(lease, WARM, NOW)
-    store.take_kept_cluster(other, TAKEN, NOW + 1)
+def test_the_last_word_counts(store):
+    lease = begun(store)
+    store.put_cluster(lease, row(), NOW)
+    store.put_cluster(lease, row(state="ENDED", waited_s=4.0), NOW + 1)
+    (found,) = store.clusters_of("r-1")
+    assert (found["state"], found["waited_s"], found["changed_at"]) == ("ENDED", 4.0, NOW + 1)
+    assert store.cluster_waits("lab") == [4.0]
+    assert store.cluster_waits("aws") == []
+    assert store.living_clusters("lab", "home") == []
+
+
+def test_who_lost_the_run_writes_nothing(store):
+    lease = begun(store)
+    stale = Lease("r-1", lease.token - 1, lease.owner)
     with pytest.raises(LeaseLostError):
-        store.put_cluster(lease, ROW, NOW + 2)
-    store.put_cluster(other, ROW, NOW + 3)
+        store.put_cluster(stale, row(), NOW)
+    with pytest.raises(LeaseLostError):
+        store.put_cost(stale, 3.0)
+    assert store.clusters_of("r-1") == []
+    assert store.run_row("r-1")["cost_usd"] == 0.0
 
 
-def test_it_is_too_late_for_one_that_ends_itself(store, lease, other):
-    store.put_cluster(lease, WARM, NOW)
-    assert not store.take_kept_cluster(other, TAKEN, NOW + 61)
+def test_the_bill(store):
+    store.put_cost(begun(store), 1.25)
+    assert store.run_row("r-1")["cost_usd"] == 1.25
+
+
+def test_a_warm_cluster_has_one_taker(store):
+    first, second, third = begun(store), begun(store, "r-2"), begun(store, "r-3")
+    store.put_cluster(first, row(state="KEPT", kept_until=NOW + 60), NOW)
+    assert store.take_kept_cluster(second, row(), NOW + 1)
+    assert store.take_kept_cluster(second, row(), NOW + 1), "a repeated call finds its own work"
+    assert not store.take_kept_cluster(third, row(), NOW + 2)
+    (found,) = store.clusters_of("r-2")
+    assert (found["state"], found["kept_until"]) == ("ACTIVE", None)
+    assert store.clusters_of("r-1") == []
+
+
+def test_a_warm_cluster_that_is_over_is_nobodys(store):
+    first, second = begun(store), begun(store, "r-2")
+    store.put_cluster(first, row(state="KEPT", kept_until=NOW + 60), NOW)
+    assert not store.take_kept_cluster(second, row(), NOW + 61)
+
+
+def test_what_may_still_cost_money(store):
+    lease = begun(store)
+    store.put_cluster(lease, row(), NOW)
+    store.put_cluster(lease, row("r-1.b", "ENDED"), NOW)
+    (found,) = store.living_clusters("lab", "home")
+    assert (found["id"], found["run_state"]) == ("r-1.a", "WAITING")
+    assert found["lease_owner"] == lease.owner
+    assert store.living_clusters("lab", "another home") == []
+
+
+def test_a_warm_cluster_is_taken_with_what_is_written_of_it_from_then_on(store):
+    first, second = begun(store), begun(store, "r-2")
+    store.put_cluster(first, row(state="KEPT", kept_until=NOW + 60), NOW)
+    taken = replace(row(), data='{"plan": "of r-2"}')
+    assert store.take_kept_cluster(second, taken, NOW + 1)
+    (found,) = store.clusters_of("r-2")
+    assert found["data"] == taken.data, "whoever is killed now finds a cluster of this run"
+
+
+def test_whose_it_was_before_writes_it_no_more(store):
+    first, second = begun(store), begun(store, "r-2")
+    store.put_cluster(first, row(state="KEPT", kept_until=NOW + 60), NOW)
+    assert store.take_kept_cluster(second, row(), NOW + 1)
+    with pytest.raises(LeaseLostError):
+        store.put_cluster(first, row(), NOW + 2)
+    store.put_cluster(second, row(state="ENDED"), NOW + 3)

@@ -220,6 +220,26 @@ def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:
     return True
 
 
+def resumed(records: Iterable[ClusterRecord]) -> list[ClusterRecord]:
+    """What a run goes on with: one record for each of its plans, in a state to begin from.
+
+    A cluster that was taken over has the run's plan, beside the record that was planned and never rented. One
+    that was about to be given back when its driver was killed may have machines: those are looked at first.
+
+    Args:
+        records: all that the run has.
+    """
+    found: dict[str, ClusterRecord] = {}
+    for record in sorted(records, key=lambda each: (bool(each.live), bool(each.machines))):
+        found[record.plan.name] = record
+    return [
+        replace(record, state=ClusterState.ACTIVE if record.live else ClusterState.PLANNED)
+        if record.state in (ClusterState.ENDED, ClusterState.ENDING)
+        else record
+        for record in found.values()
+    ]
+
+
 def _kind(rental: Rental) -> tuple[str, str, bool, int]:
     return rental.instance_type, rental.region, rental.spot, rental.gpus
 

@@ -9,7 +9,14 @@ import pytest
 from trainmaster.control.clusters.decide_cluster import BOOT_S, BROKEN_MOST, decide_cluster
 from trainmaster.control.clusters.decision import ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, fits, new_record
+from trainmaster.control.clusters.record import (
+    ClusterRecord,
+    ClusterState,
+    Machine,
+    fits,
+    new_record,
+    resumed,
+)
 from trainmaster.providers.base import Node, NodeState
 
 NOW = 1000.0
@@ -362,3 +369,26 @@ def test_what_is_being_started_on_hosts_of_ones_own_is_not_left_there() -> None:
 def test_what_was_rented_once_is_never_written_off_without_being_given_back() -> None:
     left = replace(rented(), state=ClusterState.PLANNED)
     assert kinds(step(left, Seen(), ending=True)) == [ActionKind.RELEASE]
+
+
+def test_a_run_goes_on_with_what_it_has() -> None:
+    planned = new_record("run", plan(), "home")
+    taken = replace(rented(), id="earlier.train")
+    assert resumed([planned, taken]) == [taken]
+    assert resumed([taken, planned]) == [taken], "whatever the order of their names"
+    over = replace(
+        taken, state=ClusterState.ENDED, machines=tuple(replace(m, is_over=True) for m in taken.machines)
+    )
+    (again,) = resumed([planned, over])
+    assert (again.id, again.state) == (over.id, ClusterState.PLANNED)
+    assert again.machines == over.machines, "the bill goes on"
+
+
+def test_what_was_being_given_back_is_looked_at_before_anything_is_rented() -> None:
+    (left,) = resumed([replace(rented(), state=ClusterState.ENDING)])
+    assert left.state is ClusterState.ACTIVE
+    gone = {m.id: node(m.id, NodeState.GONE, ended_at=NOW + 3) for m in left.rented}
+    decision = step(left, Seen(nodes=gone), now=NOW + 9)
+    assert ActionKind.RENT in kinds(decision)
+    assert {m.token for m in decision.record.live} == {"worker-1"}, "with another token"
+    assert {m.ended_at for m in decision.record.machines if m.is_over} == {NOW + 3}
