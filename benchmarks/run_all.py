@@ -21,6 +21,10 @@ SCRIPTS = (
     "quote_speed",
     "quotes_kept",
     "simulation",
+    "volumes/push",
+    "volumes/table",
+    "volumes/read",
+    "volumes/training",
 )
 
 

@@ -133,7 +133,10 @@ def _drive(
         store.patience.hurried = None
         if controller.board.state is State.DONE:
             if machines is not None:
-                machines.finish(succeeded=controller.board.reason is EndReason.SUCCEEDED)
+                machines.finish(
+                    succeeded=controller.board.reason is EndReason.SUCCEEDED,
+                    hurried=lambda: controller.interrupts > 1,
+                )
             if (data := home.data_directory(run)).is_dir():
                 from trainmaster.control.data_sources import withdraw_volumes  # few runs have any
 

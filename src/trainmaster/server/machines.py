@@ -141,9 +141,14 @@ class Machines:
         """Who rents."""
         return self._provider
 
-    def finish(self, *, succeeded: bool) -> None:
-        """Give everything back, or keep it warm, and write the bill down."""
-        self.fleet.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S)
+    def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Give everything back, or keep it warm, and write the bill down.
+
+        Args:
+            succeeded: the run did.
+            hurried: whether the user does not want to wait until all is gone.
+        """
+        self.fleet.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
 
     def close(self) -> None:
         """Hang up; what is rented lives on as long as its lease does."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,10 +105,9 @@ def _options(home: Home, node: Node) -> list[str]:
     target = target_of(node)
     known = home.root / "known_hosts"
     if target.host_key:  # vouched for by the provider: no need to have met it
-        handle, name = tempfile.mkstemp(prefix="trainmaster-known-")
-        os.write(handle, f"{target.pin} {target.host_key}\n".encode())
-        os.close(handle)
-        known = Path(name)
+        known = home.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+        known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known.write_text(f"{target.pin} {target.host_key}\n")
     settings = {
         "HostKeyAlias": target.pin,
         "UserKnownHostsFile": str(known),

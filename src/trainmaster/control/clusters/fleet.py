@@ -27,6 +27,8 @@ _SLICE_S: Final = 0.05
 #: How long to wait for a cluster at a time before the run is looked after.
 _SOUGHT_S: Final = 0.2
 _COST_S: Final = 5.0
+#: Time to ask for the end of all machines, even if nobody wants to wait until it is so.
+_HURRIED_S: Final = 10.0
 
 
 class Fleet:
@@ -177,8 +179,11 @@ class Fleet:
             if over and not post.loop.record.keep_s:
                 post.loop.end()
         if meter is not None:
-            meter.settled_usd, meter.since = self.spent_usd(now), now
             meter.usd_per_hour = self.usd_per_hour()
+            # So that it arrives at the very bill if the end begins now: what is billed at least, and rounded.
+            bill_usd = self.spent_usd(now + meter.ending_s)
+            meter.settled_usd = bill_usd - meter.usd_per_hour * meter.ending_s / 3600
+            meter.since = now
         if now - self._cost_at >= _COST_S:
             self._cost_at = now
             self._write_cost(self.spent_usd(now))
@@ -201,13 +206,21 @@ class Fleet:
         """Price of what is rented now."""
         return sum(post.loop.record.usd_per_hour() for post in self._all)
 
-    def finish(self, tell: Callable[[str], None], *, keep: bool, patience_s: float) -> float:
+    def finish(
+        self,
+        tell: Callable[[str], None],
+        *,
+        keep: bool,
+        patience_s: float,
+        hurried: Callable[[], bool] = lambda: False,
+    ) -> float:
         """Give back, or keep warm, what is still rented; the whole bill in dollars.
 
         Args:
             tell: shows lines to the user.
             keep: clusters that are to be kept may be: the run has ended well.
             patience_s: for machines to be gone; whoever waits longer is told.
+            hurried: whether the user does not want to wait for that.
         """
         for post in self._all:
             record = post.loop.record
@@ -219,9 +232,11 @@ class Fleet:
                 tell(f"{record.id}: cannot be kept warm, it is given back")
             post.loop.end()
             post.loop.start()  # its loop may have ended with an error
-        deadline = self._clock() + patience_s
+        begun = self._clock()
         while waiting := [p.loop for p in self._all if not (p.loop.is_over or p.loop.is_kept)]:
-            if self._clock() > deadline or not any(loop.is_running for loop in waiting):
+            waited_s = self._clock() - begun
+            is_late = waited_s > (min(patience_s, _HURRIED_S) if hurried() else patience_s)
+            if is_late or not any(loop.is_running for loop in waiting):
                 names = ", ".join(loop.record.id for loop in waiting)
                 tell(
                     f"warning: {names}: machines are still being given back; they end themselves in any case"

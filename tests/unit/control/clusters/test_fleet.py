@@ -11,10 +11,14 @@ from typing import Any, cast
 
 import pytest
 
+from trainmaster.control.budget import Meter
 from trainmaster.control.clusters.fleet import Fleet
+from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.clusters.record import Machine, new_record
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError
 
+PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
 ONE, TWO = "run/train/0/1", "run/train/1/1"
 
 
@@ -39,11 +43,15 @@ class FakeLoop:
     told_broken: list[int] = field(default_factory=list)
     told_idle: frozenset[str] = frozenset()
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c"))
+    fatal: Exception | None = None
 
     def start(self) -> None: ...
     def close(self) -> None: ...
     def want(self) -> None: ...
     def alive(self, keys: frozenset[str]) -> None: ...
+
+    def notes(self) -> list[str]:
+        return []
 
     def idle(self, addresses: frozenset[str]) -> None:
         self.told_idle = addresses
@@ -331,3 +339,19 @@ def test_a_successor_waits_for_the_cluster_that_may_still_be_found(bench: Bench)
     assert phases(bench.fleet.observe([ONE, TWO])) == {ONE: Phase.RUNNING, TWO: Phase.UNKNOWN}
     bench.loop.formation, bench.loop.is_sought = None, False
     assert bench.fleet.find([ONE]), "it will not be found any more"
+
+
+def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Bench) -> None:
+    """Machines for 3.6 dollars an hour, billed for a minute at least: ten seconds cost 0.06 dollars."""
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
+    machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
+    bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
+    done = SimpleNamespace(state=SimpleNamespace(name="RUNNING"))
+    board: Any = SimpleNamespace(experiments={"train": done})
+    meter = Meter(cap_usd=0.07, ending_s=30.0)
+    bench.fleet.look(board, meter, 1010.0)
+    assert not meter.must_end(1010.0), "an end that is over at 1040 costs 0.06"
+    bench.fleet.look(board, meter, 1039.0)
+    assert not meter.must_end(1039.0)
+    bench.fleet.look(board, meter, 1041.0)
+    assert meter.must_end(1041.0)
