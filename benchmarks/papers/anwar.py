@@ -118,11 +118,11 @@ def draw(
                     points = [point for point in points if point[0] < 60]  # their fourth machine broke down
                 axis.plot(*zip(*points, strict=True), "o-", color=color, markersize=3, label=f"{n}")
             axis.set_title(f"{whose}: batch {which}")
+            axis.set_xlim(-5, max(LATENCIES_MS) + 5)
             axis.set_ylim(bottom=0)
             axis.set_xlabel("latency, ms each way")
-        axes[0][column].set_xlim(axes[1][-1].get_xlim())
     axes[0][0].set_ylabel(f"s per {STEPS_PER_EPOCH} steps")
-    axes[1][-1].set_ylabel(f"s per {STEPS_PER_EPOCH} steps")
+    axes[1][1 if len(batches) > 2 else 0].set_ylabel(f"s per {STEPS_PER_EPOCH} steps")
     axes[0][0].legend(title="machines", frameon=False)
     keep(made, "anwar")
 

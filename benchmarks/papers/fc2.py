@@ -32,7 +32,7 @@ name: fc2
 code: code
 experiments:
   train:
-    framework: tensorflow
+    framework: plain
     distributed:
       strategy: ps-async
       workers: {workers}
@@ -40,7 +40,8 @@ experiments:
       hardware: {{ps: {{instance: {server}}}}}
     hardware: {{instance: {worker}}}
     command: >-
-      python3 parameter_server.py --batches {batches} --workers {counts} --rounds {rounds} --seconds {seconds}
+      python3 with_chief.py parameter_server.py --batches {batches} --workers {counts}
+      --rounds {rounds} --seconds {seconds}
 """
 
 
@@ -78,7 +79,7 @@ def traffic(watched: list[dict[str, Any]], began: float, ended: float) -> tuple[
 def cells(done: Finished) -> dict[tuple[str, int, int], Cell]:
     """By kind, batch and workers."""
     found: dict[tuple[str, int, int], Cell] = {}
-    for row in done.reports["chief-0"]:
+    for row in done.reports["worker-0"]:
         cell = found.setdefault((row["kind"], row["batch"], row["workers"]), Cell([], [], []))
         mbps, cpu = traffic(done.reports["ps-0"], row["began"], row["ended"])
         cell.steps_per_s.append(row["steps"] / (row["ended"] - row["began"]))
@@ -112,7 +113,7 @@ def main() -> None:
     rounds, seconds = (1, 2.5) if arguments.quick else (2, 3.5)
     found: dict[tuple[str, int, int], Cell] = {}
     with Laboratory(cpu=0.125, network=NETWORK_SCALE, files=[cifar()]) as lab:
-        for server in [NARROW] if arguments.quick else [WIDE, NARROW]:
+        for server in [NARROW] if arguments.quick else [NARROW, WIDE]:
             wide = server == WIDE
             recipe = RECIPE.format(
                 workers=WORKERS,

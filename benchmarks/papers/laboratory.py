@@ -22,6 +22,8 @@ TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
 JOBS = Path(__file__).resolve().parent / "jobs"
 #: Of one run, its machines included; beyond it something hangs.
 RUN_DEADLINE_S = 560.0
+#: Reports, which come back by themselves, and what TensorFlow says on any machine without a GPU.
+NOISE = re.compile(r"train/0: |[IEW]0000 |WARNING: All log messages before absl")
 
 
 class ExperimentError(Exception):
@@ -192,13 +194,13 @@ class Laboratory:
         began: float,
         listen: Callable[[str], None] | None,
     ) -> None:
-        """Passes on what a run says, with the time; its reports are many, and come back by themselves."""
+        """Passes on what a run says, with the time."""
         assert process.stderr
         for line in process.stderr:
             said.append(line)
             if started := re.match(r"(\S+): started", line):
                 self.run_id = started[1]
-            if not line.startswith("train/0: "):
+            if not NOISE.match(line):
                 print(f"{time.monotonic() - began:6.1f} s  {line}", end="", file=sys.stderr, flush=True)
             if listen:
                 try:

@@ -211,6 +211,9 @@ class Machines:
             or is_alive(row["lease_owner"], row["lease_expires_at"], now)
             or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
         ]
+        for row in rows:
+            if row["id"] not in known:  # its keys are of no use to anybody
+                self._workplace.forget(ClusterRecord.of_row(row), ())
         try:
             if lost := self._provider.reap(known):
                 self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")

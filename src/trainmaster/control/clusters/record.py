@@ -199,7 +199,9 @@ def cluster_id(run: str, plan: ClusterPlan) -> str:
 def new_record(
     run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0, now: float = 0.0
 ) -> ClusterRecord:
-    """A cluster that is to be had."""
+    """A cluster that is to be had. Hosts of one's own are not kept: there nobody would end what is ours."""
+    is_rented = any(rental.instance_type for role in plan.roles for rental in role.rentals)
+    keep_s = keep_s if is_rented else 0.0
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s, paid_from=now)
 
 

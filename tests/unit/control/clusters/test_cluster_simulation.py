@@ -28,6 +28,7 @@ class Cloud:
     machines: dict[str, Node] = field(default_factory=dict)
     by_token: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mute: set[str] = field(default_factory=set)
+    head: str = ""
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def acquire(self, token: str, count: int, rental: Rental) -> tuple[str, ...] | Refusal:
@@ -96,6 +97,8 @@ class Driver:
             lost_since=dict(self.lost_since),
             rented={token: a for token, a in self.answers.items() if isinstance(a, tuple)},
             refusals={token: a for token, a in self.answers.items() if isinstance(a, Refusal)},
+            head=cloud.head if cloud.head in {m.id for m in self.record.rented} else "",
+            vacant=frozenset(n for n, node in cloud.machines.items() if node.state is NodeState.LEAVING),
             is_formed=self.head is not None,
             is_released=self.is_released,
         )
@@ -117,15 +120,19 @@ class Driver:
             case ActionKind.PREPARE:
                 self.stages.update(dict.fromkeys(action.ids, Stage.READY))
             case ActionKind.FORM:
-                self.head = action.ids[0]
+                assert not set(action.ids) & self.lost_since.keys(), "who does not answer cannot take part"
+                self.head = self.cloud.head = action.ids[0]
                 self.stages.update(dict.fromkeys(action.ids, Stage.JOINED))
             case ActionKind.JOIN:
                 self.stages.update(dict.fromkeys(action.ids, Stage.JOINED))
             case ActionKind.DROP:
                 for name in action.ids:
                     self.stages.pop(name, None)
+                    machine = self.record.machine(name)
+                    if machine is not None and not machine.is_over:
+                        self.stages[name] = Stage.READY
                 if self.head in action.ids:
-                    self.head = None
+                    self.head, self.cloud.head = None, ""
                     self.stages = dict.fromkeys(self.stages, Stage.READY)
             case ActionKind.GIVE_BACK:
                 for name in action.ids:
