@@ -54,7 +54,7 @@ def serve(resolver):
 
 
 def shapes_of(args):
-    """The weights: two convolutions, which stride, and two dense layers."""
+    """The weights: two convolutions, each with pooling, and two dense layers."""
     flat = 8 * 8 * args.channels
     return [
         (5, 5, 3, 16), (16,), (5, 5, 16, args.channels), (args.channels,),
@@ -65,9 +65,9 @@ def shapes_of(args):
 def loss_of(weights, images, labels):
     """Cross entropy of the network on a batch."""
     one, bias_one, two, bias_two, dense, bias_dense, last, bias_last = weights
-    found = tf.nn.relu(tf.nn.conv2d(images, one, 2, "SAME") + bias_one)
-    found = tf.nn.relu(tf.nn.conv2d(found, two, 2, "SAME") + bias_two)
-    found = tf.nn.relu(tf.matmul(tf.reshape(found, (-1, dense.shape[0])), dense) + bias_dense)
+    for kernel, bias in ((one, bias_one), (two, bias_two)):
+        images = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "SAME") + bias), 2, 2, "SAME")
+    found = tf.nn.relu(tf.matmul(tf.reshape(images, (-1, dense.shape[0])), dense) + bias_dense)
     logits = tf.matmul(found, last) + bias_last
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 

@@ -175,11 +175,17 @@ def _end_session(record: Path) -> bool:
         session = int(record.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         return False
+    # While its leader lives the session is ours; Ray's daemons overwrite what else would tell it.
+    known = {each: _ticks(each) for each in _of_session(session)} if pid else {}
     if pid:
         _signal(pid, signal.SIGTERM)
         _await(lambda: not _ticks(pid), _TERM_PATIENCE_S)
     deadline = time.monotonic() + _KILL_PATIENCE_S
-    while (left := _members(session, record)) and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
+        left = {each for each, ticks in known.items() if ticks and _ticks(each) == ticks}
+        left.update(_members(session, record))
+        if not left:
+            break
         for each in left:
             _signal(each, signal.SIGKILL)
         time.sleep(0.05)
@@ -191,18 +197,23 @@ def _members(session: int, record: Path) -> list[int]:
     """Processes of the session that we started; a number that is used again must not count."""
     mark = os.fsencode(record.parent)
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = _stat(int(entry.name))
-            if fields and fields[0] not in (b"Z", b"X") and int(fields[3]) == session:
-                environ = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-                if mark in environ:
-                    found.append(int(entry.name))
-        except OSError:
-            continue
+    for pid in _of_session(session):
+        with contextlib.suppress(OSError):
+            entry = Path(f"/proc/{pid}")
+            if mark in (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes():
+                found.append(pid)
     return found
+
+
+def _of_session(session: int) -> list[int]:
+    """Living processes of a session."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    stats = {pid: _stat(pid) for pid in pids}
+    return [
+        pid
+        for pid, fields in stats.items()
+        if fields and fields[0] not in (b"Z", b"X") and int(fields[3]) == session
+    ]
 
 
 def _pid(record: Path) -> int:

@@ -138,6 +138,16 @@ class HostsProvider:
         seen = self._look(self._inventory.hosts)
         draft = self._draft(cluster, request)
         remembered = {node.id: node for node in self._memory.recall(cluster)}
+        if given_up := {
+            one.host.name: [claim]
+            for one in seen
+            if one.claims
+            and one.host.name not in remembered
+            and (claim := one.claims.of(self._owner, cluster))
+            and claim.token != draft.token
+        }:  # hosts that were silent when they were given back: the claim on them is nobody's
+            self._drop(given_up)
+            seen = self._look(self._inventory.hosts)
         nodes = self._known_by_token(draft, seen, remembered)
         taken = {one.host.name for one in seen if one.claims and one.claims.of(self._owner, cluster)}
         free = [one for one in seen if one.host.name not in taken and one.host.name not in nodes]
