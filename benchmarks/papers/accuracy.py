@@ -104,13 +104,13 @@ def main() -> None:
     times = {key: statistics.median(row["seconds"] for row in rows) for key, rows in found.items()}
     steps = {key: statistics.median(row["step"] for row in rows) for key, rows in found.items()}
     report.table(
-        f"Until {TARGET:.0%} of 2,000 test images are right; a batch of 128 per machine",
+        f"Until {TARGET:.0%} of 2,000 test images are right (>: given up before); a batch of 128 per machine",
         ["ms", "machines", "s", "each", "steps", "accuracy", "speed-up", "of the steps alone"],
         [
             [
                 latency,
                 n,
-                f"{times[latency, n]:.1f}",
+                ("" if all(row["accuracy"] >= TARGET for row in rows) else "> ") + f"{times[latency, n]:.1f}",
                 " ".join(f"{row['seconds']:.1f}" for row in rows),
                 f"{steps[latency, n]:.0f}",
                 f"{min(row['accuracy'] for row in rows):.3f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 import time
@@ -12,6 +13,8 @@ from trainmaster.control.layout import Home
 from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
 from trainmaster.server.summary import is_driven
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import State
+from trainmaster.spec.units import format_duration
 from trainmaster.store import Store, queries
 from trainmaster.volumes import ObjectStore
 
@@ -30,7 +33,15 @@ class Finding:
 
 def checkup(home: Home) -> list[Finding]:
     """Look at everything; never raises for what it finds."""
-    return [*_machine(), *_disk(home), *_database(home), *_store(home), *_supervisor(home)]
+    return [
+        *_machine(),
+        *_disk(home),
+        *_database(home),
+        *_store(home),
+        *_supervisor(home),
+        *_many_machines(home),
+        *_mounts(),
+    ]
 
 
 def _machine() -> Iterator[Finding]:
@@ -38,7 +49,8 @@ def _machine() -> Iterator[Finding]:
     gpus = f", {len(capacity.gpus)} GPUs" if capacity.gpus else ", no GPU"
     yield Finding("machine", f"{capacity.cores} cores, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}")
     yield Finding("python", f"{sys.version.split()[0]} at {sys.executable}")
-    for tool, needed_for in (("bash", "every command"), ("git", "code: a git URL")):
+    tools = (("bash", "every command"), ("git", "code: a git URL"), ("ssh", "`trainmaster ssh`"))
+    for tool, needed_for in tools:
         path = shutil.which(tool)
         advice = "" if path else f"Install {tool}; it is needed for {needed_for}."
         yield Finding(tool, path or "not found", bool(path) or tool != "bash", advice)
@@ -101,3 +113,44 @@ def _supervisor(home: Home) -> Iterator[Finding]:
     finally:
         executor.close()
     yield Finding("supervisor", f"answers after {1000 * (time.monotonic() - began):.0f} ms")
+
+
+def _many_machines(home: Home) -> Iterator[Finding]:
+    """What other machines need, and which are rented now."""
+    missing = [part for part in ("ray", "asyncssh", "boto3") if importlib.util.find_spec(part) is None]
+    if missing:
+        advice = "pip install 'trainmaster[ray,hosts,aws]' to run on other machines."
+        yield Finding("other machines", f"not installed: {', '.join(missing)}", advice=advice)
+    try:
+        store = Store(home.database_url)
+        rows = store.living_clusters(None, home.identity())
+    except TrainmasterError:
+        return  # told by the database's own finding
+    store.close()
+    now = time.time()
+    for row in rows:
+        what = f"{row['id']} ({row['provider']}), {row['state']}"
+        if row["state"] == "PLANNED":
+            continue  # nothing of it was ever asked for
+        if row["state"] == "KEPT":
+            left_s = (row["kept_until"] or now) - now
+            if left_s <= 0:
+                continue
+            yield Finding("machines", f"{what}: warm for {format_duration(left_s)} more")
+        elif row["run_state"] == State.DONE:
+            yield Finding(
+                "machines",
+                f"{what}: its run is over",
+                ok=False,
+                advice="The next run with that provider gives them back; they end themselves in any case.",
+            )
+        else:
+            yield Finding("machines", f"{what}, of {row['run_id']}")
+
+
+def _mounts() -> Iterator[Finding]:
+    from trainmaster.volumes.mounting import available
+
+    why_not = available()
+    advice = "Volumes that a recipe names are fetched whole instead." if why_not else ""
+    yield Finding("mounts of volumes", why_not or "possible", advice=advice)

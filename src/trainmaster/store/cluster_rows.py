@@ -113,17 +113,18 @@ def of_run(run: str) -> sa.Select[Any]:
     return sa.select(t.cluster).where(t.cluster.c.run_id == run).order_by(t.cluster.c.id)
 
 
-def not_ended(provider: str, home_id: str) -> sa.Select[Any]:
-    """Clusters of a provider that may still have machines, the newest first.
+def not_ended(provider: str | None, home_id: str) -> sa.Select[Any]:
+    """Clusters of a provider (None: of all) that may still have machines, the newest first.
 
     With ``run_state``, ``lease_owner`` and ``lease_expires_at`` of their runs.
     """
-    return (
+    found = (
         sa.select(t.cluster, t.run.c.state.label("run_state"), t.run.c.lease_owner, t.run.c.lease_expires_at)
         .join(t.run)
-        .where(t.cluster.c.provider == provider, t.cluster.c.home_id == home_id, t.cluster.c.state != ENDED)
+        .where(t.cluster.c.home_id == home_id, t.cluster.c.state != ENDED)
         .order_by(t.cluster.c.changed_at.desc())
     )
+    return found if provider is None else found.where(t.cluster.c.provider == provider)
 
 
 def waits(provider: str) -> sa.Select[Any]:

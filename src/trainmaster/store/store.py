@@ -241,8 +241,8 @@ class Store:
         """The clusters that a run has, or had last."""
         return self.read(cluster_rows.of_run(run))
 
-    def living_clusters(self, provider: str, home_id: str) -> Sequence[RowMapping]:
-        """Clusters of a provider that may still have machines, with ``run_state``; the newest first."""
+    def living_clusters(self, provider: str | None, home_id: str) -> Sequence[RowMapping]:
+        """Clusters of a provider (None: of all) that may still have machines; see `not_ended`."""
         return self.read(cluster_rows.not_ended(provider, home_id))
 
     def cluster_waits(self, provider: str) -> list[float]:
