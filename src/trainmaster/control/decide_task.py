@@ -237,7 +237,16 @@ def _saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     job = _last_job(seen, kind)
     if job is None:
         return [_effect(task, kind)]
-    return _finish(task, seen, job, now) if job.done else []
+    if not job.done:
+        return []
+    is_lost = kind is EffectKind.SAVE and job.error and job.reason is EndReason.NODE_LOST
+    if is_lost and task.free_restarts < MAX_FREE_RESTARTS:  # it ended well, but what it made is lost
+        fields: dict[str, object] = {
+            "end_reason": EndReason.NODE_LOST,
+            "free_restarts": task.free_restarts + 1,
+        }
+        return [_move(task, State.RECOVERING, EndReason.NODE_LOST, job.error, fields)]
+    return _finish(task, seen, job, now)
 
 
 def _stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:

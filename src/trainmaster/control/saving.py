@@ -93,7 +93,11 @@ def save(context: TaskContext) -> Job:
 
 
 def _not_saved(error: Exception, fields: Mapping[str, object]) -> Job:
-    return Job(done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields)
+    # A lost node takes with it what its members made: the attempt has to be made again.
+    reason = EndReason.NODE_LOST if isinstance(error, NodeGoneError) else None
+    return Job(
+        done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields, reason=reason
+    )
 
 
 def _publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:

@@ -58,7 +58,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.STAGING: frozenset({State.RUNNING, State.STOPPING}),
     State.RUNNING: frozenset({State.SAVING, State.RECOVERING, State.STOPPING}),
     State.RECOVERING: frozenset({State.ACQUIRING, State.STOPPING}),
-    State.SAVING: frozenset({State.DONE, State.STOPPING}),
+    State.SAVING: frozenset({State.DONE, State.RECOVERING, State.STOPPING}),
     State.STOPPING: frozenset({State.DONE}),
     State.DONE: frozenset({State.WAITING}),
 }

@@ -179,7 +179,8 @@ class SimulatedBench:
             case EffectKind.SAVE:
                 fields: dict[str, object] = {"metrics": {"accuracy": 0.5}}
                 if fails and rng.random() < 0.5:
-                    return Job(done=True, error="disk full", fields=fields)
+                    lost = EndReason.NODE_LOST if rng.random() < 0.5 else None
+                    return Job(done=True, error="its files are out of reach", fields=fields, reason=lost)
                 self._world.models[key] = attempt
                 fields["model_uri"] = f"memory://{key[0]}/{key[1]}"
                 return Job(done=True, error="its checkpoint is lost" if fails else "", fields=fields)

@@ -85,7 +85,9 @@ def _check_attempt(store: SimulatedStore, node: SimulatedNode, plan: Plan, key: 
     won = node.won.get(attempt_id(plan.run, *key))
     if reason is EndReason.SUCCEEDED and won is not True:
         raise ViolationError(f"{key} is called SUCCEEDED, but its members did not all end well")
-    if won and reason not in (EndReason.SUCCEEDED, EndReason.INTERNAL) and not node.was_lost:
+    # What ended well may be lost with its node before it was saved.
+    kept_or_lost = (EndReason.SUCCEEDED, EndReason.INTERNAL, EndReason.NODE_LOST)
+    if won and reason not in kept_or_lost and not node.was_lost:
         raise ViolationError(f"{key} is called {reason}, but its members all ended well")
 
 

@@ -23,7 +23,7 @@ from trainmaster.control.staging import data_path, environment_path
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import remove
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
@@ -166,7 +166,10 @@ class RemoteSite:
 
         def fetch_of(node: NodeAccess) -> bool:
             names = [name for name, its in members if its.id == node.id]
-            return self._patiently(lambda: self._fetch_outputs(node, names, context))
+            try:
+                return self._patiently(lambda: self._fetch_outputs(node, names, context))
+            except ProviderError as error:  # silent for so long that its cluster gives it up, too
+                raise NodeGoneError(f"what {', '.join(names)} made is lost: {one_line(error)}") from error
 
         bare = each(nodes, fetch_of)
         with self._guard:
