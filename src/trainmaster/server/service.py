@@ -137,7 +137,7 @@ class Service:
         if plans:
             from trainmaster.control.clusters.record import new_record  # most runs rent nothing
 
-            clusters = [new_record(run, plan, home_id, keep_s, now).as_row() for plan in plans]
+            clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in plans]
         lease = self.store.create_run(
             NewRun(
                 id=run,

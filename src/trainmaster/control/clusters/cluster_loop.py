@@ -157,6 +157,10 @@ class ClusterLoop:
             self._wanted = True
             self._wake.set()
 
+    def unwant(self) -> None:
+        """Nothing new will run there: what is lost from now on is not replaced."""
+        self._wanted = False
+
     def end(self) -> None:
         """It is needed no more: give all back. `is_over` tells when that is done."""
         if not self._ending:

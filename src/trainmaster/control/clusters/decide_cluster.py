@@ -35,7 +35,7 @@ def decide_cluster(
         record: as written.
         seen: as observed.
         now: Unix seconds.
-        wanted: one of its experiments runs: it must have all its machines.
+        wanted: one of its experiments runs: it must have all its machines; else none is asked for.
         ending: the run needs it no more.
         patience: how long to wait for what.
     """
@@ -49,7 +49,8 @@ def decide_cluster(
         return decision
     if not wanted and decision.record.state is ClusterState.PLANNED:
         return decision
-    _fill_seats(decision, seen, now, patience)
+    if wanted:
+        _fill_seats(decision, seen, now, patience)
     _bring_up(decision, seen, now)
     decision.actions = list(dict.fromkeys(decision.actions))
     return decision

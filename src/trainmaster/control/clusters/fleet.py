@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.clusters.post import Opener, Places, Post
 from trainmaster.control.clusters.record import ClusterState
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.control.board import Board
@@ -175,7 +176,9 @@ class Fleet:
             if post.loop.fatal is not None:
                 raise post.loop.fatal
             mine = [board.experiments[name] for name, other in self._posts.items() if other is post]
-            over = all(experiment.state.name == "DONE" for experiment in mine)
+            over = all(experiment.state is State.DONE for experiment in mine)
+            if over or board.state is not State.RUNNING:
+                post.loop.unwant()
             if over and not post.loop.record.keep_s:
                 post.loop.end()
         if meter is not None:

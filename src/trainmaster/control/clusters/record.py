@@ -59,10 +59,11 @@ class Machine:
     is_broken: bool = False
 
     def billed_usd(self, now: float) -> float:
-        """What it has cost until now."""
+        """What it has cost until then."""
         if self.started_at is None:
             return 0.0
-        return self.rental.billed_usd(max((self.ended_at or now) - self.started_at, 0.0))
+        until = now if self.ended_at is None else min(self.ended_at, now)
+        return self.rental.billed_usd(max(until - self.started_at, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class ClusterRecord:
         asked: how many requests were made; their tokens are numbered.
         keep_s: how long it is to stay warm afterwards; 0 gives it back at once.
         kept_until: Unix seconds, while KEPT.
-        paid_from: Unix seconds from which on the present run pays; machines may be older.
+        paid_from: Unix seconds from which on the present run pays, if it took over a warm one; else 0.
         leased_until: Unix seconds at which its machines have ended themselves, unless their lease is renewed.
         asked_at: Unix seconds of the first request.
         waited_s: from then to the first time that it was up.
@@ -148,7 +149,7 @@ class ClusterRecord:
                 continue
             total += machine.billed_usd(now)
             if machine.started_at < self.paid_from:  # the run before has paid for that
-                total -= machine.billed_usd(min(self.paid_from, machine.ended_at or now))
+                total -= machine.billed_usd(self.paid_from)
         return total
 
     def usd_per_hour(self) -> float:
@@ -196,13 +197,11 @@ def cluster_id(run: str, plan: ClusterPlan) -> str:
     return f"{run}.{plan.name}"
 
 
-def new_record(
-    run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0, now: float = 0.0
-) -> ClusterRecord:
+def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -> ClusterRecord:
     """A cluster that is to be had. Hosts of one's own are not kept: there nobody would end what is ours."""
     is_rented = any(rental.instance_type for role in plan.roles for rental in role.rentals)
     keep_s = keep_s if is_rented else 0.0
-    return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s, paid_from=now)
+    return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)
 
 
 def fits(kept: ClusterRecord, plan: ClusterPlan) -> bool:

@@ -219,7 +219,7 @@ WORKER = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
 
 def record(count: int = 2, rental: Rental = WORKER) -> ClusterRecord:
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", count, (rental,)),))
-    return new_record("run", plan, "home", now=NOW)
+    return new_record("run", plan, "home")
 
 
 @pytest.fixture

@@ -283,6 +283,25 @@ def test_the_bill() -> None:
     assert warm.spent_usd(NOW + 100) == pytest.approx(0.01), "the run before has paid for the rest"
 
 
+def test_the_bill_of_a_warm_cluster_stays_when_its_machines_have_ended() -> None:
+    hour = replace(A, usd_per_hour=3.6, minimum_s=60.0)
+    machine = Machine("worker-0", "worker", "t", hour, "i-0", started_at=NOW - 900)
+    record = replace(rented(), machines=(machine,), paid_from=NOW)
+    assert record.spent_usd(NOW + 100) == pytest.approx(0.1)
+    ended = record.changed([replace(machine, ended_at=NOW + 100, is_over=True)])
+    assert ended.spent_usd(NOW + 5000) == pytest.approx(0.1)
+    assert record.changed([replace(machine, ended_at=NOW - 1, is_over=True)]).spent_usd(NOW) == 0
+
+
+def test_nothing_is_asked_for_when_nothing_new_will_run() -> None:
+    record = rented()
+    gone = Seen(nodes=nodes(record, gone=node("i-1", NodeState.GONE, ended_at=NOW)))
+    assert ActionKind.RENT in kinds(step(record, gone))
+    assert ActionKind.RENT not in kinds(step(record, gone, wanted=False))
+    asked = step(new_record("run", plan(), "home")).record
+    assert not step(asked, wanted=False).actions
+
+
 def test_a_warm_cluster_fits_what_asks_for_the_same() -> None:
     record = rented()
     assert fits(record, plan(RolePlan("worker", 2, (B,)))), "another zone is as good"

@@ -17,6 +17,7 @@ from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import Machine, new_record
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
 ONE, TWO = "run/train/0/1", "run/train/1/1"
@@ -346,8 +347,8 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
     machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
     bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
-    done = SimpleNamespace(state=SimpleNamespace(name="RUNNING"))
-    board: Any = SimpleNamespace(experiments={"train": done})
+    running = SimpleNamespace(state=State.RUNNING)
+    board: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING)
     meter = Meter(cap_usd=0.07, ending_s=30.0)
     bench.fleet.look(board, meter, 1010.0)
     assert not meter.must_end(1010.0), "an end that is over at 1040 costs 0.06"
