@@ -117,10 +117,16 @@ def test_all_tasks_of_a_run_see_the_same_version(tm, images):
 
 def test_a_volume_that_is_not_there(tm):
     recipe = tm.task("touch $NOTES/ran", data={"pets": {"volume": "petz"}})
-    result = tm.call("run", recipe, "--json", code=1)
-    assert "petz" in result.err
-    assert "volume push" in result.err
-    assert not (tm.notes / "ran").exists()
+    refusal = tm.refused(recipe)
+    assert "experiments.main.data.pets.volume: there is no volume petz" in refusal
+    assert "volume push DIR petz" in refusal
+
+
+def test_a_version_that_is_not_there(tm, images):
+    tm.call("volume", "push", images, "pets")
+    refusal = tm.refused(tm.task("true", data={"pets": {"volume": "pets@9"}}))
+    assert "pets@9" in refusal
+    assert "volume push DIR pets`" in refusal
 
 
 def test_a_built_in_set(tm):

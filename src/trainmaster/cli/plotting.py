@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,9 @@ def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCur
         draw(place)
     figure.suptitle(run)
     try:
-        figure.savefig(file)
+        with warnings.catch_warnings():  # a narrow picture is better than none, and than a warning
+            warnings.simplefilter("ignore", UserWarning)
+            figure.savefig(file)
     except OSError as error:
         raise UsageError(f"--plot {file}: {error.strerror or error}", "Choose another file.") from None
 

@@ -20,11 +20,17 @@ def ssh(
 ) -> None:
     """Open a shell on the machine of a run's member, in the run's working directory."""
     import os
+    import sys
 
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.shells import shell_command
 
+    given = [word for word in (member, *(command or ())) if word is not None]
+    if "--" in sys.argv:  # what stands behind it is the command, also where no member is named
+        given_after = len(sys.argv) - sys.argv.index("--") - 1
+        split = len(given) - given_after
+        member, command = (given[0] if split else None), given[split:]
     service = Service(Home.from_environment())
     words, place = shell_command(service, service.resolve(run), member, command or (), os.environ)
     service.close()

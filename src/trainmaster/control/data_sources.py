@@ -44,6 +44,34 @@ def volume_url(name: str, store_url: str) -> str:
     return name if "://" in name or name.startswith(("/", ".")) else f"{store_url.rstrip('/')}/volumes/{name}"
 
 
+def require_volume(name: str, address: str) -> None:
+    """Refuse a volume that is not there, before anything starts; a store that does not answer is no refusal.
+
+    Args:
+        name: as in the recipe.
+        address: see `volume_url`.
+
+    Raises:
+        UsageError: there is no such volume, or no such version of it.
+    """
+    from trainmaster.volumes.packed.addresses import volume_address
+    from trainmaster.volumes.packed.head import read_head
+
+    if name in BUILT_IN:
+        return
+    found = volume_address(address)
+    try:
+        read_head(ObjectStore(found.url), found.version)
+    except NotFoundError as error:
+        plain = name.rpartition("@")[0] or name
+        hint = (
+            f"`trainmaster volume ls` lists what is there, `trainmaster volume push DIR {plain}` makes one."
+        )
+        raise UsageError(f"there is no volume {name}: {error.args[0]}", hint) from error
+    except PublishError:
+        return
+
+
 def provide_volume(name: str, address: str, directory: Path) -> None:
     """Make a volume's files appear at a directory: mounted where that is possible, else fetched.
 
@@ -69,9 +97,10 @@ def provide_volume(name: str, address: str, directory: Path) -> None:
                 found = open_volume(address).uri
             except NotFoundError as error:
                 if name not in BUILT_IN:
+                    plain = name.rpartition("@")[0] or name
                     raise UsageError(
                         f"there is no volume {name}: {error.args[0]}",
-                        f"`trainmaster volume push DIRECTORY {name}` makes it.",
+                        f"`trainmaster volume push DIRECTORY {plain}` makes one.",
                     ) from error
                 BUILT_IN[name](directory)
                 return

@@ -37,7 +37,7 @@ def classify(gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str
     failed = sorted((m for m in gang.members if _failed_by_itself(m)), key=lambda m: m.ended_at or 0.0)
     if failed:
         return _judge(failed[0], alone=len(gang.members) == 1)
-    lost = [m for m in gang.members if m.lost]
+    lost = sorted((m for m in gang.members if m.lost), key=lambda m: m.ended_at or 0.0)
     if lost:
         return Outcome(
             EndReason.NODE_LOST, f"{lost[0].name}: its supervisor died, so how it ended is not known"

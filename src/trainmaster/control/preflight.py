@@ -24,7 +24,7 @@ def check_parts(recipe: Recipe) -> None:
     if missing:
         raise MissingPartError(
             "\n".join(missing),
-            "`trainmaster check` accepts these keys; running them needs parts that are not there yet.",
+            "The recipe can be read, but this cannot be run.",
         )
 
 
@@ -44,6 +44,25 @@ def check_directories(recipe: Recipe) -> None:
                     f"experiments.{experiment.name}.data.{name}.dir: there is no {path.resolve()}",
                     "A relative path starts at the recipe's folder.",
                 )
+
+
+def check_volumes(recipe: Recipe, store_url: str) -> None:
+    """Refuse volumes that are not there, naming the key.
+
+    Raises:
+        UsageError: there is no such volume.
+    """
+    for experiment in recipe.experiments.values():
+        for name, source in experiment.data.items():
+            if source.volume is None:
+                continue
+            from trainmaster.control.data_sources import require_volume, volume_url  # few recipes have any
+
+            try:
+                require_volume(source.volume, volume_url(source.volume, store_url))
+            except UsageError as error:
+                where = f"experiments.{experiment.name}.data.{name}.volume"
+                raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
 
 
 def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:

@@ -53,7 +53,7 @@ def _maker(name: str) -> Callable[[ProviderPlace], Provider]:
                 f"the provider {name!r} ({plugins[name].value}) is installed but cannot be loaded: {error}",
                 "Install what it needs, or remove it.",
             ) from error
-    known = sorted({*BUILT_IN, *plugins})
+    known = sorted({"local", *BUILT_IN, *plugins})
     near = nearest(name, known)
     hint = f"Did you mean {near!r}? " if near else ""
     raise UsageError(f"there is no provider {name!r}", f"{hint}Known are {', '.join(known)}.")

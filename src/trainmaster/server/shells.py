@@ -41,6 +41,9 @@ def shell_command(
     row = service.store.run_row(run)
     if row["provider"] == "local":
         shell = environ.get("SHELL") or "/bin/bash"
+        known = _local_members(service, run)
+        if member is not None and member not in known:
+            raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
         code = home.code_directory(run)
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
@@ -55,6 +58,14 @@ def shell_command(
     inner = shlex.join(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
     there = f"cd {shlex.quote(code_there)} 2>/dev/null; {inner}"
     return [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there], Path.cwd()
+
+
+def _local_members(service: Service, run: str) -> set[str]:
+    from trainmaster.control.gangs import member_names
+    from trainmaster.spec import Recipe
+
+    recipe = Recipe.model_validate_json(service.store.run_row(run)["recipe"])
+    return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}
 
 
 def _node(service: Service, home: Home, run: str, member: str | None, environ: Mapping[str, str]) -> Node:
