@@ -25,6 +25,10 @@ SCRIPTS = (
     "volumes/table",
     "volumes/read",
     "volumes/training",
+    "papers/anwar",
+    "papers/fc2",
+    "papers/jorge",
+    "papers/accuracy",
 )
 
 

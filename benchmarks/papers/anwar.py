@@ -130,7 +130,7 @@ def draw(
 def main() -> None:
     arguments = options(__doc__ or "")
     report = Report("anwar", arguments.quick)
-    batches = [1280, 25600] if arguments.quick else list(BATCHES)
+    batches = [192, 25600] if arguments.quick else list(BATCHES)
     latencies = [0, 60] if arguments.quick else list(LATENCIES_MS)
     # There and back: what drifts then drifts for both ends.
     phases = latencies if arguments.quick else [*latencies, *reversed(latencies)]
