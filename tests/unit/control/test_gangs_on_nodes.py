@@ -57,7 +57,7 @@ def test_roles_with_hardware_of_their_own_have_nodes_of_their_own():
     own = Distributed(strategy="ps-sync", workers=2, parameter_servers=1, hardware={"ps": Hardware(gpus=0)})
     split = experiment(own, hardware=Hardware(gpus=2))
     assert [node_labels(split, role) for role in ("chief", "worker", "ps")] == [
-        {},
+        {"role": "worker"},
         {"role": "worker"},
         {"role": "ps"},
     ]
