@@ -1,16 +1,25 @@
 #!/bin/sh
-# All tests: those of decisions and maths beside the others, which mostly wait for processes and hosts.
+# All tests, in three groups at once: the lab's mostly wait for hosts, those of decisions and maths only compute.
 set -u
 python=${1:-python3}
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-"$python" -m pytest src tests/unit >"$log" 2>&1 &
+logs=$(mktemp -d)
+end() {
+    # shellcheck disable=SC2046 # they are numbers
+    kill $(jobs -p) 2>/dev/null
+    rm -rf "$logs"
+}
+trap end EXIT
+trap 'exit 130' INT TERM
+"$python" -m pytest src tests/unit >"$logs/unit" 2>&1 &
 unit=$!
-trap 'kill $unit 2>/dev/null; rm -f "$log"; exit 130' INT TERM
-"$python" -m pytest tests --ignore=tests/unit
+"$python" -m pytest tests/integration/lab >"$logs/lab" 2>&1 &
+lab=$!
+"$python" -m pytest tests --ignore=tests/unit --ignore=tests/integration/lab
 code=$?
-wait $unit
-unit_code=$?
+wait $unit || code=1
 echo "--- src and tests/unit:"
-cat "$log"
-[ $code -eq 0 ] && [ $unit_code -eq 0 ]
+cat "$logs/unit"
+wait $lab || code=1
+echo "--- tests/integration/lab:"
+cat "$logs/lab"
+exit $code
