@@ -151,18 +151,13 @@ def test_wishes_are_only_noted(tm):
         assert f"hardware.{key}" in result.err
 
 
-def test_parts_that_come_later_are_named(tm):
-    cases = {
-        "data.x": {"data": {"x": {"volume": "cifar10"}}},
-        "data.y": {"data": {"y": {"url": "https://example.org/x"}}},
-    }
-    for key, experiment in cases.items():
-        refusal = tm.refused(tm.task("true", **experiment))
-        assert f"experiments.main.{key}" in refusal or f".{key}" in refusal, refusal
-        assert "this version" in refusal
-    refusal = tm.refused(tm.recipe({"provider": "aws", "experiments": {"main": {"command": "true"}}}))
-    assert "aws" in refusal
-    assert "this version" in refusal
+def test_what_cannot_be_run_there_is_refused_before_anything_starts(tm):
+    main = {"command": "true", "container": "debian"}
+    refusal = tm.refused(tm.recipe({"provider": "hosts", "experiments": {"main": main}}))
+    assert "experiments.main.container" in refusal
+    refusal = tm.refused(tm.recipe({"provider": "nowhere", "experiments": {"main": {"command": "true"}}}))
+    assert "nowhere" in refusal
+    assert "local" in refusal, "what there is instead"
 
 
 def test_figure_1_of_hyper_runs_in_both_readings(tm):

@@ -443,8 +443,11 @@ def test_requests_speak_of_nodes(hosts):
     assert request.cwd if hasattr(request, "cwd") else request.members[0].cwd.startswith(hosts.root)
     labels = {member.name: dict(member.node_labels) for member in request.members}
     assert labels == {
-        "chief-0": {}, "worker-0": {"role": "worker"}, "worker-1": {"role": "worker"}, "ps-0": {"role": "ps"},
-    }  # fmt: skip
+        "chief-0": {"role": "worker"},
+        "worker-0": {"role": "worker"},
+        "worker-1": {"role": "worker"},
+        "ps-0": {"role": "ps"},
+    }
     addresses = {name: f"10.0.0.{number}" for number, name in enumerate(labels)}
     ports = {name: (2000 + number,) for number, name in enumerate(labels)}
     status = GangStatus(request.attempt, Phase.GRANTED, ports=ports, addresses=addresses)

@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ if problem := available():
 
 pytestmark = pytest.mark.timeout(60)
 SERVER = "trainmaster.volumes.mounting.server"
+TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
 
 
 @pytest.fixture
@@ -242,12 +244,12 @@ def test_provided_by_a_mount_or_fetched(volume, place, pictures, home, monkeypat
 
 
 def test_the_command_line(volume, place, home):
-    done = run("trainmaster", "volume", "mount", "pets", str(place))
+    done = run(TRAINMASTER, "volume", "mount", "pets", str(place))
     assert done.returncode == 0, done.stderr
     assert (place / "empty").exists()
-    assert run("trainmaster", "volume", "unmount", str(place)).returncode == 0
-    assert run("trainmaster", "volume", "unmount", str(place)).returncode == 2
-    missing = run("trainmaster", "volume", "mount", "nope", str(place))
+    assert run(TRAINMASTER, "volume", "unmount", str(place)).returncode == 0
+    assert run(TRAINMASTER, "volume", "unmount", str(place)).returncode == 2
+    missing = run(TRAINMASTER, "volume", "mount", "nope", str(place))
     assert missing.returncode == 2
     assert "Traceback" not in missing.stderr
     wait_until(lambda: gone(place))
