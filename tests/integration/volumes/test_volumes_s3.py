@@ -54,7 +54,7 @@ def impatient(monkeypatch):
         "max_backoff": timedelta(milliseconds=200),
         "base": 2,
     }
-    retry = {"max_retries": 4, "retry_timeout": timedelta(seconds=20), "backoff": backoff}
+    retry = {"max_retries": 8, "retry_timeout": timedelta(seconds=20), "backoff": backoff}
     monkeypatch.setattr(_remote, "_RETRIES", retry)
 
 
