@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from renter import Renter
 
 from trainmaster.lab import LabClient, LabPlace, why_not
 
@@ -303,3 +304,13 @@ def shared_host(lab: LabUser) -> tuple[str, Ssh]:
     """A host that all tests look at and none changes."""
     (name,) = lab.rent()
     return name, lab.ssh(name, stay=True)
+
+
+@pytest.fixture
+def renter(lab: LabUser, tmp_path: Path) -> Iterator[Renter]:
+    """Somebody who runs recipes on machines of the lab; `nothing_is_left` ends what stays."""
+    work = tmp_path / "work"
+    work.mkdir()
+    renter = Renter(lab, work)
+    yield renter
+    renter.kill_all()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,18 +12,6 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 from renter import Renter, Renting
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def renter(lab: Any, tmp_path: Path) -> Iterator[Renter]:
-    work = tmp_path / "work"
-    work.mkdir()
-    renter = Renter(lab, work)
-    before = lab.alive()
-    yield renter
-    renter.kill_all()
-    if extra := lab.alive() - before:
-        lab.ec2.terminate_instances(InstanceIds=sorted(extra))
 
 
 def killed(renter: Renter, renting: Renting) -> str:

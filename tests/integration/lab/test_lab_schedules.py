@@ -8,9 +8,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,18 +21,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 ONE = os.environ.get("TRAINMASTER_SCHEDULE")
 SEEDS = [int(ONE)] if ONE else range(int(os.environ.get("TRAINMASTER_SCHEDULES", "3")))
 STEPS = 120
-
-
-@pytest.fixture
-def renter(lab: Any, tmp_path: Path) -> Iterator[Renter]:
-    work = tmp_path / "work"
-    work.mkdir()
-    renter = Renter(lab, work)
-    before = lab.alive()
-    yield renter
-    renter.kill_all()
-    if extra := lab.alive() - before:
-        lab.ec2.terminate_instances(InstanceIds=sorted(extra))
 
 
 class Schedule:
