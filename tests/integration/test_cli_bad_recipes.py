@@ -155,3 +155,24 @@ def test_task_count_is_lazy(tm):
     """)
     result = tm.call("check", recipe, "--json", prefix="ulimit -v 2000000;")
     assert result.json["experiments"]["huge"]["tasks"] == 1_000_000
+
+
+#: What only a look at the installed parts can tell: (more keys of `train`, of the recipe, words)
+UNKNOWN_NAMES = {
+    "provider": ("", "provider: awz", ["provider: there is no provider 'awz'", "aws"]),
+    "sampler": ("search: {metric: m, goal: max, sampler: tpf}", "", ["train.search", "'tpf'", "tpe"]),
+    "pruner": ("search: {metric: m, goal: max, pruner: asho}", "", ["train.search", "'asho'", "asha"]),
+    "option": ("search: {metric: m, goal: max, sampler: tpe, gamma: 1}", "", ["train.search", "gamma"]),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN_NAMES)
+def test_check_refuses_the_names_that_run_refuses(tm, name):
+    of_train, of_recipe, words = UNKNOWN_NAMES[name]
+    text = GOOD.replace(LAST, f"{MORE}{of_train}" if of_train else LAST)
+    recipe = tm.write("recipe.yaml", f"{text}{of_recipe}\n")
+    for verb in ("check", "run"):
+        result = tm.call(verb, recipe, code=2)
+        for word in words:
+            assert word in result.err, result.err
+    assert not (tm.home / "runs").exists()

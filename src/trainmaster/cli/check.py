@@ -22,9 +22,11 @@ def check(
     import sys
 
     from trainmaster.cli.output import print_json, say, table
+    from trainmaster.control.preflight import check_names
     from trainmaster.spec import read_recipe
 
     found = read_recipe(recipe, overrides=set_ or ())
+    check_names(found)
     if tasks:
         for name in found.order():
             experiment = found.experiments[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainmaster.control.gangs import member_names
@@ -20,12 +21,44 @@ def check_parts(recipe: Recipe) -> None:
         MissingPartError: with one line per key.
         UsageError: there is no such provider.
     """
+    check_names(recipe)
     missing = list(_missing(recipe))
     if missing:
         raise MissingPartError(
             "\n".join(missing),
             "The recipe can be read, but this cannot be run.",
         )
+
+
+def check_names(recipe: Recipe) -> None:
+    """Refuse a provider, framework, sampler, pruner or option of a search that nobody knows.
+
+    Looks at nothing but the recipe and the names that are installed; loads no library.
+
+    Raises:
+        UsageError: naming the key, with the names that there are.
+        MissingPartError: a plug-in has the name, but cannot be loaded.
+    """
+    with _named("provider"):
+        _check_provider(recipe.provider)
+    for experiment in recipe.experiments.values():
+        where = f"experiments.{experiment.name}"
+        with _named(f"{where}.framework"):
+            get_launcher(experiment.launcher)
+        if experiment.search is not None:
+            from trainmaster.sweeps import check_search  # only searches need it
+
+            with _named(f"{where}.search"):
+                check_search(experiment.search)
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Put the key at fault before what is raised."""
+    try:
+        yield
+    except (UsageError, MissingPartError) as error:
+        raise type(error)(f"{key}: {error.args[0]}", error.hint) from error
 
 
 def check_directories(recipe: Recipe) -> None:
@@ -117,8 +150,6 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
 
 
 def _missing(recipe: Recipe) -> Iterator[str]:
-    if recipe.provider != "local":
-        _check_provider(recipe.provider)
     for experiment in recipe.experiments.values():
         yield from _missing_in(experiment)
         if experiment.container is not None and recipe.provider != "local":
@@ -134,6 +165,8 @@ def _check_provider(name: str) -> None:
     Raises:
         UsageError: with the names that there are.
     """
+    if name == "local":
+        return
     from importlib.metadata import entry_points  # reads every installed package: only if needed
 
     from trainmaster.providers.finding import BUILT_IN, GROUP, get_provider
@@ -150,10 +183,6 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
     if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):
         workers = experiment.distributed.workers
         yield f"{where}.distributed.workers: {workers}: no quote has chosen a number; `trainmaster run` does"
-    try:
-        get_launcher(experiment.launcher)
-    except TrainmasterError as error:
-        yield f"{where}.framework: {error}"
 
 
 def _missing_in_search(experiment: Experiment, where: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ Optuna and ``cmaes`` (the extra ``[sweep]``) are imported only by the samplers t
 from __future__ import annotations
 
 from trainmaster.sweeps.curve import Curve
-from trainmaster.sweeps.plugins import make_pruner, make_sampler, pruner_class, sampler_class
+from trainmaster.sweeps.plugins import check_search, make_pruner, make_sampler, pruner_class, sampler_class
 from trainmaster.sweeps.pruner import Pruner
 from trainmaster.sweeps.sampler import Sampler, Suggestion
 from trainmaster.sweeps.space import Axis, AxisKind, SearchSpace
@@ -25,6 +25,7 @@ __all__ = [
     "Suggestion",
     "Trial",
     "TrialState",
+    "check_search",
     "make_pruner",
     "make_sampler",
     "pruner_class",

@@ -62,7 +62,7 @@ def make_sampler(experiment: Experiment, seed: int) -> Sampler:
         MissingPartError: a library that it needs is not installed.
     """
     search = _search(experiment)
-    _check_options(search)
+    check_search(search)
     space = SearchSpace(experiment.parameters, len(experiment.tasks(seed)), seed)
     return sampler_class(search.sampler)(space, Goal(search.goal), search.all_options)
 
@@ -79,7 +79,13 @@ def _search(experiment: Experiment) -> Search:
     return experiment.search
 
 
-def _check_options(search: Search) -> None:
+def check_search(search: Search) -> None:
+    """Refuse names and options that nobody knows; the libraries behind them are not loaded.
+
+    Raises:
+        UsageError: an unknown name or option.
+        MissingPartError: a plug-in has the name, but cannot be loaded.
+    """
     pruner = None if search.pruner is None else pruner_class(search.pruner)
     known = [*sampler_class(search.sampler).option_names, *(pruner.option_names if pruner else ())]
     for name in search.all_options:
