@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -19,9 +18,9 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 
-START_TIMEOUT_S = 60.0
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+
 _PYSPARK = "pyspark==2.4.8"
 _DEBIAN = (
     "libjersey1-core-java",
@@ -101,7 +100,7 @@ def fetched_jars(directory: Path) -> Path:
     return directory
 
 
-class PrivateHdfs:
+class PrivateHdfs(PrivateServer):
     """An HDFS on the loopback, each datanode at an address of its own; it ends with its context.
 
     Args:
@@ -121,35 +120,30 @@ class PrivateHdfs:
         self._jars = jars
         self._count = datanodes
         self._directory = Path(tempfile.mkdtemp(prefix="tm-hdfs-"))
-        self._rpc_port, self._http_port = _free_ports(2)
+        self._rpc_port, self._http_port = free_ports(2)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.url = f"hdfs://127.0.0.1:{self._http_port}"
 
-    def __enter__(self) -> PrivateHdfs:
-        try:
-            web = self._directory / "web"
-            for name in ("hdfs", "datanode", "static", "secondary"):
-                (web / "webapps" / name / "WEB-INF").mkdir(parents=True)
-                (web / "webapps" / name / "WEB-INF/web.xml").write_text("<web-app/>")
-            self._start("namenode", "127.0.0.1", "namenode.NameNode", "-format", "-force", "-nonInteractive")
-            if self._processes.pop("namenode").wait(START_TIMEOUT_S) != 0:
-                raise NoHdfsError(self._log("namenode"))
-            self._start("namenode", "127.0.0.1", "namenode.NameNode")
-            for number in range(self._count):
-                self.start_datanode(number)
-            self._wait()
-        except BaseException:
-            self.close()
-            raise
-        return self
+    def prepare(self) -> None:
+        """Formats the file system."""
+        web = self._directory / "web"
+        for name in ("hdfs", "datanode", "static", "secondary"):
+            (web / "webapps" / name / "WEB-INF").mkdir(parents=True)
+            (web / "webapps" / name / "WEB-INF/web.xml").write_text("<web-app/>")
+        self._start("namenode", "127.0.0.1", "namenode.NameNode", "-format", "-force", "-nonInteractive")
+        if self._processes.pop("namenode").wait(START_TIMEOUT_S) != 0:
+            raise NoHdfsError(self._log("namenode"))
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _value: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+    def start(self) -> None:
+        """Starts the namenode and every datanode, and waits until they know each other.
+
+        Raises:
+            NoHdfsError: they do not.
+        """
+        self._start("namenode", "127.0.0.1", "namenode.NameNode")
+        for number in range(self._count):
+            self.start_datanode(number)
+        self._wait()
 
     def start_datanode(self, number: int) -> None:
         """Starts a datanode."""
@@ -188,7 +182,7 @@ class PrivateHdfs:
             )
 
     def _configure(self, place: Path, address: str) -> None:
-        data_port, ipc_port = _free_ports(2)
+        data_port, ipc_port = free_ports(2)
         core = {"fs.defaultFS": f"hdfs://127.0.0.1:{self._rpc_port}", "hadoop.tmp.dir": place / "tmp"}
         hdfs = {
             "dfs.replication": min(2, self._count),
@@ -248,14 +242,3 @@ def _called(command: list[str], place: str) -> None:
     result = subprocess.run(command, cwd=place, capture_output=True, check=False, text=True)
     if result.returncode != 0:
         raise NoHdfsError(f"{command[0]}: {result.stderr[-500:]}")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -13,10 +13,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
-START_TIMEOUT_S = 60.0
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer
+
 _SETTINGS = {
     "listen_addresses": "",
     "max_connections": "60",
@@ -48,7 +48,7 @@ def find_postgres() -> Path:
     raise NoPostgresError("no postgres and initdb, neither on PATH nor in /usr/lib/postgresql/*/bin")
 
 
-class PrivatePostgres:
+class PrivatePostgres(PrivateServer):
     """A server on a Unix socket in a directory of its own; it ends with its context or its process.
 
     Args:
@@ -77,23 +77,6 @@ class PrivatePostgres:
         self._numbers = itertools.count(1)
         if self._user is not None:
             os.chown(self.directory, self._user.pw_uid, self._user.pw_gid)
-
-    def __enter__(self) -> PrivatePostgres:
-        try:
-            self._initialise()
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _value: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def socket(self) -> Path:
@@ -129,6 +112,17 @@ class PrivatePostgres:
                 return [tuple(row) for row in result] if result.returns_rows else []
         finally:
             engine.dispose()
+
+    def prepare(self) -> None:
+        """Makes an empty database."""
+        command = [str(self._bin / "initdb"), "-D", str(self.data), "-U", "trainmaster", "--auth=trust"]
+        command += ["--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions", "--wal-segsize=1"]
+        with self._log.open("ab") as log:
+            if self._popen(command, log).wait() != 0:
+                raise RuntimeError(f"initdb failed:\n{self.log()}")
+        settings = {"unix_socket_directories": str(self.directory), **self._settings}
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{key} = '{value}'\n" for key, value in settings.items())
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -178,16 +172,6 @@ class PrivatePostgres:
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.data, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    def _initialise(self) -> None:
-        command = [str(self._bin / "initdb"), "-D", str(self.data), "-U", "trainmaster", "--auth=trust"]
-        command += ["--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions", "--wal-segsize=1"]
-        with self._log.open("ab") as log:
-            if self._popen(command, log).wait() != 0:
-                raise RuntimeError(f"initdb failed:\n{self.log()}")
-        settings = {"unix_socket_directories": str(self.directory), **self._settings}
-        with (self.data / "postgresql.conf").open("a") as file:
-            file.writelines(f"{key} = '{value}'\n" for key, value in settings.items())
 
     def _popen(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         # It refuses to be root. And it must not outlive us, even if we are killed.

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,9 +14,9 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 
-START_TIMEOUT_S = 60.0
+from trainmaster.testing.private_server import START_TIMEOUT_S, PrivateServer, free_ports
+
 _KEY, _SECRET = "private-s3", "private-s3-secret"
 
 
@@ -25,7 +24,7 @@ class NoS3Error(Exception):
     """There is no SeaweedFS on this machine that could be started."""
 
 
-class PrivateS3:
+class PrivateS3(PrivateServer):
     """A server on the loopback in a directory of its own; it ends with its context.
 
     Args:
@@ -55,24 +54,8 @@ class PrivateS3:
         self._process: subprocess.Popen[bytes] | None = None
         self._buckets = 0
         # Ports with names keep their place over a restart, as a user's server does.
-        self._ports = dict(zip(_PORTS, _free_ports(len(_PORTS)), strict=True))
+        self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self.url = f"http://127.0.0.1:{self._ports['s3.port']}"
-
-    def __enter__(self) -> PrivateS3:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _value: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def pid(self) -> int:
@@ -198,14 +181,3 @@ _PORTS = (
     "s3.port",
     "s3.port.grpc",
 )
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

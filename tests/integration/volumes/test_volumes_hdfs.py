@@ -1,4 +1,4 @@
-"""Objects and volumes on a real HDFS, if TRAINMASTER_TEST_HDFS names a directory for its jars (220 MB)."""
+"""Objects and volumes on a real HDFS; its jars are fetched once (220 MB), into the cache."""
 
 import os
 import secrets
@@ -18,11 +18,9 @@ pytestmark = pytest.mark.hdfs
 
 @pytest.fixture(scope="module")
 def hdfs():
-    place = os.environ.get("TRAINMASTER_TEST_HDFS")
-    if not place:
-        pytest.skip("TRAINMASTER_TEST_HDFS names no directory for the jars of HDFS")
+    cache = Path(os.environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser()
     try:
-        server = PrivateHdfs(fetched_jars(Path(place)))
+        server = PrivateHdfs(fetched_jars(cache / "hdfs"))
     except NoHdfsError as error:
         pytest.skip(str(error))
     with server:

@@ -1,0 +1,55 @@
+"""`PrivateServer`: what servers of one's own, for tests and benchmarks, have in common."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+START_TIMEOUT_S = 60.0
+
+
+class PrivateServer(ABC):
+    """A server that runs while its context is open; nothing of it is left afterwards."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.prepare()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Does what is done once, before the first start."""
+        return
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts it and waits until it answers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends it and removes everything; also if it was only half started."""
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports of the loopback that nobody uses at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
