@@ -15,7 +15,7 @@ from trainmaster.control.preflight import check_parts
 from trainmaster.control.searching import Searcher, keeps_results
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Parameter, Recipe, Search
-from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store.changes import TaskChange
 from trainmaster.sweeps import Curve
@@ -162,5 +162,5 @@ def test_nan_in_the_store_is_a_value():
 )
 def test_preflight_names_what_is_known(search, words):
     recipe = Recipe(name="r", experiments={"e": recipe_experiment(**search)})
-    with pytest.raises(MissingPartError, match=rf"(?s)experiments\.e\.search.*{words}"):
+    with pytest.raises(UsageError, match=rf"(?s)experiments\.e\.search.*{words}"):
         check_parts(recipe)
