@@ -25,6 +25,8 @@ SCRIPTS = (
     "volumes/table",
     "volumes/read",
     "volumes/training",
+    "volumes/peers",
+    "volumes/large",
     "papers/anwar",
     "papers/fc2",
     "papers/jorge",

@@ -85,7 +85,7 @@ def chunk_names(volume: Volume) -> list[tuple[str, int]]:
     """Key and size of each chunk object."""
     table = volume.table
     return [
-        (chunk_key(table.chunk_sha256(chunk) or b""), table.chunk_sizes[chunk])
+        (chunk_key(table.chunk_hash(chunk) or b""), table.chunk_sizes[chunk])
         for chunk in range(table.chunk_count)
     ]
 

@@ -13,8 +13,9 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
+from trainmaster.volumes._direct import BUFFERS
 from trainmaster.volumes.objects import ObjectChangedError, ObjectDetail, ObjectInfo
 
 _BLOCK_BYTES = 1 << 20
@@ -36,6 +37,35 @@ class LocalBackend:
             return None
 
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
+        with self._object(key, etag) as (descriptor, size_bytes):
+            length = max(0, min(length, size_bytes - start))
+            data = os.pread(descriptor, length, start)
+            if len(data) == length:
+                return memoryview(data)
+            pieces = [data]  # one call moves 2 GiB at most, and a network file system less
+            have = len(data)
+            while have < length and (data := os.pread(descriptor, length - have, start + have)):
+                pieces.append(data)
+                have += len(data)
+            return memoryview(b"".join(pieces))
+
+    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
+        block = BUFFERS.take()
+        try:
+            with self._object(key, etag) as (descriptor, _):
+                while length:
+                    part = memoryview(block)[: min(length, len(block))]
+                    count = os.preadv(descriptor, [part], start)
+                    if count == 0:
+                        return
+                    yield part[:count]
+                    start, length = start + count, length - count
+        finally:
+            BUFFERS.give_back(block)
+
+    @contextmanager
+    def _object(self, key: str, etag: str) -> Iterator[tuple[int, int]]:
+        """Opens an object; gives its descriptor and size."""
         path = self._path(key)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -47,16 +77,7 @@ class LocalBackend:
                 raise FileNotFoundError(errno.ENOENT, "no such object", key)
             if etag and etag != _etag(status):
                 raise ObjectChangedError(f"{path} is not the file it was.", "It was written again meanwhile.")
-            length = max(0, min(length, status.st_size - start))
-            data = os.pread(descriptor, length, start)
-            if len(data) == length:
-                return memoryview(data)
-            pieces = [data]  # one call moves 2 GiB at most, and a network file system less
-            have = len(data)
-            while have < length and (data := os.pread(descriptor, length - have, start + have)):
-                pieces.append(data)
-                have += len(data)
-            return memoryview(b"".join(pieces))
+            yield descriptor, status.st_size
         finally:
             os.close(descriptor)
 

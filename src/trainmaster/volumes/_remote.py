@@ -7,6 +7,8 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes._direct import DirectReader, NotDirectError
 from trainmaster.volumes.objects import ObjectDetail, ObjectInfo
 
 if TYPE_CHECKING:
@@ -20,12 +22,14 @@ _PARTS_IN_FLIGHT = 4
 _MAX_PARTS = 9_000
 _DELETED_AT_ONCE = 1_000
 _REQUEST_TIMEOUT = timedelta(minutes=5)
+_SIGNED_FOR = timedelta(hours=1)
 _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
 
 # One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
 # stay here too: they are all there is.
 _stores: "dict[tuple[str, ...], AnyStore]" = {}
+_direct_readers: dict[str, DirectReader] = {}
 
 
 class RemoteBackend:
@@ -35,11 +39,25 @@ class RemoteBackend:
 
     def __init__(self, scheme: str, rest: str) -> None:
         bucket, _, prefix = rest.partition("/")
-        self._store = _opened(scheme, bucket)
+        self._url = f"{scheme}://{bucket}"
+        self._opened = _opened(scheme, bucket)
         # The store in memory keeps what it is given, without a copy; its owner may use a buffer again.
         self._keeps_buffers = scheme == "memory"
         self._is_slow = False
+        self._direct = _direct_reader(scheme)
         self._prefix = "/".join(part for part in prefix.split("/") if part)
+
+    @property
+    def _store(self) -> "AnyStore":
+        global _runtime_pid
+        if runtime_is_lost():
+            raise PublishError(
+                f"{self._url} cannot be reached from here: the library that speaks with it was used before "
+                "this process was forked, and its threads stayed with the parent.",
+                "Start the process by 'spawn' (multiprocessing.get_context), or do this in the parent.",
+            )
+        _runtime_pid = os.getpid()
+        return self._opened
 
     def get(self, key: str) -> bytes | None:
         import obstore
@@ -62,6 +80,19 @@ class RemoteBackend:
         except FileNotFoundError as error:
             _require_bucket(error)
             raise
+
+    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
+        done = 0
+        if self._direct is not None and self._direct.is_usable and (url := self._signed(key)):
+            try:
+                for block in self._direct.blocks(url, start, length, etag):
+                    yield block
+                    done += len(block)
+            except NotDirectError:
+                pass  # the library tries again, and says what is wrong
+            else:
+                return
+        yield self.get_range(key, start + done, length - done, etag)
 
     def info(self, key: str) -> ObjectDetail | None:
         import obstore
@@ -203,8 +234,38 @@ class RemoteBackend:
     def delete_all(self, prefix: str) -> None:
         self.delete([info.key for info in self.list(prefix)])
 
+    def _signed(self, key: str) -> str:
+        """Gives a URL that anybody may read for a while; empty if there are no credentials to sign with."""
+        import obstore
+
+        store: Any = self._store  # one of S3: others have no direct reader
+        try:
+            return obstore.sign(store, "GET", self._key(key), _SIGNED_FOR)
+        except obstore.exceptions.BaseError:
+            return ""
+
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{key}".strip("/") if self._prefix else key
+
+
+_runtime_pid: int | None = None
+
+
+def runtime_is_lost() -> bool:
+    """Whether a request to a remote store would wait for ever, in a fork of a process that made some."""
+    return _runtime_pid not in (None, os.getpid())
+
+
+def _direct_reader(scheme: str) -> DirectReader | None:
+    """One for each server that speaks plain HTTP and signs URLs as S3 does."""
+    endpoint = _s3_endpoint() if scheme == "s3" else ""
+    if not endpoint.startswith("http://"):
+        return None
+    return _direct_readers.setdefault(endpoint, DirectReader())
+
+
+def _s3_endpoint() -> str:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
 
 
 def _opened(scheme: str, bucket: str) -> "AnyStore":
@@ -236,8 +297,7 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
         return GCSStore(bucket, **options)
     if scheme == "az":
         return AzureStore(bucket, **options)
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
+    if endpoint := _s3_endpoint():
         options["endpoint"] = endpoint
         options["client_options"]["allow_http"] = endpoint.startswith("http://")
     if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):

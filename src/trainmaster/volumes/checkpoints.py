@@ -1,6 +1,6 @@
 """The checkpoints of a task: numbered artifacts, of which the newest complete one counts."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from trainmaster.spec.errors import PublishError
@@ -57,19 +57,38 @@ class CheckpointSeries:
         """
         if last is not None and parts_listing(parts) == last:
             return None
+
+        def make(uri: str) -> Manifest | None:
+            return publish(
+                parts,
+                uri,
+                kind="checkpoint",
+                extra={**(extra or {}), "attempt": attempt},
+                require_stable=require_stable,
+            )
+
+        return self.publish_made(make, attempt=attempt)
+
+    def publish_made(self, make: Callable[[str], Manifest | None], *, attempt: int) -> int | None:
+        """Publishes the next checkpoint, made by somebody else.
+
+        Args:
+            make: publishes an artifact at a URI, with ``attempt`` in its manifest; None if there is nothing.
+            attempt: of the task, from 1.
+
+        Returns:
+            Its number; None if there is nothing.
+
+        Raises:
+            PublishError: a later attempt has published already; and what ``make`` raises.
+        """
         for _ in range(_TRIES):
             newest = self.newest()
             if newest is not None:
                 self._require_not_later(newest, attempt)
             number = (newest or 0) + 1
             try:
-                manifest = publish(
-                    parts,
-                    self.uri_of(number),
-                    kind="checkpoint",
-                    extra={**(extra or {}), "attempt": attempt},
-                    require_stable=require_stable,
-                )
+                manifest = make(self.uri_of(number))
             except AlreadyPublished as error:
                 _refuse_later(error.manifest, number, attempt)
                 continue
@@ -142,6 +161,16 @@ class CheckpointSeries:
         for number in gone:
             delete(self.uri_of(number))
         return gone
+
+    def clear_unfinished(self) -> None:
+        """Deletes what uploads that were cut off have left above the newest complete checkpoint.
+
+        For when nobody publishes any more: while somebody does, the next one that succeeds sees to it.
+        """
+        newest = self.newest() or 0
+        for number in self._numbers():
+            if number > newest and not self._is_complete(number):
+                delete(self.uri_of(number))
 
     def _numbers(self) -> list[int]:
         return sorted(int(name) for name in self._store.folders() if _is_number(name))

@@ -47,6 +47,7 @@ class Backend(Protocol):
 
     def get(self, key: str) -> bytes | None: ...  # noqa: D102
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview: ...  # noqa: D102
+    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]: ...  # noqa: D102
     def info(self, key: str) -> ObjectDetail | None: ...  # noqa: D102
     def details(self, prefix: str) -> Iterator[ObjectDetail]: ...  # noqa: D102
     def blocks(self, key: str) -> Iterator[bytes]: ...  # noqa: D102
@@ -123,6 +124,18 @@ class ObjectStore:
         with self._explained("read", key):
             return self._backend.get_range(key, start, length, etag)
 
+    def range_blocks(self, key: str, start: int, length: int, etag: str = "") -> Iterator[memoryview]:
+        """Reads like :meth:`get_range`, block by block, with as little copying as the store allows.
+
+        Yields:
+            The bytes in their order; a block may be overwritten when the next one is asked for.
+
+        Raises:
+            The same as :meth:`get_range`.
+        """
+        with self._explained("read", key):
+            yield from self._backend.range_blocks(key, start, length, etag)
+
     def info(self, key: str) -> ObjectDetail | None:
         """Asks for size, ETag and age of an object; None if there is none."""
         with self._explained("look for", key):
@@ -156,7 +169,7 @@ class ObjectStore:
         """
         key = f"probe-{os.getpid()}"
         self.put(key, b"probe")
-        self.delete(key)
+        self.delete([key])
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Writes an object only if there is none: of several callers exactly one is told True.

@@ -6,7 +6,7 @@ everything. What a killed publisher left behind is removed by the next one that 
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,35 @@ def commit(
     if present is None:
         raise PublishError(f"{store.url}: it was deleted while it was published.", "Publish it again.")
     return _kept(store, present, manifest.files)
+
+
+def publish_uploads(
+    uri: str, uploads: Sequence[Upload], *, kind: str, extra: Mapping[str, JSON] | None = None
+) -> Manifest:
+    """Makes uploads of other machines visible as one artifact, and removes what killed ones have left there.
+
+    Args:
+        uri: the artifact's place, the same that was uploaded to.
+        uploads: where two have the same path the first one wins.
+        kind: what it is.
+        extra: kept in the manifest.
+
+    Raises:
+        PublishError: something that an upload names is not there; see :func:`commit` for others.
+    """
+    store = ObjectStore(uri)
+    for part in uploads:
+        sizes = {info.key: info.size_bytes for info in store.list(part.folder)}
+        for entry in part.files:
+            if entry.kind == "file" and sizes.get(entry.object) != entry.size_bytes:
+                raise PublishError(
+                    f"{store.url}: {entry.object} was uploaded and is not there.",
+                    "Something else removes what lies in the store; nothing was published.",
+                )
+    others = store.folders()
+    manifest = commit(uri, uploads, kind=kind, extra=extra)
+    _tidy(store, manifest, others)
+    return manifest
 
 
 def stored_manifest(store: ObjectStore) -> Manifest | None:

@@ -1,4 +1,5 @@
 # ruff: noqa: F811 - fixtures are imported
+# ruff: noqa: PTH103, PTH118, PTH120, PTH123 - names are bytes
 """A mounted volume as unmodified programs meet it, and what is left of one that was killed."""
 
 import errno
@@ -6,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -93,6 +95,55 @@ def test_an_image_folder(mounted, pictures):
         assert file.read(10) == pictures["large.bin"][CHUNK - 5 : CHUNK + 5]
 
 
+def test_names_that_are_no_text(home, place):
+    tree = {
+        b"new\nline": b"1",
+        b"caf\xe9 \xff\xfe.png": b"2",
+        b"x" * 255: b"3",
+        b"d " + b"y" * 250 + b"/\t\"'\\": b"4",
+        b"/".join([b"z" * 200] * 8): b"5",
+    }
+    top = os.fsencode(home / "src")
+    for name, data in tree.items():
+        path = os.path.join(top, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+    mount(push(home / "src", "odd", chunk_limit_bytes=CHUNK).uri, place)
+    found = {}
+    for directory, _, names in os.walk(os.fsencode(place)):
+        for name in names:
+            with open(os.path.join(directory, name), "rb") as file:
+                found[os.path.relpath(file.name, os.fsencode(place))] = file.read()
+    assert {name: found.get(name) for name in tree} == tree
+    assert run("diff", "-r", str(home / "src"), str(place)).returncode == 0
+
+
+@pytest.mark.timeout(120)
+def test_tensorflow_reads_it(mounted, pictures):
+    if find_spec("tensorflow") is None:
+        pytest.skip("needs TensorFlow")
+    program = (
+        "import sys, tensorflow as tf\n"
+        "names = tf.data.Dataset.list_files(sys.argv[1] + '/train/*/*.bin', shuffle=True, seed=1)\n"
+        "files = names.map(lambda name: (name, tf.io.read_file(name)), num_parallel_calls=4)\n"
+        "total = 0\n"
+        "for name, data in files.as_numpy_iterator(): total += len(data)\n"
+        "print(total)"
+    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(mounted)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env=environment,
+        check=False,
+    )
+    expected = sum(len(data) for path, data in pictures.items() if path.startswith("train/"))
+    assert done.stdout.strip() == str(expected), done.stderr
+
+
 def test_it_is_read_only(mounted):
     for change in (
         lambda: (mounted / "new").write_text("x"),
@@ -170,6 +221,7 @@ def test_readers_of_a_killed_mount_get_an_error(mounted):
 
 
 def test_what_a_crash_left_is_cleared_by_the_next_mount(mounted, volume, pictures):
+    assert contents(mounted) == pictures  # the kernel remembers all that it was told
     guard, server = one(mounted, "guard"), one(mounted, "serve")
     guard.suspend()
     server.kill()

@@ -3,12 +3,13 @@
 
 import os
 import subprocess
+from datetime import timedelta
 
 import pytest
 from reading_helpers import CHUNK, counting_s3, home, pictures, python  # noqa: F401 - fixtures
 
-from trainmaster.spec.errors import PublishError
-from trainmaster.volumes import Volume
+from trainmaster.spec.errors import NotFoundError, PublishError
+from trainmaster.volumes import Volume, _remote
 from trainmaster.volumes.packed import DamagedChunkError, MissingChunkError, push
 from trainmaster.volumes.reading.errors import CacheError
 
@@ -66,7 +67,7 @@ def test_a_chunk_that_is_damaged_on_the_way_is_fetched_again(server, pictures, c
     server.gets = HealsItself()
     assert {path: volume[path] for path in pictures} == pictures
     assert len(seen) == 2
-    assert "has another SHA-256. It is fetched once more." in caplog.text
+    assert "has another hash. It is fetched once more." in caplog.text
 
 
 @pytest.mark.parametrize("fault", ["other bytes", "cut", "longer", "empty"])
@@ -116,6 +117,34 @@ def test_a_forked_child_reads_from_the_server(server, pictures):
     assert {path: volume[path] for path in pictures} == pictures
 
 
+def test_a_forked_child_opens_volumes_of_the_server(server, pictures):
+    Volume.open(URI).read("train/cat/001.bin")
+    child = os.fork()
+    if child == 0:
+        try:
+            volume = Volume.open(f"{URI}@1")
+            same = all(volume[path] == data for path, data in pictures.items())
+            try:
+                Volume.open(f"{URI}@7")
+            except NotFoundError:
+                os._exit(0 if same else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_child_that_cannot_push_says_so(server, tmp_path):
+    child = os.fork()
+    if child == 0:
+        try:
+            push(tmp_path / "src", URI)
+        except PublishError as error:
+            os._exit(0 if "before this process was forked" in str(error) else 3)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_forked_child_hears_of_a_missing_chunk(server, pictures):
     volume = Volume.open(URI)
     volume.read("train/cat/001.bin")
@@ -139,6 +168,23 @@ def test_a_real_server_behind_a_line_that_breaks(faulty_s3, home, pictures):
     proxy.fail("cut", times=2, path="/chunks/", after_bytes=5000)
     proxy.fail("status", times=2, path="/chunks/", status=503)
     proxy.fail("refuse", times=1, path="/chunks/")
+    assert {path: volume[path] for path in pictures} == pictures
+
+
+def test_a_server_that_is_down_for_a_while(faulty_s3, home, pictures, monkeypatch):
+    proxy, url = faulty_s3
+    push(home / "src", f"{url}/pets", chunk_limit_bytes=CHUNK)
+    monkeypatch.setattr(_remote, "_stores", {})
+    monkeypatch.setattr(_remote, "_RETRIES", {"max_retries": 2, "retry_timeout": timedelta(seconds=2)})
+    volume = Volume.open(f"{url}/pets")
+    assert volume["train/cat/001.bin"] == pictures["train/cat/001.bin"]
+    down = proxy.fail("refuse", times=10_000)
+    with pytest.raises(PublishError, match=r"(?s)Cannot read s3://.*Check the network"):
+        volume.read("large.bin")
+    assert volume["train/cat/001.bin"] == pictures["train/cat/001.bin"], "what is here stays"
+    with pytest.raises(PublishError, match="Check the network"):
+        Volume.open(f"{url}/pets")
+    down.times = 0
     assert {path: volume[path] for path in pictures} == pictures
 
 

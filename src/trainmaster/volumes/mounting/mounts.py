@@ -1,4 +1,4 @@
-# ruff: noqa: PTH100, PTH116, PTH118
+# ruff: noqa: PTH100, PTH118
 """What is mounted on this machine, and whether this process may mount."""
 
 import ctypes
@@ -57,7 +57,7 @@ def is_ours(directory: str) -> bool:
 def is_dead(directory: str) -> bool:
     """Whether something is mounted there that nobody serves any more."""
     try:
-        os.stat(directory)
+        os.statvfs(directory)  # what stat says the kernel remembers, long after everybody was killed
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
@@ -98,10 +98,27 @@ def available() -> str | None:
     if not _may_mount() and not shutil.which("fusermount3"):
         return "neither may this process mount, nor is there a fusermount3 (Debian: fuse3)"
     try:
-        import mfusepy  # noqa: F401 - it loads the library
+        version = library_version()
     except (OSError, ImportError) as error:
         return f"libfuse cannot be loaded (Debian: libfuse3-3): {error}"
+    if version[0] != 3:
+        return f"libfuse {version[0]}.{version[1]} was found, not 3 (Debian: libfuse3-3)"
     return None
+
+
+def library_version() -> tuple[int, int]:
+    """Loads libfuse and says which it is.
+
+    Raises:
+        OSError: there is none.
+        ImportError: mfusepy is not there, or does not go with it.
+    """
+    # Where both are installed mfusepy takes libfuse 2, which does not know our options.
+    if not os.environ.get("FUSE_LIBRARY_PATH"):
+        os.environ.setdefault("FUSE_LIBRARY_NAME", "fuse3")
+    import mfusepy
+
+    return mfusepy.fuse_version_major, mfusepy.fuse_version_minor
 
 
 def _may_mount() -> bool:

@@ -20,11 +20,12 @@ from pathlib import Path
 from types import FrameType
 
 from trainmaster.spec.errors import TrainmasterError, one_line
-from trainmaster.volumes.mounting.mounts import detach, is_ours, mounted_at
+from trainmaster.volumes.mounting.mounts import detach, is_ours, library_version, mounted_at
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _TTL_S = 86_400
 _THREADS = 16
+_KNOWS_MAX_THREADS = (3, 12)
 _GRACE_S = 5.0
 
 
@@ -115,6 +116,7 @@ def serve(uri: str, directory: str, cache: str, ready: int) -> int:
             ready = -1
 
     try:
+        version = library_version()
         import mfusepy
 
         from trainmaster.volumes.mounting.operations import MAX_READ_BYTES, VolumeOperations
@@ -135,8 +137,9 @@ def serve(uri: str, directory: str, cache: str, ready: int) -> int:
             "attr_timeout": _TTL_S,
             "negative_timeout": _TTL_S,
             "max_read": MAX_READ_BYTES,
-            "max_threads": _THREADS,
         }
+        if version >= _KNOWS_MAX_THREADS:
+            options["max_threads"] = _THREADS
         if _others_may_read():
             options["allow_other"] = True
         mfusepy.FUSE(operations, directory, foreground=True, **options)

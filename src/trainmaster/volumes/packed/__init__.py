@@ -4,7 +4,7 @@
 
     URL/heads/000001.json            a version; created once, never changed
     URL/manifests/<sha256>.parquet   its tables: files, chunks, parts
-    URL/chunks/ab/<sha256>           up to 64 MiB; shared by the versions that need it
+    URL/chunks/ab/<blake3>           up to 64 MiB; shared by the versions that need it
     URL/pushes/<id>.json             a push that is under way
     URL/collections/<id>.json        a collection of garbage that is under way
 

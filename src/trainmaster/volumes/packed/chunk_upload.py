@@ -1,6 +1,5 @@
 """Sending chunks: read, hashed, and put unless the store has them."""
 
-import hashlib
 import queue
 import threading
 import time
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
-from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES
+from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest, new_digest
 from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import Piece
 from trainmaster.volumes.packed.source import chunk_key
@@ -24,12 +23,12 @@ class PackedChunk(NamedTuple):
     """A chunk that is on the store.
 
     Attributes:
-        sha256: its name.
+        digest: its name.
         size_bytes: 0 if it has no bytes; then there is no object.
         hashes: of each whole file in it, 16 bytes each.
     """
 
-    sha256: bytes
+    digest: bytes
     size_bytes: int
     hashes: bytes
 
@@ -91,7 +90,7 @@ class ChunkUploader:
         key = plan_key(pieces)
         if buffer is None:
             known = self._journal_get(key)
-            if known is not None and self._is_there(known.sha256, known.size_bytes):
+            if known is not None and self._is_there(known.digest, known.size_bytes):
                 return PackedChunk(*known)
             buffer = self.loaded(pieces)
         try:
@@ -100,8 +99,8 @@ class ChunkUploader:
             data = memoryview(buffer)[:size_bytes]
             chunk = _hashed(pieces, data)
             is_wanted = size_bytes > 0 and not self._stopped
-            if is_wanted and not self._is_there(chunk.sha256, size_bytes, claim=True):
-                self._store.put(chunk_key(chunk.sha256), data)
+            if is_wanted and not self._is_there(chunk.digest, size_bytes, claim=True):
+                self._store.put(chunk_key(chunk.digest), data)
                 with self._lock:
                     self.sent_chunks += 1
                     self.sent_bytes += size_bytes
@@ -128,16 +127,16 @@ class ChunkUploader:
             PublishError: the store fails.
         """
         there = dict(_stored_chunks(self._store))
-        for sha256, size_bytes in self._named.items():
-            where = self._store.url_of(chunk_key(sha256))
-            if sha256 not in there:
+        for name, size_bytes in self._named.items():
+            where = self._store.url_of(chunk_key(name))
+            if name not in there:
                 raise MissingChunkError(
                     f"{where} was deleted while the others were sent.", "Push again; no version was made."
                 )
-            if there[sha256] != size_bytes:
-                self._store.delete([chunk_key(sha256)])
+            if there[name] != size_bytes:
+                self._store.delete([chunk_key(name)])
                 raise DamagedChunkError(
-                    f"{where}: the store has {there[sha256]:,} of its {size_bytes:,} bytes.",
+                    f"{where}: the store has {there[name]:,} of its {size_bytes:,} bytes.",
                     "Push again; no version was made.",
                 )
         if read_back:
@@ -145,14 +144,14 @@ class ChunkUploader:
                 for _ in pool.map(self._prove, self._named):
                     pass
 
-    def _prove(self, sha256: bytes) -> None:
-        digest = hashlib.sha256()
-        for block in self._store.blocks(chunk_key(sha256)):
+    def _prove(self, name: bytes) -> None:
+        digest = new_digest()
+        for block in self._store.blocks(chunk_key(name)):
             digest.update(block)
-        if digest.digest() != sha256:
-            self._store.delete([chunk_key(sha256)])
+        if digest.digest() != name:
+            self._store.delete([chunk_key(name)])
             raise DamagedChunkError(
-                f"{self._store.url_of(chunk_key(sha256))} has other bytes than were sent.",
+                f"{self._store.url_of(chunk_key(name))} has other bytes than were sent.",
                 "Push again; no version was made.",
             )
 
@@ -162,29 +161,29 @@ class ChunkUploader:
         with self._lock:
             return self._journal.get(key)
 
-    def _is_there(self, sha256: bytes, size_bytes: int, *, claim: bool = False) -> bool:
+    def _is_there(self, name: bytes, size_bytes: int, *, claim: bool = False) -> bool:
         """Says whether a chunk need not be sent; with ``claim``, the caller must send it if not."""
         with self._lock:
-            is_there = self._present.get(sha256) == size_bytes or size_bytes == 0
+            is_there = self._present.get(name) == size_bytes or size_bytes == 0
             if is_there or claim:
                 if size_bytes:
-                    self._named[sha256] = size_bytes
-                    self._present[sha256] = size_bytes
+                    self._named[name] = size_bytes
+                    self._present[name] = size_bytes
                 self.shared_chunks += is_there and size_bytes > 0
             return is_there
 
 
 def _hashed(pieces: Sequence[Piece], data: memoryview) -> PackedChunk:
     if len(pieces) == 1 and pieces[0].file.size_bytes == len(data):
-        digest = hashlib.sha256(data).digest()
+        digest = chunk_digest(data)
         return PackedChunk(digest, len(data), digest[:FILE_HASH_BYTES])
     hashes = []
     position = 0
     for file, _, length in pieces:
         if length == file.size_bytes:
-            hashes.append(hashlib.sha256(data[position : position + length]).digest()[:FILE_HASH_BYTES])
+            hashes.append(file_digest([data[position : position + length]]))
         position += length
-    return PackedChunk(hashlib.sha256(data).digest(), len(data), b"".join(hashes))
+    return PackedChunk(chunk_digest(data), len(data), b"".join(hashes))
 
 
 def _stored_chunks(store: ObjectStore) -> list[tuple[bytes, int]]:

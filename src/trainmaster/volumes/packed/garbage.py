@@ -134,7 +134,7 @@ def _named_chunks(store: ObjectStore, head: Head) -> set[str]:
     with tempfile.TemporaryDirectory(prefix="trainmaster-gc-") as scratch:
         path = fetched_table(store, head.chunks, Path(scratch) / "chunks.parquet")
         for batch in read_table(path, "chunks", head.chunk_count, store.url):
-            joined = batch["sha256"].tobytes()
+            joined = batch["hash"].tobytes()
             for start in range(0, len(joined), CHUNK_HASH_BYTES):
                 named.add(chunk_key(joined[start : start + CHUNK_HASH_BYTES]))
     if len(named) == 0 and head.total_bytes:

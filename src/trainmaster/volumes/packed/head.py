@@ -12,8 +12,9 @@ from typing import Any, Literal, TypeAlias
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.faults import DamagedVolumeError
+from trainmaster.volumes.packed.hashes import HASH_NAME
 
-_FORMAT = 1
+_FORMAT = 2
 _HEAD = re.compile(r"heads/(\d{6,9})\.(json|removed)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 #: Offsets in a chunk have 32 bits.
@@ -92,6 +93,7 @@ class Head:
         """Gives the bytes of the object."""
         document = {
             "format": _FORMAT,
+            "hash": HASH_NAME,
             "version": self.version,
             "created_at": self.created_at.isoformat(),
             "kind": self.kind,
@@ -126,6 +128,11 @@ class Head:
             if document["format"] != _FORMAT:
                 raise PublishError(
                     f"{where}: it has format {document['format']!r}; this Trainmaster reads {_FORMAT}.",
+                    "Read it with the Trainmaster that wrote it, or upgrade.",
+                )
+            if document["hash"] != HASH_NAME:
+                raise PublishError(
+                    f"{where}: its chunks have the hash {document['hash']!r}, not {HASH_NAME}.",
                     "Read it with the Trainmaster that wrote it, or upgrade.",
                 )
             head = cls(

@@ -18,7 +18,7 @@ from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES
 from trainmaster.volumes.packed.packing import Piece
 
 _FRAME = struct.Struct("<4sII")
-_MAGIC = b"TMJ1"
+_MAGIC = b"TMJ2"
 _RECORD = struct.Struct("<32s32sQ")
 _COMPACT_FROM_BYTES = 1 << 16
 
@@ -27,12 +27,12 @@ class Remembered(NamedTuple):
     """What the pieces of a chunk were.
 
     Attributes:
-        sha256: of the chunk.
+        digest: names the chunk.
         size_bytes: of the chunk.
         hashes: of each file, 16 bytes each, joined; for a part of a large file nothing.
     """
 
-    sha256: bytes
+    digest: bytes
     size_bytes: int
     hashes: bytes
 
@@ -73,14 +73,14 @@ class Journal:
             return None
         self._used.add(key)
         data = os.pread(self._descriptor, place[1], place[0])
-        _, sha256, size_bytes = _RECORD.unpack_from(data)
-        return Remembered(sha256, size_bytes, data[_RECORD.size :])
+        _, digest, size_bytes = _RECORD.unpack_from(data)
+        return Remembered(digest, size_bytes, data[_RECORD.size :])
 
     def put(self, key: bytes, value: Remembered) -> None:
         """Remembers a plan."""
         if self._descriptor < 0 or key in self._places:
             return
-        payload = _RECORD.pack(key, value.sha256, value.size_bytes) + value.hashes
+        payload = _RECORD.pack(key, value.digest, value.size_bytes) + value.hashes
         with suppress(OSError):
             end = os.fstat(self._descriptor).st_size
             record = _FRAME.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload

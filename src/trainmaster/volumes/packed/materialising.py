@@ -172,7 +172,7 @@ def _write_chunks(columns: ColumnWriter, table: Path, head: Head, where: str) ->
                 "Nothing was read from it.",
             )
         columns.add("chunk_sizes", sizes)
-        columns.add("chunk_hashes", batch["sha256"])
+        columns.add("chunk_hashes", batch["hash"])
 
 
 def _write_parts(columns: ColumnWriter, table: Path, head: Head, where: str) -> None:

@@ -36,7 +36,7 @@ COLUMNS: dict[TableName, dict[str, str | int]] = {
         "hash": FILE_HASH_BYTES,
         "target": "binary",
     },
-    "chunks": {"size": "uint32", "sha256": CHUNK_HASH_BYTES},
+    "chunks": {"size": "uint32", "hash": CHUNK_HASH_BYTES},
     "parts": {
         "chunk": "uint32",
         "key": "binary",

@@ -254,13 +254,13 @@ class _Push:
     def _write(self, pieces: list[Piece], chunk: PackedChunk) -> None:
         number = self._chunks.row_count
         if chunk.size_bytes:
-            self._chunks.append(chunk.size_bytes, chunk.sha256)
+            self._chunks.append(chunk.size_bytes, chunk.digest)
         offset = 0
         for position, piece in enumerate(pieces):
             file = piece.file
             if piece.length < file.size_bytes:
                 self._first_chunk = number if piece.start == 0 else self._first_chunk
-                self._digests.append(chunk.sha256)
+                self._digests.append(chunk.digest)
                 if not piece.is_last:
                     continue
                 first, content = self._first_chunk, joined_digest(self._digests)

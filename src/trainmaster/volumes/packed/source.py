@@ -1,7 +1,8 @@
 """Getting the bytes of chunks from the store, in parallel ranges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from trainmaster.spec.errors import PublishError
@@ -17,9 +18,9 @@ _Item = TypeVar("_Item")
 _HINT = "Somebody deleted or damaged it: use another version, or push again."
 
 
-def chunk_key(sha256: bytes) -> str:
+def chunk_key(digest: bytes) -> str:
     """Gives where a chunk with this content lies in its volume."""
-    name = sha256.hex()
+    name = digest.hex()
     return f"chunks/{name[:2]}/{name}"
 
 
@@ -70,6 +71,28 @@ class ChunkSource:
         self._fill(chunk, target, ranges)
         return target.toreadonly()
 
+    def blocks(self, chunk: int, start: int, length: int) -> Iterator[memoryview]:
+        """Reads a part of a chunk without proving it, block by block.
+
+        Yields:
+            The bytes in their order; a block may be overwritten when the next one is asked for.
+
+        Raises:
+            The same as :meth:`fetch`.
+        """
+        ranges = self._ranges(chunk, start, self._length(chunk, start, length))
+        if len(ranges) > 1:  # many small objects: at the same time
+            yield self.fetch(chunk, start, length)
+            return
+        part = ranges[0][1]
+        left = part.length
+        with self._explained(chunk, part):
+            for block in self._store.range_blocks(part.key, part.start, part.length, part.etag):
+                left -= len(block)
+                yield block
+        if left:
+            raise self._damaged(chunk, "is shorter than it was")
+
     def fetch_into(self, chunk: int, target: memoryview, start: int = 0) -> None:
         """Reads as much of a chunk as a writable buffer has room for, without proving it.
 
@@ -88,9 +111,9 @@ class ChunkSource:
         size_bytes = memoryview(data).nbytes
         if size_bytes != self.size_bytes(chunk):
             raise self._damaged(chunk, f"has {size_bytes:,} bytes instead of {self.size_bytes(chunk):,}")
-        expected = self._table.chunk_sha256(chunk)
+        expected = self._table.chunk_hash(chunk)
         if expected is not None and chunk_digest(data) != expected:
-            raise self._damaged(chunk, "has another SHA-256")
+            raise self._damaged(chunk, "has another hash")
 
     def fetch_verified(self, chunk: int) -> memoryview:
         """Reads a whole chunk and proves it; one that is damaged is read once more.
@@ -123,7 +146,7 @@ class ChunkSource:
     def _ranges(self, chunk: int, start: int, length: int) -> list[tuple[int, Part]]:
         """Divides a part of a chunk into requests: where in the answer, and what of which object."""
         if self._head.kind == "packed":
-            digest = self._table.chunk_sha256(chunk)
+            digest = self._table.chunk_hash(chunk)
             if digest is None:
                 raise self._damaged(chunk, "has no name")
             whole = [Part(chunk_key(digest), 0, self.size_bytes(chunk), "")]
@@ -151,8 +174,16 @@ class ChunkSource:
         self._each(one, ranges)
 
     def _one(self, chunk: int, part: Part) -> memoryview:
-        try:
+        with self._explained(chunk, part):
             data = self._store.get_range(part.key, part.start, part.length, part.etag)
+        if len(data) != part.length:
+            raise self._damaged(chunk, "is shorter than it was")
+        return data
+
+    @contextmanager
+    def _explained(self, chunk: int, part: Part) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             if self._head.kind == "indexed":
                 raise self._changed(part, "is no longer there") from error
@@ -161,13 +192,12 @@ class ChunkSource:
             raise self._changed(part, "was written again since") from error
         except PublishError as error:
             # A range that begins behind the end is refused, each server in its own words.
-            info = self._store.info(part.key)
+            info = None
+            with suppress(PublishError):
+                info = self._store.info(part.key)
             if info is not None and info.size_bytes <= part.start:
                 raise self._damaged(chunk, f"has only {info.size_bytes:,} bytes") from error
             raise
-        if len(data) != part.length:
-            raise self._damaged(chunk, "is shorter than it was")
-        return data
 
     def _each(self, work: Callable[[_Item], None], items: list[_Item]) -> None:
         if len(items) == 1:
@@ -197,7 +227,7 @@ class ChunkSource:
         )
 
     def _where(self, chunk: int) -> str:
-        digest = self._table.chunk_sha256(chunk)
+        digest = self._table.chunk_hash(chunk)
         place = (
             f" ({self._store.url_of(chunk_key(digest))})" if digest and self._head.kind == "packed" else ""
         )

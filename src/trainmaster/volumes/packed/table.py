@@ -190,7 +190,7 @@ class FileTable:
             left -= length
         return extents
 
-    def chunk_sha256(self, chunk: int) -> bytes | None:
+    def chunk_hash(self, chunk: int) -> bytes | None:
         """Gives the hash of a chunk; None if it is not known, as in most indexed volumes."""
         start = chunk * CHUNK_HASH_BYTES
         digest = bytes(self._columns["chunk_hashes"][start : start + CHUNK_HASH_BYTES])

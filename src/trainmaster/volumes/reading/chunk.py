@@ -1,5 +1,6 @@
 """A chunk as the cache is asked for it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,8 +8,11 @@ from typing import Protocol
 class RangeSource(Protocol):
     """What gives the bytes of chunks; safe to use from several threads."""
 
-    def fetch(self, chunk: int, start: int = 0, length: int | None = None) -> memoryview:
-        """Reads exactly these bytes of a chunk from the store."""
+    def blocks(self, chunk: int, start: int, length: int) -> Iterator[memoryview]:
+        """Reads exactly these bytes of a chunk from the store.
+
+        A block may be overwritten when the next one is asked for.
+        """
         ...
 
     def verify(self, chunk: int, data: memoryview) -> None:

@@ -13,7 +13,8 @@ from trainmaster.volumes.reading.prefetch import Line
 Write = Callable[[int, memoryview], None]
 
 PART_BYTES = 8 << 20
-_THREADS = 32
+# More than a line lets through, so that somebody is always waiting where it is full.
+_THREADS = 72
 # A small request now and then tells the latency apart from the bandwidth.
 _PROBE_BYTES = 64 << 10
 _PROBE_EVERY = 8
@@ -59,18 +60,23 @@ class Downloader:
             self._chunks += 1
         starts = list(range(0, chunk.size_bytes, PART_BYTES))
         ends = [*starts[1:], chunk.size_bytes]
-        if probe:
-            starts, ends = [0, _PROBE_BYTES, *starts[1:]], [_PROBE_BYTES, *ends]
+        if probe and ends[-1] - starts[-1] > _PROBE_BYTES:
+            # First, while the line is free; from the end, so that whole pages are written from the start.
+            tail = chunk.size_bytes - _PROBE_BYTES
+            starts, ends = [tail, *starts], [chunk.size_bytes, *ends[:-1], tail]
 
         def part(start: int, end: int) -> None:
             self.line.begin()
             began = time.perf_counter()
+            place = start
             try:
-                data = chunk.source.fetch(chunk.number, start, end - start)
+                # Written while it is in the processor's cache; the store is as fast as that or slower.
+                for block in chunk.source.blocks(chunk.number, start, end - start):
+                    write(place, block)
+                    place += len(block)
             finally:
                 self.line.end()
             self.line.saw(end - start, time.perf_counter() - began)
-            write(start, data)
 
         futures = [pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True)]
         _all_done(futures)

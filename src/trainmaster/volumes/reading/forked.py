@@ -12,13 +12,16 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from trainmaster.spec.errors import PublishError, TrainmasterError
+from trainmaster.volumes._remote import runtime_is_lost
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import ChunkSource
+    from pathlib import Path
+
+    from trainmaster.volumes.packed import ChunkSource, FileTable, Head, OpenVolume
 
 _LENGTH = struct.Struct("<I")
 
@@ -34,9 +37,9 @@ class SharedSource:
     def __reduce__(self) -> "tuple[Callable[..., SharedSource], tuple[ChunkSource, bool]]":
         return _shared, (self._source, self._local)
 
-    def fetch(self, chunk: int, start: int = 0, length: int | None = None) -> memoryview:
+    def blocks(self, chunk: int, start: int, length: int) -> Iterator[memoryview]:
         """See :class:`~trainmaster.volumes.reading.chunk.RangeSource`."""
-        return self._own().fetch(chunk, start, length)
+        return self._own().blocks(chunk, start, length)
 
     def verify(self, chunk: int, data: memoryview) -> None:
         """See :class:`~trainmaster.volumes.reading.chunk.RangeSource`."""
@@ -45,7 +48,7 @@ class SharedSource:
     @property
     def needs_help(self) -> bool:
         """Whether a request of this process would hang."""
-        return not self._local and os.getpid() != self._pid
+        return not self._local and (os.getpid() != self._pid or runtime_is_lost())
 
     def _own(self) -> "ChunkSource":
         if os.getpid() != self._pid and self._local:
@@ -70,7 +73,7 @@ class Helper:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._mutex = threading.Lock()
-        self._waiting: dict[int, tuple[threading.Event, list[BaseException | None]]] = {}
+        self._waiting: dict[int, tuple[threading.Event, list[tuple[BaseException | None, Any]]]] = {}
         self._count = 0
         self._dead = False
         threading.Thread(target=self._listen, name="trainmaster-helper", daemon=True).start()
@@ -81,21 +84,39 @@ class Helper:
         Raises:
             PublishError: the store failed, or the process was ended.
         """
-        done, answer = threading.Event(), list[BaseException | None]()
+        self._ask(_fill, source, chunk, size_bytes, path, offset)
+
+    def open(self, uri: str, cache: "Path | None") -> "OpenVolume":
+        """Has a volume opened.
+
+        Raises:
+            The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
+        """
+        from trainmaster.volumes.objects import ObjectStore
+        from trainmaster.volumes.packed import ChunkSource, FileTable, OpenVolume
+
+        found: tuple[str, str, Head, FileTable] = self._ask(_open, uri, cache)
+        uri, url, head, table = found
+        return OpenVolume(uri, ObjectStore(url), head, table, ChunkSource(url, head, table))
+
+    def _ask(self, work: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - whatever it gives
+        done, answer = threading.Event(), list[tuple[BaseException | None, Any]]()
         with self._mutex:
             self._count += 1
             number = self._count
             if not self._dead:
                 self._waiting[number] = (done, answer)
                 with contextlib.suppress(OSError):
-                    _send(self._process.stdin, (number, source, chunk, size_bytes, path, offset))
+                    _send(self._process.stdin, (number, work, arguments))
             else:
                 done.set()
         done.wait()
         if not answer:
             raise PublishError("The process that fetches chunks was ended.", "Read again.")
-        if answer[0] is not None:
-            raise answer[0]
+        error, value = answer[0]
+        if error is not None:
+            raise error
+        return value
 
     @property
     def alive(self) -> bool:
@@ -105,11 +126,11 @@ class Helper:
     def _listen(self) -> None:
         while True:
             try:
-                number, error = _receive(self._process.stdout)
+                number, error, value = _receive(self._process.stdout)
             except (EOFError, OSError, pickle.UnpicklingError):
                 break
             done, answer = self._waiting.pop(number)
-            answer.append(error)
+            answer.append((error, value))
             done.set()
         with self._mutex:
             self._dead = True
@@ -162,31 +183,22 @@ def main() -> None:
     import signal
     from concurrent.futures import ThreadPoolExecutor
 
-    from trainmaster.volumes.reading.chunk import Chunk
-    from trainmaster.volumes.reading.download import DOWNLOADER
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     mutex = threading.Lock()
 
-    def serve(number: int, source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> None:
+    def serve(number: int, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         error: BaseException | None = None
+        value = None
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                DOWNLOADER.fill(
-                    Chunk(source, chunk, b"", size_bytes),
-                    lambda start, data: write_all(descriptor, data, offset + start),
-                )
-            finally:
-                os.close(descriptor)
+            value = work(*arguments)
         except TrainmasterError as raised:
             error = raised
         except Exception as raised:  # noqa: BLE001 - the other side raises it
-            error = PublishError(f"A chunk could not be fetched: {raised!r}.")
+            error = PublishError(f"It could not be fetched: {raised!r}.")
         with mutex:
-            _send(answers, (number, error))
+            _send(answers, (number, error, value))
 
     with ThreadPoolExecutor(16) as pool:
         while True:
@@ -195,6 +207,30 @@ def main() -> None:
             except EOFError:
                 os._exit(0)
             pool.submit(serve, *message)
+
+
+# What a helper is asked to do.
+
+
+def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> None:
+    from trainmaster.volumes.reading.chunk import Chunk
+    from trainmaster.volumes.reading.download import DOWNLOADER
+
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        DOWNLOADER.fill(
+            Chunk(source, chunk, b"", size_bytes),
+            lambda start, data: write_all(descriptor, data, offset + start),
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _open(uri: str, cache: "Path | None") -> "tuple[str, str, Head, FileTable]":
+    from trainmaster.volumes.packed import open_volume
+
+    opened = open_volume(uri, cache)
+    return opened.uri, opened.store.url, opened.head, opened.table
 
 
 def write_all(descriptor: int, data: memoryview, place: int) -> None:

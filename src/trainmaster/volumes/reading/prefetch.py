@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 
 _RANGE_BYTES = 8 << 20
 _LEAST_RANGES, _MOST_RANGES = 8, 64
+# A round is so many times what is let through at once; twice of that must bring so much more.
+_ROUND = 2
+_WORTH_IT = 1.2
+_REST_S = 5.0
 
 
 class Line:
@@ -17,12 +22,23 @@ class Line:
 
     Latency is the least time that a small request took lately; bandwidth is what came in while
     at least one request was under way. Both forget: half of what they know within a minute.
+
+    How many requests are let through at once is found by trying. Some stores give each
+    connection a share of its own, and twice as many bring twice as much; on a line that is full
+    they only bring it later. So from time to time twice as many are let through, which stays so
+    if they have brought more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._mutex = threading.Lock()
         self._fewer = threading.Condition(self._mutex)
-        self._small_s: list[tuple[float, float]] = []
+        self._waiting = 0
+        self._most = self._proven = _LEAST_RANGES
+        self._proven_bytes_per_s = 0.0
+        self._round: tuple[float, int, int] | None = None
+        self._rest_until_s = 0.0
+        self._small_s: list[float] = []
         self._in_flight = 0
         self._since = 0.0
         self._busy_s = 0.0
@@ -34,10 +50,12 @@ class Line:
         More at once would not bring more, only all of them later, the first one too.
         """
         with self._mutex:
-            while self._in_flight >= self._most():
+            self._waiting += 1
+            while self._in_flight >= self._most:
                 self._fewer.wait()
+            self._waiting -= 1
             if self._in_flight == 0:
-                self._since = time.perf_counter()
+                self._since = self._clock()
             self._in_flight += 1
 
     def end(self) -> None:
@@ -45,29 +63,53 @@ class Line:
         with self._mutex:
             self._in_flight -= 1
             if self._in_flight == 0:
-                self._busy_s += time.perf_counter() - self._since
+                self._busy_s += self._clock() - self._since
             self._fewer.notify()
-
-    def _most(self) -> int:
-        latency_s = min((seconds for _, seconds in self._small_s), default=0.0)
-        in_line = 2 * latency_s * self._bytes / self._busy_s if self._busy_s > 0 else 0.0
-        return min(max(math.ceil(in_line / _RANGE_BYTES), _LEAST_RANGES), _MOST_RANGES)
 
     def saw(self, size_bytes: int, seconds: float) -> None:
         """Notes what a request brought, and how long it took."""
         with self._mutex:
             self._bytes += size_bytes
+            self._judge(size_bytes)
             if size_bytes < _RANGE_BYTES // 8:
-                self._small_s = [*self._small_s[-7:], (time.perf_counter(), seconds)]
+                self._small_s = [*self._small_s[-7:], seconds]
             if self._busy_s > 60:
                 self._busy_s /= 2
                 self._bytes /= 2
+
+    def _judge(self, size_bytes: int) -> None:
+        """Compares this many requests at once with fewer, while there are always enough of them."""
+        now_s = self._clock()
+        if self._waiting == 0 or now_s < self._rest_until_s:
+            self._round = None
+            return
+        if self._round is None:
+            self._round = (now_s, 0, 0)
+            return
+        began_s, seen_bytes, requests = self._round
+        self._round = (began_s, seen_bytes + size_bytes, requests + 1)
+        if requests + 1 < _ROUND * self._most:
+            return
+        bytes_per_s = (seen_bytes + size_bytes) / max(now_s - began_s, 1e-9)
+        self._round = None
+        if self._most > self._proven and bytes_per_s < _WORTH_IT * self._proven_bytes_per_s:
+            self._most = self._proven
+            self._rest_until_s = now_s + _REST_S
+            return
+        self._proven, self._proven_bytes_per_s = self._most, bytes_per_s
+        self._most = min(2 * self._most, _MOST_RANGES)
+        self._fewer.notify_all()
+
+    @property
+    def ranges(self) -> int:
+        """How many requests are let through at once."""
+        return self._most
 
     @property
     def latency_s(self) -> float:
         """Seconds to the first byte; 0 while nothing is known."""
         with self._mutex:
-            return min((seconds for _, seconds in self._small_s), default=0.0)
+            return min(self._small_s, default=0.0)
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -75,28 +117,23 @@ class Line:
         with self._mutex:
             busy_s = self._busy_s
             if self._in_flight:
-                busy_s += time.perf_counter() - self._since
+                busy_s += self._clock() - self._since
             return self._bytes / busy_s if busy_s > 0 else 0.0
 
 
-def depth_chunks(
-    bandwidth_bytes_per_s: float, latency_s: float, chunk_bytes: int, slots: int, readers: int = 1
-) -> int:
+def depth_chunks(ranges: int, chunk_bytes: int, slots: int, readers: int = 1) -> int:
     """Says how many chunks to have under way at once.
 
-    As many bytes as fit into the line, bandwidth x latency, twice, and at least eight ranges of
-    8 MiB; one chunk more, so that the line stays full while another is verified; never more than
-    half of the cache's share of one reader.
+    As many as the ranges of 8 MiB that the line takes lie in; one chunk more, so that the line
+    stays full while another is verified; never more than half of the cache's share of one reader.
 
-    >>> depth_chunks(1.25e9, 0.050, 64 << 20, slots=100)  # 10 GbE, 50 ms: 62 MB in flight
-    3
-    >>> depth_chunks(1.25e9, 0.200, 8 << 20, slots=100), depth_chunks(0, 0, 1 << 20, slots=4)
-    (50, 2)
+    >>> depth_chunks(16, 64 << 20, slots=100), depth_chunks(16, 8 << 20, slots=100)
+    (3, 17)
+    >>> depth_chunks(16, 1 << 20, slots=4)
+    2
     """
-    in_line = 2 * bandwidth_bytes_per_s * latency_s
-    wanted = min(max(in_line, _LEAST_RANGES * _RANGE_BYTES), _MOST_RANGES * _RANGE_BYTES)
     most = max(1, slots // (2 * max(readers, 1)))
-    return max(1, min(math.ceil(wanted / max(chunk_bytes, 1)) + 1, most))
+    return max(1, min(math.ceil(ranges * _RANGE_BYTES / max(chunk_bytes, 1)) + 1, most))
 
 
 def soonest(uses: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from trainmaster.volumes.reading.prefetch import Plan, depth_chunks, soonest
 if TYPE_CHECKING:
     from trainmaster.volumes.reading.volume import Volume
 
-_MOST_AT_ONCE = 16
+_MOST_AT_ONCE = 32
 _LOOK_AGAIN_S = 0.1
 _USES_PER_SLOT = 8
 # How much the newest step counts in the mean of seconds per sample.
@@ -117,10 +117,7 @@ class Prefetcher:
         return False
 
     def _depth(self) -> int:
-        line = DOWNLOADER.line
-        depth = depth_chunks(
-            line.bandwidth_bytes_per_s, line.latency_s, self._chunk_bytes, self._slots, self._turn[1]
-        )
+        depth = depth_chunks(DOWNLOADER.line.ranges, self._chunk_bytes, self._slots, self._turn[1])
         return min(depth, _MOST_AT_ONCE)
 
     def _fetch(self, chunk: int) -> None:

@@ -37,10 +37,7 @@ class ReadAhead:
                 self._until = chunk
                 return
             slots = self._volume.cache.limit_bytes // self._volume.cache.slots.slot_bytes
-            line = DOWNLOADER.line
-            depth = depth_chunks(
-                line.bandwidth_bytes_per_s, line.latency_s, self._volume.cache.slots.slot_bytes, slots
-            )
+            depth = depth_chunks(DOWNLOADER.line.ranges, self._volume.cache.slots.slot_bytes, slots)
             end = min(chunk + min(depth, _MOST_CHUNKS), self._volume.table.chunk_count - 1)
             wanted = range(max(self._until, chunk) + 1, end + 1)
             self._until = max(self._until, end)

@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,10 @@ class SlotFile:
 
     def _map(self) -> None:
         length = self.table.capacity * self.slot_bytes
-        self.data = memoryview(mmap.mmap(self._descriptor, length, prot=mmap.PROT_READ))
+        mapped = mmap.mmap(self._descriptor, length, prot=mmap.PROT_READ)
+        with suppress(OSError):  # what comes back from the disk comes in huge pages too, where there are any
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        self.data = memoryview(mapped)
 
     def _distrust_a_cut_file(self) -> None:
         whole = os.fstat(self._descriptor).st_size // self.slot_bytes

@@ -4,16 +4,18 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed import OpenVolume, open_volume
+from trainmaster.volumes._remote import runtime_is_lost
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed import OpenVolume, open_volume, volume_address
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed
 from trainmaster.volumes.reading.file import VolumeFile
-from trainmaster.volumes.reading.forked import SharedSource
+from trainmaster.volumes.reading.forked import SharedSource, helper
 from trainmaster.volumes.reading.leases import Lease, leased
 from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for
@@ -89,7 +91,7 @@ class Volume:
         if version is not None:
             uri = f"{uri}@{version}"
         site = site_of(None if cache is None else Path(cache), limit_bytes)
-        return cls(open_volume(uri, site.root), site)
+        return cls(_opened(uri, site.root), site)
 
     def __reduce__(self) -> "tuple[object, tuple[str, Path | None]]":
         return _reopened, (self.uri, self._site.given)
@@ -164,13 +166,45 @@ class Volume:
         chunk, offset, length = self._first_chunks[row], self._offsets[row], self._sizes[row]
         if not length or offset + length > self._chunk_sizes[chunk]:
             return memoryview(self._read_slowly(row))
+        return self._whole(chunk)[offset : offset + length]
+
+    def views(self, rows: "Iterable[int]") -> "list[memoryview]":
+        """Gives the bytes of several files as :meth:`view` does, in a third of the time.
+
+        Each chunk that they lie in is looked up and kept only once, until the last of its views is
+        gone. So there must be room for all those chunks in the cache at once.
+
+        Raises:
+            The same as :meth:`view`.
+        """
+        first_chunks, offsets, sizes = self._first_chunks, self._offsets, self._sizes
+        count = self.table.file_count
+        wholes: dict[int, memoryview] = {}
+        found = []
+        for row in rows:
+            if not 0 <= row < count:
+                raise self._no_row(row)
+            size_bytes = sizes[row]
+            if not size_bytes:
+                found.append(memoryview(b""))
+                continue
+            chunk = first_chunks[row]
+            whole = wholes.get(chunk)
+            if whole is None:
+                whole = wholes[chunk] = self._whole(chunk)
+            start = offsets[row]
+            view = whole[start : start + size_bytes]
+            found.append(view if len(view) == size_bytes else memoryview(self._read_slowly(row)))
+        return found
+
+    def _whole(self, chunk: int) -> memoryview:
+        """Gives the bytes of a chunk, which stays where it is as long as they exist."""
         lease = self._leases.get(chunk)
         array = lease() if lease is not None else None
         if array is None:
             slot = self._pinned_slot(chunk)
             array, self._leases[chunk] = leased(self.cache.slots, slot, self._chunk_sizes[chunk])
-        whole = memoryview(array)  # type: ignore[arg-type] # Python 3.12 says that it is a buffer
-        return whole[offset : offset + length]
+        return memoryview(array)  # type: ignore[arg-type] # Python 3.12 says that it is a buffer
 
     def _pinned_slot(self, chunk: int) -> int:
         slots, place = self.cache.slots, self._places.get(chunk)
@@ -229,7 +263,7 @@ class Volume:
 
     def chunk(self, number: int) -> Chunk:
         """Describes a chunk to the cache."""
-        key = self.table.chunk_sha256(number)
+        key = self.table.chunk_hash(number)
         if key is None:
             # Nobody knows its content, but the tables' hashes name every object's ETag.
             key = hashlib.sha256(f"{self.head.table_id}/{number}".encode()).digest()
@@ -320,11 +354,15 @@ class Volume:
         return IndexError(f"{self.uri} has rows 0 to {len(self) - 1}, not {row}")
 
 
+def _opened(uri: str, cache: Path) -> OpenVolume:
+    if runtime_is_lost() and not ObjectStore(volume_address(uri).url).is_local:
+        return helper().open(uri, cache)
+    return open_volume(uri, cache)
+
+
 def _reopened(uri: str, cache: Path | None) -> Volume:
     return Volume.open(uri, cache)
 
 
 def _reads_local(opened: OpenVolume) -> bool:
-    from trainmaster.volumes.objects import ObjectStore
-
     return opened.head.kind != "indexed" or ObjectStore(opened.head.source_url).is_local

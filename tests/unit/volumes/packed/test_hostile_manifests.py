@@ -127,7 +127,8 @@ def test_a_remote_volume_over_files_of_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda head: head | {"format": 2}, "format 2"),
+        (lambda head: head | {"format": 3}, "format 3"),
+        (lambda head: head | {"hash": "md5"}, "the hash 'md5'"),
         (lambda head: head | {"version": 7}, "version 7"),
         (lambda head: head | {"files": {"sha256": "../../x", "size_bytes": 1}}, "damaged"),
         (lambda head: head | {"chunk_limit_bytes": 0}, "impossible"),

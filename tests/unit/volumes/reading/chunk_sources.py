@@ -36,7 +36,7 @@ class MadeSource:
         data = self.data(number)
         return Chunk(self, number, hashlib.sha256(data).digest(), len(data))
 
-    def fetch(self, chunk: int, start: int = 0, length: int | None = None) -> memoryview:
+    def blocks(self, chunk: int, start: int, length: int):
         with self.log.open("ab") as log:
             log.write(bytes([chunk]))
         self.before_fetch(chunk)
@@ -46,11 +46,11 @@ class MadeSource:
         if self.damaged.get(chunk, 0):
             self.damaged[chunk] -= 1
             data[100] ^= 1
-        return memoryview(data)[start : len(data) if length is None else start + length]
+        yield memoryview(data)[start : start + length]
 
     def verify(self, chunk: int, data: memoryview) -> None:
         if bytes(data) != self.data(chunk):
-            raise DamagedChunkError(f"chunk {chunk} has another SHA-256.")
+            raise DamagedChunkError(f"chunk {chunk} has another hash.")
 
     def fetches(self) -> list[int]:
         return list(self.log.read_bytes()) if self.log.exists() else []

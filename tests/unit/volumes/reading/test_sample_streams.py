@@ -2,6 +2,7 @@
 """The known order, from plan to reader, without PyTorch."""
 
 import random
+import threading
 import time
 
 import numpy as np
@@ -15,7 +16,7 @@ from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import MissingChunkError, push
 from trainmaster.volumes.reading import Progress, SampleOrder, samples
 from trainmaster.volumes.reading.eviction import victims
-from trainmaster.volumes.reading.prefetch import depth_chunks, soonest
+from trainmaster.volumes.reading.prefetch import Line, depth_chunks, soonest
 
 
 def test_an_epoch_reads_every_sample_once_and_each_chunk_once(volume, tree):
@@ -138,19 +139,47 @@ def test_soonest(uses, count):
 
 
 def test_depth():
-    # 10 GbE and 50 ms: 62 MB are in the line, and as much again while a chunk is verified.
-    assert depth_chunks(1.25e9, 0.05, 8 << 20, slots=1000) == 16
-    assert depth_chunks(0, 0, 64 << 20, slots=1000) == 2
-    assert depth_chunks(1e12, 1, 1 << 20, slots=8) == 4
-    assert depth_chunks(1e12, 1, 1 << 20, slots=8, readers=4) == 1
-    assert depth_chunks(1e12, 1, 1 << 20, slots=2, readers=4) == 1
+    assert depth_chunks(15, 8 << 20, slots=1000) == 16
+    assert depth_chunks(4, 64 << 20, slots=1000) == 2
+    assert depth_chunks(64, 1 << 20, slots=8) == 4
+    assert depth_chunks(64, 1 << 20, slots=8, readers=4) == 1
+    assert depth_chunks(64, 1 << 20, slots=2, readers=4) == 1
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "ranges"),
+    [
+        (lambda requests: 90e6 * requests, 64),  # each connection has its share
+        (lambda requests: min(90e6 * requests, 1.25e9), 16),  # until a line of 10 Gb/s is full
+        (lambda requests: 100e6, 8),
+    ],
+    ids=["shares", "shares of a line", "a narrow line"],
+)
+def test_requests_at_once_are_as_many_as_bring_more(bytes_per_s, ranges):
+    now_s = 0.0
+    line = Line(lambda: now_s)
+    line._waiting = 1  # somebody always does
+    size_bytes, seen = 8 << 20, []
+    for _ in range(4000):
+        while line._in_flight < line.ranges:
+            line.begin()
+        now_s += size_bytes / bytes_per_s(line._in_flight)
+        line.end()
+        line.saw(size_bytes, 0.1)
+        seen.append(line.ranges)
+    assert max(seen[1000:]) <= min(2 * ranges, 64), "it tries more now and then"
+    assert sorted(seen[1000:])[1500] == ranges
+    line._waiting = 0
+    before = line.ranges
+    for _ in range(1000):
+        line.begin()
+        now_s += 1.0
+        line.end()
+        line.saw(size_bytes, 1.0)
+    assert line.ranges == before, "who asks for little learns nothing"
 
 
 def test_a_line_lets_no_more_requests_through_than_it_carries():
-    import threading
-
-    from trainmaster.volumes.reading.prefetch import Line
-
     line, inside, most, mutex = Line(), [0], [0], threading.Lock()
     full = threading.Barrier(8)
 

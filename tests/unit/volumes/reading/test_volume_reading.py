@@ -123,6 +123,20 @@ def test_arrays_of_views(volume, tree):
         assert array.tobytes() == tree[volume.table.path(row)]
 
 
+def test_views_of_many(volume, tree):
+    rows = random.Random(1).choices(range(len(volume)), k=500)
+    views = volume.views(rows)
+    assert [bytes(view) for view in views] == [tree[volume.table.path(row)] for row in rows]
+    whole = {volume.table.first_chunks[row] for row in rows if 0 < volume.table.sizes[row] < CHUNK}
+    used = {volume.cache.find(volume.chunk(chunk)).slot for chunk in whole}
+    assert {*volume.cache.slots.usable().tolist()}.isdisjoint(used), "they stay while they are looked at"
+    assert used
+    views.clear()
+    assert {*volume.cache.slots.usable().tolist()} >= used
+    with pytest.raises(IndexError, match="has rows 0 to"):
+        volume.views([0, len(volume)])
+
+
 def test_versions(home, tree):
     push(home / "src", "pets", chunk_limit_bytes=CHUNK)
     (home / "src/d1/f 001").write_bytes(b"new")
