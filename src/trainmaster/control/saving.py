@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from trainmaster.control.decide_task import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
-from trainmaster.control.site import NodeGoneError
+from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
 from trainmaster.spec.errors import TrainmasterError, one_line
@@ -63,14 +63,7 @@ def save(context: TaskContext) -> Job:
     """Publish the model and the last checkpoint of an attempt that ended well. Safe to repeat."""
     metrics = last_metrics(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
-    if context.site is not None:
-        try:
-            context.site.fetch_output(context)
-        except (TrainmasterError, OSError) as error:
-            return _not_saved(error, fields)
     missing = missing_metric(context, metrics)
-    if missing:
-        return Job(done=True, error=missing, users_fault=True, fields=fields)
     kept: dict[str, object] = {
         "run": context.run,
         "experiment": context.experiment.name,
@@ -79,9 +72,22 @@ def save(context: TaskContext) -> Job:
         "parameters": json_safe(context.parameters),
         "metrics": metrics,
     }
+    extra = cast("dict[str, JSON]", kept)
     try:
-        if any(_has_entries(part) for part in context.parts.values()) and _publish_model(
-            context, cast("dict[str, JSON]", kept)
+        is_sent = (
+            context.site is not None and not missing and _send_model(context, context.site, extra, fields)
+        )
+        if context.site is not None and not is_sent:
+            context.site.fetch_output(context)
+    except (TrainmasterError, OSError) as error:
+        return _not_saved(error, fields)
+    if missing:
+        return Job(done=True, error=missing, users_fault=True, fields=fields)
+    try:
+        if (
+            not is_sent
+            and any(_has_entries(part) for part in context.parts.values())
+            and _publish_model(context, extra)
         ):
             fields["model_uri"] = context.model_uri
         publish_checkpoint(context, is_patient=True)
@@ -90,6 +96,16 @@ def save(context: TaskContext) -> Job:
     except (TrainmasterError, OSError) as error:
         return _not_saved(error, fields)
     return Job(done=True, fields=fields)
+
+
+def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields: dict[str, object]) -> bool:
+    """Have the nodes publish the model; False if they cannot."""
+    try:
+        if site.publish_model(context, extra):
+            fields["model_uri"] = context.model_uri
+    except RelayError:
+        return False
+    return True
 
 
 def _not_saved(error: Exception, fields: Mapping[str, object]) -> Job:
@@ -123,6 +139,8 @@ def recover(context: TaskContext) -> Job:
     if context.site is not None:
         context.site.fetch_output(context, is_final=False)
     reason, message = explain_failure(context)
+    if not message and context.site is not None:
+        message = context.site.full_disks(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     return Job(done=True, error=error, fields=fields, reason=reason, message=message, progressed=progressed)
 
@@ -150,8 +168,12 @@ def publish_checkpoint(
         The number, or None if there was nothing new, or nothing stable.
     """
     directory = context.place.checkpoint
-    if context.site is not None and not _fetch_checkpoint(context, context.site, tries, is_patient):
-        return None
+    if context.site is not None:
+        try:
+            return _send_checkpoint(context, context.site, tries, is_patient)
+        except RelayError:
+            if not _fetch_checkpoint(context, context.site, tries, is_patient):
+                return None
     if not _has_entries(directory):
         return None
     series = CheckpointSeries(context.checkpoints_uri)
@@ -166,6 +188,22 @@ def publish_checkpoint(
         context.listings[directory] = before
         if number is not None:
             series.prune(checkpoints_of(context.experiment).keep)
+        return number
+    return None
+
+
+def _send_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: bool) -> int | None:
+    """Have the nodes publish it; None if there was nothing new, or nothing stable."""
+    for _ in range(tries):
+        try:
+            number = site.publish_checkpoint(context, is_patient=is_patient)
+        except UnstableDirectory:
+            continue
+        series = CheckpointSeries(context.checkpoints_uri)
+        if number is not None:
+            series.prune(checkpoints_of(context.experiment).keep)
+        if is_patient and context.attempt > 1:  # the last one; a lost node may have left half of one
+            series.clear_unfinished()
         return number
     return None
 

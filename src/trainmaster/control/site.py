@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
+    from trainmaster.control.images import ImageSource
     from trainmaster.control.job_context import TaskContext
+    from trainmaster.volumes import JSON
 
 
 class NodeGoneError(TrainmasterError):
     """A member's node is no more, and with it what the member wrote."""
+
+
+class RelayError(TrainmasterError):
+    """Its nodes cannot use the store: what they left has to be fetched, and published from here."""
 
 
 class Site(Protocol):
@@ -30,6 +36,11 @@ class Site(Protocol):
     @property
     def library(self) -> str:
         """See above."""
+        ...
+
+    @property
+    def images(self) -> ImageSource:
+        """What experiments name as ``container``, as nodes have it."""
         ...
 
     def slots(self, experiment: str) -> Sequence[int]:
@@ -48,7 +59,7 @@ class Site(Protocol):
         """Put everything that a staged attempt needs on the nodes that its gang was granted.
 
         Raises:
-            UsageError: the recipe's ``setup`` failed on a node.
+            UsageError: the recipe's ``setup`` failed on a node, or its ``container`` cannot be had there.
             TrainmasterError: a node cannot be reached or has no room.
         """
         ...
@@ -78,6 +89,61 @@ class Site(Protocol):
 
         Raises:
             TrainmasterError: a node cannot be reached.
+        """
+        ...
+
+    def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
+        """Have the nodes upload the attempt's checkpoint directories, and commit them as one checkpoint.
+
+        Args:
+            context: the attempt.
+            is_patient: a node that does not answer is asked again for a while.
+
+        Returns:
+            Its number; None if there is nothing, or nothing new.
+
+        Raises:
+            RelayError: the nodes cannot use the store.
+            UnstableDirectory: something changed while it was uploaded; nothing was published.
+            NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+        ...
+
+    def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
+        """Have the nodes upload what an attempt that ended well left, and commit it as its model.
+
+        Args:
+            context: the attempt.
+            extra: kept in the manifest.
+
+        Returns:
+            False if they left nothing.
+
+        Raises:
+            RelayError: the nodes cannot use the store.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+        ...
+
+    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint to where the attempt finds it.
+
+        Args:
+            context: the attempt.
+            uri: of the checkpoint.
+            is_own: it is the task's own: as long as nothing changes, nothing new is published.
+
+        Raises:
+            RelayError: the nodes cannot use the store; or it is damaged.
+            TrainmasterError: a node cannot be reached.
+        """
+        ...
+
+    def full_disks(self, context: TaskContext) -> str:
+        """Which of an attempt's nodes have no room left, in words; empty if none, or if nobody knows.
+
+        A member that fails for want of room can hardly write down why.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.node_files import AT_ONCE, NodeFiles
 from trainmaster.control.clusters.node_trees import Tree, unite
+from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import FILE, Draft, Entry, TreeError
 from trainmaster.spec.errors import TrainmasterError
@@ -24,8 +25,15 @@ FREEZE_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """What one node has to send."""
+class Part:
+    """What one node has to give of a directory.
+
+    Attributes:
+        number: differs from that of the others.
+        access: the node.
+        directory: there.
+        entries: files in it.
+    """
 
     number: int
     access: NodeAccess
@@ -34,8 +42,13 @@ class _Part:
 
     @property
     def frozen(self) -> str:
+        """Where its files have a second name while they are carried."""
         parent, _, name = self.directory.rpartition("/")
         return f"{parent}/.{name}.frozen"
+
+
+#: Takes the files of a part from where they lie; False if they changed meanwhile.
+Carry = Callable[[Part, str], bool]
 
 
 def fetch(
@@ -65,7 +78,7 @@ def fetch(
     Raises:
         CommandError: something cannot be read, or leads outside, or is too much.
     """
-    trees = _look(files, sources)
+    trees = look(files, sources)
     united = unite(trees)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -79,14 +92,16 @@ def fetch(
     if limit_bytes is not None and size > limit_bytes:
         raise CommandError(f"{target}: {size >> 20} MiB are too much to be fetched")
     parts = [
-        _Part(number, access, directory, tuple(e for n, e in united if n == number and e.path in missing))
+        Part(number, access, directory, tuple(e for n, e in united if n == number and e.path in missing))
         for number, (access, directory) in enumerate(sources)
     ]
-    sent = _frozen(files, parts, trees, draft) if size >= freeze_bytes else None
-    if sent is None:
-        sent = _receive(files, parts, draft) and _look(files, sources) == trees
-    if not sent:
-        return False
+
+    def receive(part: Part, place: str) -> bool:
+        return files.receive(draft, part.number, part.access, place, part.entries)
+
+    if not carry(files, parts, trees, receive, is_frozen=size >= freeze_bytes):
+        # Small ones are not worth the detour; but where somebody saves all the time they never stand still.
+        return size < freeze_bytes and fetch(files, sources, target, limit_bytes=limit_bytes, freeze_bytes=0)
     try:
         draft.exchange()
     except TreeError as error:
@@ -94,57 +109,79 @@ def fetch(
     return True
 
 
-def _look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
+def look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
+    """What lies in directories of nodes."""
     with ThreadPoolExecutor(min(AT_ONCE, len(sources)), "look") as pool:
         return list(pool.map(lambda source: files.look(source[0], [source[1]])[0], sources))
 
 
-def _receive(files: NodeFiles, parts: Sequence[_Part], draft: Draft, *, frozen: bool = False) -> bool:
+def carry(
+    files: NodeFiles, parts: Sequence[Part], trees: Sequence[Tree], take: Carry, *, is_frozen: bool
+) -> bool:
+    """Take files of several nodes as they were at one moment.
+
+    Args:
+        files: of nodes.
+        parts: one for each directory.
+        trees: what lay in each.
+        take: is called for several at the same time.
+        is_frozen: they are linked first, where they lie, if their file system can do so.
+
+    Returns:
+        False if something changed meanwhile.
+    """
+    taken = _frozen(files, parts, trees, take) if is_frozen else None
+    if taken is None:
+        taken = _take(parts, take) and look(files, [(p.access, p.directory) for p in parts]) == trees
+    return taken
+
+
+def _take(parts: Sequence[Part], take: Carry, *, frozen: bool = False) -> bool:
     wanted = [part for part in parts if part.entries]
     if not wanted:
         return True
-
-    def receive(part: _Part) -> bool:
-        place = part.frozen if frozen else part.directory
-        return files.receive(draft, part.number, part.access, place, part.entries)
-
-    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "receive") as pool:
-        return all(list(pool.map(receive, wanted)))
+    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "take") as pool:
+        return all(list(pool.map(lambda part: take(part, part.frozen if frozen else part.directory), wanted)))
 
 
-def _frozen(files: NodeFiles, parts: Sequence[_Part], trees: list[Tree], draft: Draft) -> bool | None:
+def _frozen(files: NodeFiles, parts: Sequence[Part], trees: Sequence[Tree], take: Carry) -> bool | None:
     """Freeze and take; False if something changed before it was frozen, None if it cannot be frozen."""
+    is_cut = False
     with ThreadPoolExecutor(min(AT_ONCE, len(parts)), "freeze") as pool:
         try:
             # All was seen before the first is frozen, and is the same after: so it was there at one moment.
             if list(pool.map(lambda part: _freeze(files, part), parts)) != trees:
                 return False
-            if not _receive(files, parts, draft, frozen=True):
+            if not _take(parts, take, frozen=True):
                 return False
             return all(pool.map(lambda part: _is_as_it_was(files, part), parts))
         except _CannotFreeze:
             return None
+        except ProviderError:
+            is_cut = True  # whoever comes next may do so: what cannot be reached is not waited for here
+            raise
         finally:
-            list(pool.map(lambda part: _thaw(files, part), parts))
+            if not is_cut:
+                list(pool.map(lambda part: _thaw(files, part), parts))
 
 
 class _CannotFreeze(Exception):  # noqa: N818 - then it is done without
     """Files of a node cannot have a second name."""
 
 
-def _freeze(files: NodeFiles, part: _Part) -> Tree:
+def _freeze(files: NodeFiles, part: Part) -> Tree:
     try:
         return files.freeze(part.access, part.directory, part.frozen, [entry.path for entry in part.entries])
     except CommandError as error:
         raise _CannotFreeze from error
 
 
-def _is_as_it_was(files: NodeFiles, part: _Part) -> bool:
+def _is_as_it_was(files: NodeFiles, part: Part) -> bool:
     """Whether nobody has written into frozen files."""
     (tree,) = files.look(part.access, [part.frozen])
     return [entry for entry in tree if entry.kind == FILE] == sorted(part.entries)
 
 
-def _thaw(files: NodeFiles, part: _Part) -> None:
+def _thaw(files: NodeFiles, part: Part) -> None:
     with contextlib.suppress(TrainmasterError):  # the next one does so
         files.shell(part.access, f"rm -rf -- {shlex.quote(part.frozen)}")

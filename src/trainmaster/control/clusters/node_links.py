@@ -1,9 +1,10 @@
-"""`NodeLinks`: connections to nodes that are kept, so that a question costs milliseconds."""
+"""`NodeLinks`: connections to nodes: kept ones, for quick questions, and those of transfers."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from trainmaster.remote.errors import UnreachableError
@@ -16,9 +17,10 @@ T = TypeVar("T")
 
 
 class NodeLinks:
-    """One connection per node, shared by threads. Close it."""
+    """One connection per node, shared by threads, and more while something is moved. Close it."""
 
     def __init__(self) -> None:
+        self._own: dict[str, set[Connection]] = {}
         self._links: dict[tuple[str, str], Connection] = {}
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         self._guard = threading.Lock()
@@ -38,6 +40,30 @@ class NodeLinks:
                 if is_new or not again:
                     raise
         raise AssertionError("the second time either returns or raises")
+
+    @contextmanager
+    def own(self, access: NodeAccess) -> Iterator[Connection]:
+        """A connection of one's own: it goes with a transfer that failed.
+
+        Raises:
+            UnreachableError: the node cannot be reached.
+        """
+        with access.connect() as connection:
+            with self._guard:
+                self._own.setdefault(access.id, set()).add(connection)
+            try:
+                yield connection
+            finally:
+                with self._guard:
+                    self._own[access.id].discard(connection)
+
+    def hang_up(self, node: str) -> None:
+        """End all that is under way with a machine that is no more, by its id: nobody need wait for it."""
+        with self._guard:
+            keys = [key for key in self._links if key[1] == node]
+            doomed = [*(self._links.pop(key) for key in keys), *self._own.get(node, ())]
+        for connection in doomed:  # each waits a moment for an answer
+            threading.Thread(target=connection.close, name="hang up", daemon=True).start()
 
     def close(self) -> None:
         """Hang up everywhere."""

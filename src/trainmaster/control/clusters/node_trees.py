@@ -54,6 +54,15 @@ def unite(trees: Sequence[Sequence[Entry]]) -> list[tuple[int, Entry]]:
     return sorted(taken.values(), key=lambda found: found[1].path)
 
 
+def moved(tree: Sequence[Entry], prefix: str) -> Tree:
+    """What lies in a directory, as it is called from above it.
+
+    >>> moved([Entry("a", "f")], "members/worker-1")[0].path
+    'members/worker-1/a'
+    """
+    return [entry._replace(path=f"{prefix}/{entry.path}") for entry in tree] if prefix else list(tree)
+
+
 def _above(path: str) -> list[str]:
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]

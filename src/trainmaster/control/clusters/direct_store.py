@@ -1,0 +1,241 @@
+"""`DirectStore`: nodes publish to the store, and restore from it, without a way through this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.clusters.node_fetching import look
+from trainmaster.control.clusters.node_files import NodeFiles, each
+from trainmaster.control.clusters.node_sending import Source, send
+from trainmaster.control.clusters.node_stores import NodeStores, StoreRefusedError
+from trainmaster.control.clusters.node_trees import unite
+from trainmaster.control.site import RelayError
+from trainmaster.remote.guest.trees import FILE, FOLDER, LINK
+from trainmaster.spec.errors import one_line
+from trainmaster.volumes import AlreadyPublished, Manifest, delete, read_manifest
+from trainmaster.volumes.lending import lent_environment, store_host
+from trainmaster.volumes.publishing import publish_uploads
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.node_trees import Tree
+    from trainmaster.volumes import JSON, CheckpointSeries
+
+#: After so long a node that could not use the store may be able to.
+AGAIN_S: Final = 300.0
+
+
+class DirectStore:
+    """Threads share it.
+
+    Args:
+        files: of nodes.
+        tell: is told once why files go through this machine.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        files: NodeFiles,
+        tell: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = files
+        self._stores = NodeStores(files.links)
+        self._tell = tell
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._has_told = False
+        self._reached: set[str] = set()
+        self._refused: dict[str, tuple[float, str]] = {}
+        #: What lay in the checkpoint directories of an attempt when it was published or restored.
+        self._known: dict[str, list[Tree]] = {}
+
+    def publish_checkpoint(
+        self, attempt: str, sources: Sequence[Source], series: CheckpointSeries, extra: Mapping[str, JSON]
+    ) -> int | None:
+        """Publish directories of nodes as a task's next checkpoint; its number, None if there is nothing new.
+
+        Args:
+            attempt: its id.
+            sources: rank 0 first.
+            series: of the task.
+            extra: kept in the manifest, with ``attempt``.
+
+        Raises:
+            RelayError: a node cannot use the store.
+            UnstableDirectory: something changed meanwhile.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+        lent = self._lent(series.uri, sources)
+        if attempt not in self._known and (newest := _newest(series)) is not None:
+            # An earlier driver of this run may have published it, or restored it.
+            seen = _look(self._files, sources)
+            if is_of(seen, newest):
+                self._known[attempt] = seen
+                return None
+        trees: list[Tree] = []
+
+        def make(uri: str) -> Manifest | None:
+            with self._refusals():
+                sent = send(self._files, self._stores, sources, uri, lent, last=self._known.get(attempt))
+            if sent is None:
+                return None
+            trees[:] = sent.trees
+            return publish_uploads(uri, sent.uploads, kind="checkpoint", extra=extra)
+
+        number = extra["attempt"]
+        assert isinstance(number, int)
+        published = series.publish_made(make, attempt=number)
+        if published is not None:
+            self._known[attempt] = trees
+        return published
+
+    def publish_model(self, sources: Sequence[Source], uri: str, extra: Mapping[str, JSON]) -> bool:
+        """Publish directories of nodes as a task's model; False if there is nothing in them.
+
+        Args:
+            sources: rank 0 first.
+            uri: of the model; another attempt's that is there, though that has not succeeded, makes way.
+            extra: kept in the manifest, with ``attempt``.
+
+        Raises:
+            RelayError: a node cannot use the store.
+            UnstableDirectory: something changed meanwhile.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+        lent = self._lent(uri, sources)
+        present = read_manifest(uri)
+        if present is not None:
+            if present.extra.get("attempt") == extra["attempt"]:
+                return True  # we had come this far before we were killed
+            delete(uri)  # of an attempt that was published but never recorded
+        with self._refusals():
+            sent = send(self._files, self._stores, sources, uri, lent)
+        if sent is None:
+            return False
+        try:
+            publish_uploads(uri, sent.uploads, kind="model", extra=extra)
+        except AlreadyPublished as error:
+            if error.manifest.extra.get("attempt") != extra["attempt"]:
+                raise
+        return True
+
+    def restore(self, attempt: str, sources: Sequence[Source], uri: str, *, is_own: bool) -> None:
+        """Make directories of nodes what a checkpoint is, each whole or not at all.
+
+        Args:
+            attempt: its id.
+            sources: the directories.
+            uri: of the checkpoint.
+            is_own: see `Site.restore_checkpoint`.
+
+        Raises:
+            RelayError: a node cannot do so.
+            ProviderError: a node cannot be reached.
+        """
+        lent = self._lent(uri, sources)
+        places = {source.access.id: source.directory for source in sources}
+        try:
+            each(
+                [source.access for source in sources],
+                lambda node: self._stores.restore(node, uri, places[node.id], lent),
+            )
+        except StoreRefusedError as error:  # it may be the checkpoint's fault
+            raise RelayError(one_line(error)) from error
+        self._known.pop(attempt, None)
+        if is_own:
+            self._known[attempt] = _look(self._files, sources)
+
+    def require_lendable(self, uri: str) -> None:
+        """Refuse a store that only this machine can use, without asking anybody.
+
+        Raises:
+            RelayError: it is one.
+        """
+        if lent_environment(uri) is None:
+            raise RelayError(f"{uri} can be used on this machine only")
+
+    def forget(self, attempt: str) -> None:
+        """It is over."""
+        self._known.pop(attempt, None)
+
+    # -- whether it can be done
+
+    def _lent(self, uri: str, sources: Sequence[Source]) -> Mapping[str, str]:
+        """What nodes need to use the store, once they have shown that they can."""
+        lent = lent_environment(uri)
+        if lent is None:
+            raise RelayError(f"{uri} can be used on this machine only")
+        host, nodes = store_host(uri), {source.access.id: source.access for source in sources}
+        if is_loopback(host) and not all(is_loopback(node.target.address) for node in nodes.values()):
+            raise self._relay(f"the store's address, {host}, leads to this machine from here only")
+        now = self._clock()
+        with self._guard:
+            for node in nodes:
+                at, reason = self._refused.get(node, (0.0, ""))
+                if reason and now - at < AGAIN_S:
+                    raise RelayError(reason)
+            unknown = [access for node, access in nodes.items() if node not in self._reached]
+
+        def reach(node: NodeAccess) -> None:
+            self._stores.reach(node, uri, lent)
+            with self._guard:
+                self._reached.add(node.id)
+
+        with self._refusals():
+            each(unknown, reach)
+        return lent
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreRefusedError as error:
+            with self._guard:
+                self._reached.discard(error.node)
+                self._refused[error.node] = (self._clock(), one_line(error))
+            raise self._relay(one_line(error)) from error
+
+    def _relay(self, reason: str) -> RelayError:
+        with self._guard:
+            is_new, self._has_told = not self._has_told, True
+        if is_new:
+            self._tell(f"note: files go to the store through this machine: {reason}")
+        return RelayError(reason)
+
+
+def _look(files: NodeFiles, sources: Sequence[Source]) -> list[Tree]:
+    return look(files, [(source.access, source.directory) for source in sources])
+
+
+def _newest(series: CheckpointSeries) -> Manifest | None:
+    number = series.newest()
+    return None if number is None else series.manifest(number)
+
+
+def is_of(trees: Sequence[Tree], manifest: Manifest) -> bool:
+    """Whether directories are together what a manifest says, as far as sizes and times tell."""
+    kinds = {FILE: "file", LINK: "symlink", FOLDER: "directory"}
+    there = {
+        (entry.path, kinds.get(entry.kind), entry.size, max(0, entry.mtime_ns), entry.target)
+        for _, entry in unite(trees)
+    }
+    return there == {(e.path, e.kind, e.size_bytes, e.mtime_ns, e.target) for e in manifest.files}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is the machine itself, wherever that is asked.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("s3.example.org"), is_loopback("")
+    (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

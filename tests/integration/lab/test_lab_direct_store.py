@@ -1,0 +1,118 @@
+"""Nodes publish to an object store themselves, and go on from there when one of them is lost."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from renter import Renter
+
+from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.volumes import CheckpointSeries, fetch
+
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+MB = 1 << 20
+#: Counts steps, in the first attempt for ever, and saves 4 MB with each tenth; goes on from a whole one only.
+STEPS = """
+import json, os, sys, time
+from pathlib import Path
+
+total, size = int(sys.argv[1]), 4 << 20
+place, index = Path(os.environ["TRAINMASTER_CHECKPOINT_DIR"]), os.environ["TRAINMASTER_INDEX"]
+mine = place / f"state-{index}"
+step = 0
+if mine.exists():
+    text = mine.read_bytes()
+    step = int(text[:8])
+    assert text == b"%08d" % step * (size // 8), "half a checkpoint"
+attempt = os.environ["TRAINMASTER_ATTEMPT"]
+print(f"attempt {attempt} starts at {step}", flush=True)
+while step < total or attempt == "1":
+    time.sleep(0.15)
+    step += 1
+    if step % 10 == 0:
+        draft = place.parent / f"draft-{index}"
+        draft.write_bytes(b"%08d" % step * (size // 8))
+        draft.replace(mine)
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step}) + "\\n")
+(Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / "model").write_bytes(b"%08d" % step * (size // 8))
+"""
+RECIPE = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2}
+    framework: plain
+    hardware: {instance: m4.xlarge}
+    checkpoint: {every: 1s}
+    grace: 5s
+    command: python3 direct.py 60
+"""
+
+
+@pytest.fixture
+def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
+    """A store that machines of the lab reach where this machine has its end of their network."""
+    network = ipaddress.ip_network(lab.json("status")["network"])
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server, CountingProxy(server.url, str(network[2])) as line:
+        found = server.environment(line.url)
+        found["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+        renter.env |= found
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield line
+
+
+def test_a_machine_is_lost_while_it_uploads(renter: Renter, store: CountingProxy, tmp_path: Path) -> None:
+    (renter.work / "direct.py").write_text(STEPS)
+    renting = renter.run(renter.recipe(RECIPE))
+    run = renting.run
+    series = CheckpointSeries(f"{renter.env['TRAINMASTER_STORE']}/checkpoints/{run}/train/0")
+    renting.until(lambda: series.complete(), "a checkpoint")
+
+    def of_nodes() -> int:
+        return sum(store.sent_bytes.values()) - store.sent_bytes[here]
+
+    here = store.url.removeprefix("http://").partition(":")[0]
+    store.bytes_per_s = MB / 2
+    before = of_nodes()
+    renting.until(lambda: of_nodes() > before + 2 * MB, "an upload under way")
+    newest = series.newest()
+    assert newest is not None
+    series.restore(newest, tmp_path / "newest")
+    saved = int((tmp_path / "newest" / "state-0").read_bytes()[:8])
+    renter.lab.call("terminate", renter.machines(run)["worker-1"])
+    renting.until_said(r"worker-1.* is given up")
+    store.bytes_per_s = None
+    found = renting.end()
+    assert found["reason"] == "SUCCEEDED"
+    assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
+    attempt, step = renter.starts(run)[1]
+    assert (attempt, step) == (2, saved), "the newest complete checkpoint, whole"
+
+    (model,) = found["models"]
+    fetch(model["uri"], tmp_path / "model")
+    for path in ("model", "members/worker-1/model"):
+        data = (tmp_path / "model" / path).read_bytes()
+        assert int(data[:8]) >= 60
+        assert data == data[:8] * (MB // 2)
+    assert "through this machine" not in renting.text
+    nodes = {host for host in store.sent_bytes if host != here}
+    assert len(nodes) == 3
+    assert of_nodes() > (8 + 8) * MB, store.sent_bytes
+    assert store.sent_bytes[here] < 2 * MB, "the driver, and this test, ask and commit"
+    # This test has fetched a checkpoint and the model from here.
+    assert store.got_bytes[here] < (8 + 8 + 1) * MB, "and it restores nothing"

@@ -1,0 +1,104 @@
+"""A machine that is taken for lost: whether it answers, and what becomes of what is under way with it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trainmaster.control.clusters.node_links import NodeLinks
+from trainmaster.control.clusters.node_verdicts import NodeVerdicts, greets
+from trainmaster.remote import Target
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def target(server: socket.socket, **more: Any) -> Target:
+    return Target("n", "127.0.0.1", server.getsockname()[1], **more)
+
+
+def say(server: socket.socket, words: bytes) -> threading.Thread:
+    def answer() -> None:
+        client, _ = server.accept()
+        with client:
+            client.sendall(words)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_who_greets_is_there(server: socket.socket) -> None:
+    for words, is_there in ((b"SSH-2.0-x\r\n", True), (b"HTTP/1.1 400\r\n", False), (b"", False)):
+        thread = say(server, words)
+        assert greets(target(server)) is is_there
+        thread.join()
+
+
+def test_who_is_silent_or_refuses_is_not(server: socket.socket) -> None:
+    assert greets(target(server), 0.1) is False  # the kernel takes the connection, nobody speaks
+    place = target(server)
+    server.close()
+    assert greets(place, 0.1) is False
+
+
+def test_who_is_behind_another_machine_cannot_be_judged(server: socket.socket) -> None:
+    assert greets(target(server, jump=Target("j", "192.0.2.1")), 0.1) is True
+
+
+class Connection:
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class Node:
+    """One that is silent, or not."""
+
+    def __init__(self, name: str, place: Target) -> None:
+        self.id, self.seat, self.target = name, "worker-0", place
+        self.made: list[Connection] = []
+
+    def connect(self) -> Connection:
+        self.made.append(Connection())
+        return self.made[-1]
+
+
+def test_what_is_under_way_with_a_dead_one_ends(server: socket.socket) -> None:
+    place = target(server)
+    server.close()
+    dead, other = Node("i-1", place), Node("i-2", place)
+    links = NodeLinks()
+    verdicts = NodeVerdicts(links)
+    node: Any = dead
+    links.use(node, lambda _: None)
+    another: Any = other
+    links.use(another, lambda _: None)
+    assert verdicts.is_there("a", node), "nobody has doubted it"
+    with links.own(node):
+        verdicts.doubt("a", [node, node])
+        assert verdicts.is_there("a", node) is False
+        assert all(connection.closed.wait(5) for connection in dead.made)
+        assert len(dead.made) == 2
+    assert not other.made[0].closed.is_set()
+    assert verdicts.is_there("b", node), "another attempt's node, which may have come back"
+    verdicts.forget("a")
+    assert verdicts.is_there("a", node)
+    links.use(node, lambda _: None)
+    assert len(dead.made) == 3, "connected anew"
