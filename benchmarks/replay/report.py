@@ -27,7 +27,7 @@ def main() -> None:
             f"| {ours['coverage']:.0f} | "
             f"{ours['p95/p50']:.2f} | {ours['interval_score']:.2f} | {others} |"
         )
-    for title in ("regret_anwar_size", "regret_simulated_cost", "fit"):
+    for title in ("regret_anwar_size", "regret_cost", "fit"):
         print(f"\n{title}: {json.dumps(answer[title])}")
 
 

@@ -55,6 +55,37 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     assert f"  {word}: " in tm.call("status", ended["run"]).err
 
 
+def test_own_measurements_need_neither_a_profile_nor_the_script(tm):
+    experiment = {
+        "command": "python not_there.py",
+        "steps": 36_000,
+        "framework": "pytorch",
+        "hardware": {"gpus": 1},
+        "distributed": {"strategy": "allreduce", "workers": "1..8"},
+        "batch": {"global": 64},
+    }
+    recipe = tm.recipe({"name": "job", "provider": "aws", "experiments": {"main": experiment}})
+    header = "job,sync,nodes,workers,local_batch,step_time_s,instance\n"
+    steps = {1: 0.2, 2: 0.11, 4: 0.065}
+    rows = [f"main,allreduce,{n},{n},{64 // n},{time_s},p3.2xlarge" for n, time_s in steps.items()]
+    points = tm.write("points.csv", header + "\n".join(rows) + "\n")
+    answer = quote(tm, recipe, "--measurements", points)
+    found = answer.json
+    assert "main: measuring" not in answer.err
+    assert found["measurements"] == 3
+    assert {each["step_time_s"] for each in found["measured"]} == set(steps.values())
+    assert any("start-up" in each for each in found["warnings"])
+    one = quote(
+        tm, recipe, "--measurements", points, "--set", "experiments.main.hardware.instance=p3.2xlarge"
+    )
+    assert one.json["step_time_s"]["p50"] == pytest.approx(
+        steps[one.json["cluster"]["worker"]["processes"]], rel=0.15
+    )
+    points.write_text(header + "main,allreduce,1,1,64,-3,p3.2xlarge\n")
+    refused = quote(tm, recipe, "--measurements", points, code=2)
+    assert "points.csv:2: step_time_s" in refused.err
+
+
 def test_tasks_without_steps_are_quoted_by_how_long_they_take(tm):
     recipe = tm.task("sleep 1", parameters={"part": {"range": "1-6", "step": 1}}, hardware={"cpus": 1})
     found = quote(tm, recipe).json

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.pairs import Pairs
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.workload import Workload
 
@@ -58,6 +59,7 @@ class Candidates:
         servers: Machines,
         slots: int | None,
         hosts: int | None = None,
+        pairs: Pairs | None = None,
     ) -> Candidates:
         """All of them.
 
@@ -67,18 +69,19 @@ class Candidates:
             servers: for parameter servers; empty where none are needed.
             slots: processes that run at once on the user's own machine; None where nodes are rented.
             hosts: how many machines the user has; None where nodes are rented.
+            pairs: of workers' and servers' machines; None for all that are in one place.
         """
         workers = np.array(sorted(workload.lengths), dtype=float)
         lengths = [workload.lengths[int(n)] for n in workers]
         at_once = np.array([g for g in _AT_ONCE if g < workload.tasks] + [workload.tasks], dtype=float)
-        server = np.arange(len(servers)) if workload.servers and len(servers) else np.array([-1])
-        k, n, g, s = (
+        if pairs is None:
+            pairs = Pairs.all_of(machines, servers if workload.servers else servers[:0])
+        pair, n, g = (
             axis.ravel()
-            for axis in np.meshgrid(
-                np.arange(len(machines)), np.arange(len(workers)), at_once, server, indexing="ij"
-            )
+            for axis in np.meshgrid(np.arange(len(pairs)), np.arange(len(workers)), at_once, indexing="ij")
         )
-        k, n, s = k.astype(int), n.astype(int), s.astype(int)
+        pair, n = pair.astype(int), n.astype(int)
+        k, s = pairs.machine[pair], pairs.server[pair]
         per_node = machines.per_node[k]
         if slots is not None:  # one machine that is there already
             members = (workers[n] + workload.servers + workload.chief) * g * workload.slots_per_member
@@ -106,7 +109,6 @@ class Candidates:
         price = machines.price[k] * total
         if workload.servers and len(servers) and slots is None:
             price = price + servers.price[s] * helpers
-            good &= machines.place[k] == servers.place[s]
         found = cls(
             machine=k,
             server=s,

@@ -1,43 +1,65 @@
 """The decision: of all candidates the best that will most probably keep deadline and budget.
 
-Best-first: a candidate is drawn only if nothing proves that it cannot win. Its bound (no communication,
-nobody lost) is computed for all; in the order of the bounds candidates are drawn, until the next bound is
-worse than what was found. So the pick is that of brute force.
+A candidate is drawn only if nothing proves that it cannot win. For all of them a bound is computed (no
+communication, nobody lost), for those that it leaves a narrower one (the fastest network of their kind); then
+they are drawn in the order of the bounds, until the next bound is worse than what was found. Candidates that
+differ in price and place only take the same time in every draw, and are drawn once. The pick is that of brute
+force.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.shapes import Floats
-from trainmaster.advisor.timing import Outcomes
+from trainmaster.advisor.likeness import Likeness
+from trainmaster.advisor.ranks import Ranks
+from trainmaster.advisor.shapes import Bools, Floats
 
-#: Deadline and budget must hold with this probability.
-SURE: Final = 0.9
 #: Within so much of the best, fewer machines win.
 ALIKE: Final = 1.02
-_FIRST: Final = 32
-_CHUNK: Final = 256
-_BOUND_CHUNK: Final = 2048
+_FIRST: Final = 16
+_CHUNK: Final = 64
+_BOUND_CHUNK: Final = 512
+#: Bounds are as exact as floating point is.
+_ROUNDED: Final = 1 + 1e-9
+#: Quantiles that are shown.
+_MARKS: Final = (0.05, 0.5, 0.95)
 
 
 class Drawing(Protocol):
     """What can draw outcomes; see `trainmaster.advisor.timing.Timing`."""
 
-    def outcomes(self, some: Candidates) -> Outcomes:
-        """Time and cost."""
+    @property
+    def draws(self) -> int:
+        """How many worlds there are."""
 
-    def at_best(self, some: Candidates) -> Outcomes:
-        """What no outcome is below."""
+    def time_s(self, some: Candidates) -> Floats:
+        """(draws, m) seconds."""
 
-    def typical(self, some: Candidates) -> tuple[Floats, Floats]:
-        """(m,) seconds and dollars to be expected."""
+    def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars of (S, m) seconds; a longer time never costs less."""
+
+    def at_best_s(self, some: Candidates, *, alone: bool) -> Floats:
+        """(S, m) what no time is below; without communication too."""
+
+    def at_least_s(self, some: Candidates) -> Floats:
+        """(m,) what no time of each by itself is below, whatever is alike."""
+
+    def typical_s(self, some: Candidates) -> Floats:
+        """(m,) seconds to be expected."""
+
+    def alike(self, some: Candidates, *, alone: bool = False) -> Likeness:
+        """Which candidates take the same time in every draw; or do so without communication."""
+
+    def rate(self, some: Candidates) -> Floats:
+        """(m,) of the network; more is never slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +84,6 @@ class Limits:
         return weighted
 
 
-def sure(draws: Floats) -> Floats:
-    """What holds with 90 %: one of the draws, so that as a limit it is kept by as many as are needed.
-
-    >>> sure(np.arange(12.0)).item()  # ten of twelve are at most 9, eleven at most 10
-    10.0
-    """
-    return _sure(np.sort(draws, axis=0))
-
-
-def _sure(ranked: Floats) -> Floats:
-    held: Floats = ranked[math.ceil(SURE * len(ranked) - 1e-9) - 1]
-    return held
-
-
-def _quantile(ranked: Floats, share: float) -> Floats:
-    """Of sorted draws, as `numpy.quantile` has it: sorting once is several times faster than that."""
-    at = share * (len(ranked) - 1)
-    low = min(int(at), len(ranked) - 2)
-    between: Floats = ranked[low] + (at - low) * (ranked[low + 1] - ranked[low])
-    return between
-
-
 @dataclass(frozen=True)
 class Drawn:
     """Candidates with what their draws say.
@@ -92,7 +92,6 @@ class Drawn:
         candidates: (m).
         time_s, cost_usd: (m, 3): p5, p50, p95.
         sure_time, sure_cost: (m,) seconds and dollars that hold with 90 %.
-        in_time, in_budget: (m,) probability.
     """
 
     candidates: Candidates
@@ -100,31 +99,32 @@ class Drawn:
     cost_usd: Floats
     sure_time: Floats
     sure_cost: Floats
-    in_time: Floats
-    in_budget: Floats
 
     def __len__(self) -> int:
         return len(self.candidates)
 
     @classmethod
-    def of(cls, candidates: Candidates, drawing: Drawing, limits: Limits) -> Drawn:
+    def of(cls, candidates: Candidates, drawing: Drawing) -> Drawn:
         """Draw some candidates."""
-        drawn = drawing.outcomes(candidates)
-        time_s, cost_usd = np.sort(drawn.time_s, axis=0), np.sort(drawn.cost_usd, axis=0)
-        marks = (0.05, 0.5, 0.95)
+        return _Draws.of(candidates, drawing).at(np.arange(len(candidates)))
+
+    @classmethod
+    def priced(cls, candidates: Candidates, times: Ranks, drawing: Drawing) -> Drawn:
+        """Candidates whose times are known."""
+        costs = replace(times, values=drawing.cost_usd(times.values, candidates))
+        marks = range(len(_MARKS))
         return cls(
             candidates,
-            np.column_stack([_quantile(time_s, mark) for mark in marks]),
-            np.column_stack([_quantile(cost_usd, mark) for mark in marks]),
-            _sure(time_s),
-            _sure(cost_usd),
-            (drawn.time_s <= limits.deadline_s).mean(0),
-            (drawn.cost_usd <= limits.budget_usd).mean(0),
+            np.column_stack([times.quantile(mark) for mark in marks]),
+            np.column_stack([costs.quantile(mark) for mark in marks]),
+            times.sure,
+            costs.sure,
         )
 
-    def feasible(self) -> NDArray[np.bool_]:
+    def feasible(self, limits: Limits) -> Bools:
         """(m,) keeps both limits with 90 %."""
-        return (self.in_time >= SURE) & (self.in_budget >= SURE)
+        kept: Bools = (self.sure_time <= limits.deadline_s) & (self.sure_cost <= limits.budget_usd)
+        return kept
 
     def at(self, rows: NDArray[np.int_]) -> Drawn:
         """Some of them."""
@@ -141,6 +141,48 @@ class Drawn:
         return cls(
             Candidates(**columns), **{n: np.concatenate([getattr(part, n) for part in parts]) for n in names}
         )
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Candidates of which those that take the same time are drawn once.
+
+    Attributes:
+        kinds: which do. values: (ranks, kinds) of `Ranks`, NaN where not drawn yet.
+    """
+
+    candidates: Candidates
+    drawing: Drawing
+    kinds: Likeness
+    values: Floats
+
+    @classmethod
+    def of(cls, candidates: Candidates, drawing: Drawing) -> _Draws:
+        """Nothing is drawn yet."""
+        kinds = drawing.alike(candidates)
+        return cls(candidates, drawing, kinds, np.full((2 * len(_MARKS) + 1, len(kinds)), np.nan))
+
+    def at(self, rows: NDArray[np.int_]) -> Drawn:
+        """Some of them."""
+        kind = self.kinds.back[rows]
+        missing = np.unique(kind[np.isnan(self.values[0, kind])])
+        for start in range(0, len(missing), _CHUNK):
+            some = missing[start : start + _CHUNK]
+            found = Ranks.of(self.drawing.time_s(self.candidates[self.kinds.first[some]]), _MARKS)
+            self.values[:, some] = found.values
+        times = Ranks(_MARKS, self.drawing.draws, self.values[:, kind])
+        return Drawn.priced(self.candidates[rows], times, self.drawing)
+
+    def in_chunks(self, rows: NDArray[np.int_], bound: Floats) -> Iterator[NDArray[np.int_]]:
+        """Rows, a few kinds at a time, those kinds first whose best row has the lowest bound."""
+        kind = self.kinds.back[rows]
+        least = np.full(len(self.kinds), np.inf)
+        np.minimum.at(least, kind, bound[rows])
+        turn = np.empty(len(self.kinds), dtype=int)
+        turn[np.argsort(least, kind="stable")] = np.arange(len(self.kinds))
+        chunk = turn[kind] // _CHUNK
+        order = np.argsort(chunk, kind="stable")
+        yield from np.split(rows[order], np.flatnonzero(np.diff(chunk[order])) + 1)
 
 
 @dataclass(frozen=True)
@@ -167,33 +209,45 @@ def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
         drawing: draws them.
         limits: the user's.
     """
-    bound, over = _bounds(candidates, drawing, limits)
-    possible = over <= 1
-    if possible.any():
-        order = np.argsort(bound, kind="stable")
-        order = order[possible[order]]
-    else:  # nothing will do: those that miss least, to say by how much
-        order = np.argsort(_over(*drawing.typical(candidates), limits), kind="stable")[:_FIRST]
-    parts: list[Drawn] = []
-    best = math.inf
-    start, size = 0, _FIRST
-    while start < len(order):
-        rows = order[start : start + size]
-        if bound[rows[0]] > best * ALIKE:
-            break
-        part = Drawn.of(candidates[rows[bound[rows] <= best * ALIKE]], drawing, limits)
-        parts.append(part)
-        good = part.feasible()
-        if good.any():
-            best = min(best, float(_objective(part, limits)[good].min()))
-        start, size = start + size, _CHUNK
+    draws = _Draws.of(candidates, drawing)
+    expected = drawing.typical_s(candidates[draws.kinds.first])[draws.kinds.back]
+    costs = drawing.cost_usd(expected[None], candidates)[0]
+    over = _over(expected, costs, limits)
+    value = limits.objective(expected, costs)
+    # those that look best are drawn at once: what they are proves of most others that they cannot win
+    promising = np.lexsort((value, over > 1))[:_FIRST] if (over <= 1).any() else np.argsort(over)[:_FIRST]
+    parts = [draws.at(promising)]
+    best = _least(parts[0], limits)
+    todo = np.ones(len(candidates), dtype=bool)
+    todo[promising] = False
+    bound = np.full(len(candidates), -np.inf)
+    for alone in (True, False):
+        rows = np.flatnonzero(todo & (bound <= best * ALIKE))
+        if len(rows):
+            bound[rows], over = _bounds(candidates[rows], drawing, limits, alone=alone)
+            todo[rows[over > _ROUNDED]] = False
+    for some in draws.in_chunks(np.flatnonzero(todo & (bound <= best * _ROUNDED)), bound):
+        if len(some := some[bound[some] <= best * _ROUNDED]):
+            todo[some] = False
+            parts.append(draws.at(some))
+            best = min(best, _least(parts[-1], limits))
+    # the best is known; of what comes near it only that can be preferred which has no more machines
+    machines = candidates.machines + candidates.servers
+    rows = np.flatnonzero(todo & (bound <= best * ALIKE))
+    rows = rows[np.argsort(machines[rows], kind="stable")]
+    for some in np.split(rows, range(_BOUND_CHUNK, len(rows), _BOUND_CHUNK)):
+        drawn = Drawn.joined(parts)
+        if (row := pick(drawn, limits)) is not None:
+            some = some[machines[some] <= drawn.candidates.machines[row] + drawn.candidates.servers[row]]
+        if len(some):
+            parts.append(draws.at(some))
     drawn = Drawn.joined(parts)
     return Choice(drawn, pick(drawn, limits), _nearest(drawn, limits), len(candidates))
 
 
 def pick(drawn: Drawn, limits: Limits) -> int | None:
     """The row to take: within 2 % of the best the fewest machines, then the best, then the cheaper."""
-    good = np.flatnonzero(drawn.feasible())
+    good = np.flatnonzero(drawn.feasible(limits))
     if not len(good):
         return None
     value = _objective(drawn, limits)[good]
@@ -224,16 +278,32 @@ def pareto(drawn: Drawn) -> NDArray[np.int_]:
     return np.array(front, dtype=int)
 
 
-def _bounds(candidates: Candidates, drawing: Drawing, limits: Limits) -> tuple[Floats, Floats]:
+def _bounds(
+    candidates: Candidates, drawing: Drawing, limits: Limits, *, alone: bool
+) -> tuple[Floats, Floats]:
     """(m,) below what the objective's median can be, and what share of the limits is needed at least."""
-    bound, over = np.empty(len(candidates)), np.empty(len(candidates))
-    for start in range(0, len(candidates), _BOUND_CHUNK):
-        rows = slice(start, start + _BOUND_CHUNK)
-        best = drawing.at_best(candidates[rows])
-        time_s, cost_usd = np.sort(best.time_s, axis=0), np.sort(best.cost_usd, axis=0)
-        bound[rows] = limits.objective(_quantile(time_s, 0.5), _quantile(cost_usd, 0.5))
-        over[rows] = _over(_sure(time_s), _sure(cost_usd), limits)
-    return bound, over
+    kinds = drawing.alike(candidates, alone=True)
+    first, back = kinds.first, kinds.back
+    if not alone:  # of each kind the fastest network; an unknown one is neither faster nor slower
+        rate = drawing.rate(candidates)
+        order = np.argsort(np.where(np.isnan(rate), 0.0, -rate), kind="stable")
+        _, first, back = np.unique(
+            2 * back[order] + np.isnan(rate[order]), return_index=True, return_inverse=True
+        )
+        first, back = order[first], back.ravel()[np.argsort(order)]
+    values = [
+        Ranks.of(drawing.at_best_s(candidates[first[start : start + _BOUND_CHUNK]], alone=alone), (0.5,))
+        for start in range(0, len(first), _BOUND_CHUNK)
+    ]
+    times = replace(values[0], values=np.concatenate([part.values for part in values], axis=1))[back]
+    times = replace(times, values=np.maximum(times.values, drawing.at_least_s(candidates)))
+    costs = replace(times, values=drawing.cost_usd(times.values, candidates))
+    return limits.objective(times.quantile(0), costs.quantile(0)), _over(times.sure, costs.sure, limits)
+
+
+def _least(drawn: Drawn, limits: Limits) -> float:
+    """The best objective of those that keep the limits; infinite if none does."""
+    return float(_objective(drawn, limits)[drawn.feasible(limits)].min(initial=math.inf))
 
 
 def _objective(drawn: Drawn, limits: Limits) -> Floats:

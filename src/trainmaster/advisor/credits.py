@@ -1,4 +1,4 @@
-"""CPU credits: machines whose cores are theirs only for a while (AWS T2 and T3)."""
+"""Credits: machines whose cores, or whose network cards, are fast only for a while."""
 
 from __future__ import annotations
 
@@ -31,3 +31,30 @@ def with_credits(
     beyond = np.maximum(busy_s - burst, 0.0)
     result: Floats = busy_s - beyond + beyond / np.maximum(share, 1e-3)
     return result
+
+
+def with_nic_credits(
+    busy_s: Floats, sending_s: Floats, rate: Floats, fast: Floats, sustained: Floats, launch_s: Floats
+) -> Floats:
+    """Seconds that work takes over a network card that slows down when its credits are used up.
+
+    A card that sends more than it sustains draws on a reserve, which lets it go at full speed for
+    ``launch_s``. When that is used up, no more goes through on average than it sustains: pauses between the
+    sends earn what the next one needs.
+
+    Args:
+        busy_s: (S, m) seconds of work while the card is fast.
+        sending_s: (S, m) how long of that it sends, at ``rate``.
+        rate: (m,) Mbit/s at which it sends: not all of what it can, if the other side is slower.
+        fast: (m,) Mbit/s that the card reaches, NaN if unknown.
+        sustained: (m,) Mbit/s that it does for good.
+        launch_s: (S, m) seconds at full speed that the reserve is good for.
+
+    >>> of = lambda *some: [np.array([x]) for x in some]
+    >>> with_nic_credits(*of(7200.0, 7200.0, 10e3, 10e3, 1e3, 1800.0)).item()  # a fourth, then a tenth of it
+    55800.0
+    >>> with_nic_credits(*of(7200.0, 600.0, 10e3, 10e3, 1e3, 1800.0)).item()  # it rests most of the time
+    7200.0
+    """
+    beyond = sending_s * rate - (fast - sustained) * launch_s
+    return np.fmax(busy_s, beyond / np.maximum(sustained, 1e-3))

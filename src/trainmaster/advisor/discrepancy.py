@@ -19,7 +19,7 @@ from trainmaster.advisor.shapes import Floats, Shapes
 
 #: Distance of one doubling of workers, nodes, batch and servers, and of one e-fold of latency above 10 ms.
 DOUBLING_WORKERS: Final = 0.25
-DOUBLING_NODES: Final = 0.25
+DOUBLING_NODES: Final = 0.4
 DOUBLING_BATCH: Final = 0.2
 DOUBLING_SERVERS: Final = 0.2
 FOLD_LATENCY: Final = 0.4

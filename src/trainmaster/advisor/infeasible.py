@@ -43,14 +43,28 @@ def no_feasible(
         asked.append(f"a budget of ${limits.budget_usd:g}")
     ways = []
     if budget is not None:
-        ways.append(f"budget.total: ${math.ceil(budget * 100) / 100:.2f}")
+        ways.append(f"budget.total: {_cents(budget)}")
     if deadline is not None:
         ways.append(f"budget.deadline: {_hours(deadline)}")
+    both = limits.deadline_s < math.inf and limits.budget_usd < math.inf
+    if both and len(ways) == 1:  # the other alone would not do; but less of both may
+        time_s, cost = max(nearest[0], limits.deadline_s), max(nearest[1], limits.budget_usd)
+        if time_s > limits.deadline_s and cost > limits.budget_usd:
+            ways.append(f"budget.total: {_cents(cost)} with budget.deadline: {_hours(time_s)}")
     hint = "Nearest feasible: " + " or ".join(ways) + "." if ways else ""
     if not ways:
-        least = math.ceil(nearest[1] * 100) / 100
-        hint = f"The cluster that misses least needs {_hours(nearest[0])} and ${least:.2f} (with 90 % each)."
+        least = _cents(nearest[1])
+        hint = f"The cluster that misses least needs {_hours(nearest[0])} and {least} (with 90 % each)."
     return NoFeasibleQuote(f"no cluster keeps {' and '.join(asked)} with 90 %", hint, budget, deadline)
+
+
+def _cents(usd: float) -> str:
+    """Rounded up, as it would be written in a recipe.
+
+    >>> _cents(0.491), _cents(12)
+    ('$0.50', '$12.00')
+    """
+    return f"${math.ceil(usd * 100 - 1e-9) / 100:.2f}"
 
 
 def _hours(seconds: float) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from trainmaster.advisor.devices import Device
 from trainmaster.advisor.experience import Experience
 from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Point
+from trainmaster.advisor.profile import Point, Sync
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.steptime import StepTimeModel
 
@@ -23,6 +23,9 @@ SIMILAR_SPREAD: Final = 0.35
 #: How much tasks of an experiment, and start-ups of one task, differ (log), before any was seen.
 _TASK_SPREAD: Final = 0.15
 _STARTUP_SPREAD: Final = 0.12
+_SEVERAL: Final = 2
+#: So many measurements are shown.
+_KEPT: Final = 20
 #: Members that send less per step are saying something else than gradients.
 _CHATTER_BYTES: Final = 1000.0
 
@@ -45,9 +48,11 @@ class Knowledge:
         rare_share: what rare slow steps add, relative to typical ones.
         output_bytes: of a task's model. checkpoint_bytes: of one checkpoint. 0 where none was seen.
         cores_per_worker: that one worker keeps busy; None if unknown.
+        server_work_s: seconds of one core that an update takes at the parameter servers; None if unknown.
         points: how many measurements it rests on. similar: how many of them are of similar jobs only.
         unexplained: how many points physics cannot explain.
         fingerprint: of what was measured.
+        measurements: the newest of those that it rests on.
     """
 
     model: StepTimeModel | None
@@ -66,10 +71,12 @@ class Knowledge:
     checkpoint_bytes: float
     cores_per_worker: float | None
     rare_share: float
+    server_work_s: float | None
     points: int
     similar: int = 0
     unexplained: int = 0
     fingerprint: str = ""
+    measurements: tuple[Measurement, ...] = ()
 
     @classmethod
     def of(
@@ -129,10 +136,17 @@ class Knowledge:
             checkpoint_bytes=max([m.checkpoint_bytes or 0.0 for m in here]),
             cores_per_worker=_median([m.cores for m in here]),
             rare_share=_median([m.rare_share for m in here]) or 0.0,
+            server_work_s=_median([_server_work_s(m) for m in here]),
             points=len(here),
             similar=0 if same else len(here),
             unexplained=int(model.unexplained.sum()) if model is not None else 0,
+            measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
         )
+
+    @property
+    def computing_share(self) -> float | None:
+        """Median share of a step's time that workers were seen computing; None if unknown."""
+        return _median([m.time_shares.computing for m in self.measurements if m.time_shares is not None])
 
     def as_whole_tasks(self) -> Knowledge | None:
         """By how long tasks took from start to end, where nobody knows how many steps they will make.
@@ -178,17 +192,41 @@ def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
     """A measured point with what follows from its other facts: the network, and the gradient's size.
 
     In a ring each member sends ``2 (n-1)/n`` gradients per step (Patarasu and Yuan, 2009); with
-    parameter servers a worker sends one.
+    parameter servers a worker sends one for each step of its own.
     """
     point = measurement.point
     assert point is not None
     if point.nic_mbps is None:
-        point = replace(point, nic_mbps=nic_mbps or LOOPBACK_MBPS)
+        between = None if (point.nodes or 1) > 1 else LOOPBACK_MBPS
+        point = replace(point, nic_mbps=nic_mbps or between)
     if point.gradient_bytes is None and point.bytes_out and point.workers > 1:
         share = 1.0 if point.sync.has_servers else 2 * (point.workers - 1) / point.workers
+        if point.sync is Sync.PS_ASYNC:  # a global step is that of one of the workers
+            share /= point.workers
         if (gradient := point.bytes_out / share) > _CHATTER_BYTES:
             point = replace(point, gradient_bytes=gradient)
     return point
+
+
+def _server_work_s(measurement: Measurement) -> float | None:
+    """Of an update by one worker, at all servers together."""
+    point, cores = measurement.point, measurement.server_cores
+    if point is None or not point.step_time_s or cores is None:
+        return None
+    updates = point.workers if point.sync is Sync.PS_SYNC else 1
+    return cores * (point.parameter_servers or 1) * point.step_time_s / updates
+
+
+def _with_network(measurement: Measurement, nic_mbps: float | None) -> Measurement:
+    """A measurement with what its network took, where it went over one that is known."""
+    point, shares = measurement.point, measurement.time_shares
+    nic = (point and point.nic_mbps) or nic_mbps
+    if point is None or shares is None or not nic or (point.nodes or 1) < _SEVERAL or not point.step_time_s:
+        return measurement
+    most = max(point.bytes_in or 0.0, point.bytes_out or 0.0)
+    return (
+        replace(measurement, time_shares=shares.over(nic, most, point.step_time_s)) if most else measurement
+    )
 
 
 def _median(values: Sequence[float | None]) -> float | None:

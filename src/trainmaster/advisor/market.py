@@ -13,8 +13,9 @@ from trainmaster.advisor.choosing import Limits
 from trainmaster.advisor.infeasible import NoFeasibleQuote
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.pairs import Pairs
 from trainmaster.advisor.room import Shares, roomy
-from trainmaster.advisor.shapes import Floats
+from trainmaster.advisor.shapes import Bools, Floats
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Catalogue, OfferFilter
 from trainmaster.spec.errors import UsageError
@@ -167,6 +168,40 @@ def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats
     if max(workload.lengths) == 1 and not workload.servers:  # as many as it has slots for
         return np.clip(np.floor(columns.vcpus / workload.slots_per_member), 1.0, float(workload.tasks))
     return np.ones(len(offers))
+
+
+def in_one_region(
+    workload: Workload, wished: Catalogue, hosts: Catalogue, per_node: Floats, apart: Bools, *, by_cores: bool
+) -> tuple[Machines, Machines, Pairs]:
+    """Machines of workers and of parameter servers, and which of them matter together, all in one region.
+
+    The servers' positions count on after the workers' offers.
+
+    Args:
+        workload: what is to be done.
+        wished: offers for the workers.
+        hosts: offers for the servers.
+        per_node: (k,) workers on one node of each of the former.
+        apart: (k,) of the type that was measured.
+        by_cores: see `Machines.as_servers`.
+
+    Raises:
+        UsageError: no region has both.
+    """
+    known: dict[tuple[str, str], int] = {}
+    places = np.array([known.setdefault((o.provider, o.region), len(known)) for o in [*wished, *hosts]])
+    mine, theirs = places[: len(wished)], places[len(wished) :]
+    both = np.intersect1d(mine, theirs)
+    if not len(both):
+        raise UsageError(
+            f"experiments.{workload.name}: no region has both the workers' and the servers' machines",
+            "Widen hardware.region, or distributed.hardware.ps.",
+        )
+    here, there = np.isin(mine, both), np.isin(theirs, both)
+    machines = Machines.of(wished.columns(), per_node, mine)[here].undominated(apart[here])
+    servers = Machines.of(hosts.columns(), np.ones(len(hosts)), theirs)[there].as_servers(by_cores=by_cores)
+    pairs = Pairs.that_matter(machines, servers, apart[machines.index])
+    return machines, replace(servers, index=servers.index + len(wished)), pairs
 
 
 def that_fit(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.time_shares import TimeShares
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,9 @@ class Measurement:
         device_memory_bytes: peak of a device's memory of one member, None without a device.
         output_bytes: of what it left as its model so far. checkpoint_bytes: of its checkpoint directory.
         cores: CPU cores that one worker kept busy on average, None if unknown.
+        server_cores: that the busiest parameter server kept busy, None without one.
         rare_share: what rare slow steps add to the time of all, relative to typical ones.
+        time_shares: where the time of a step went, as far as it is known; None without steps.
         step_spread: how well the steady step time is known (log): its error, and how it drifted.
         offer: what it ran on: name of an instance type, or ``local``.
         measured_at: Unix seconds.
@@ -45,8 +48,10 @@ class Measurement:
     output_bytes: float | None = None
     checkpoint_bytes: float | None = None
     cores: float | None = None
+    server_cores: float | None = None
     rare_share: float = 0.0
     step_spread: float = 0.0
+    time_shares: TimeShares | None = None
     offer: str = "local"
     measured_at: float = 0.0
 
@@ -75,4 +80,11 @@ class Measurement:
         point = values.get("point")
         if point is not None:
             point = Point(**{**point, "sync": Sync(point["sync"])})
-        return cls(**{**values, "point": point})
+        shares = values.get("time_shares")
+        return cls(**{**values, "point": point, "time_shares": TimeShares(**shares) if shares else None})
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``quote --json``: what is known of it."""
+        values = asdict(self)
+        point = values.pop("point") or {}
+        return {name: value for name, value in {**values, **point}.items() if value is not None}

@@ -53,6 +53,7 @@ class _Parameters:
     trips: Floats
     server: Floats
     shared: Floats
+    flat: Floats
 
 
 def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | float = 1.0) -> Floats:
@@ -110,7 +111,7 @@ def _straggle(par: _Parameters, x: Shapes, free: str) -> Floats:
 
 
 def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
-    """Hierarchical ring: within the nodes, then between them; latency cannot hide."""
+    """Rings within the nodes and between them, in part one flat ring; latency cannot hide."""
     r, nodes = x.per_node, x.nodes
     gradient = par.gradient * x.gradient
     rounds = _rounds(par, x)
@@ -121,7 +122,9 @@ def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Float
         traffic += par.hop_intra * (r - 1)
     if free != "nic":
         crowd = np.exp(par.congestion * np.log(np.maximum(nodes / 2, 1)))
-        traffic += gradient / par.nic * crowd * (2 * (nodes - 1) / nodes / x.nic)
+        flat = par.flat / (1 + par.flat)  # one ring of all workers sends nearly all of it from two nodes on
+        share = np.where(nodes > 1, 2 - 2 / (nodes * np.exp(flat * np.log(r))), 0.0)
+        traffic += gradient / par.nic * crowd * share / x.nic
     if free != "hop_inter":
         traffic += par.hop_inter * rounds + par.hop_flat * np.where(nodes > 1, x.workers - 1, 0)
     compute = compute * _straggle(par, x, free)

@@ -194,7 +194,7 @@ def scala_opt(
     skipped = tuple(worker.name for worker in workers if worker.mbps is None)
     if not known:
         raise BandwidthUnknown(
-            f"the traffic of {', '.join(skipped)} is unknown", "Measure it and pass it with --bandwidth FILE."
+            f"the traffic of {_few(skipped)} is unknown", "Measure it and pass it with --bandwidth FILE."
         )
     if all(server.mbps is None for server in choose_server(servers)):
         raise BandwidthUnknown(
@@ -292,3 +292,12 @@ def _first_server(
             return pick
     nearest = min(server.usd_per_hour for server in servers) + min(worker.usd_per_hour for worker in workers)
     raise NoFeasibleCluster(policy, math.nan if budget is None else budget, nearest)
+
+
+def _few(types: Sequence[str]) -> str:
+    """Some of many names.
+
+    >>> _few(["a", "b"]), _few(list("abcde"))
+    ('a, b', '5 types (a, b, c, ...)')
+    """
+    return ", ".join(types) if len(types) <= 3 else f"{len(types)} types ({', '.join(types[:3])}, ...)"

@@ -26,6 +26,10 @@ POLICIES: Final[Mapping[str, str]] = {
 }
 
 
+#: Types that a note names.
+_NAMED: Final = 3
+
+
 @dataclass(frozen=True)
 class PolicyInput:
     """What a policy is given.
@@ -128,10 +132,7 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
     else:
         by_name = {"cost-opt": cost_opt, "time-opt": time_opt, "scala-opt": scala_opt}
         pick = by_name[policy](workers, servers, budget_per_hour=given.usd_per_hour, max_workers=most)
-    notes: tuple[str, ...] = ()
-    if pick.count not in workload.lengths:
-        notes += (f"the recipe's global batch cannot be shared evenly by {pick.count} workers",)
-    notes += tuple(f"{name}: left out, its bandwidth is unknown" for name in pick.skipped)
+    notes = (*_unsuitable(workload, pick.count), *_left_out(pick.skipped))
     if pick.unrounded != pick.count:
         notes += (f"{pick.unrounded:.2f} workers before rounding down, limited by {pick.limit}",)
     by_type = {offer.instance_type: offer for offer in offers}
@@ -148,6 +149,25 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         candidates=len(workers) * len(servers),
         notes=notes,
     )
+
+
+def _unsuitable(workload: Workload, count: int) -> tuple[str, ...]:
+    """Why the recipe cannot be run with so many workers; FC2's policies know no batch."""
+    fewest, most = min(workload.lengths), max(workload.lengths)
+    if count < fewest:
+        return (f"the recipe wants at least {fewest} workers",)
+    if count < most and count not in workload.lengths:
+        return (f"the recipe's `batch` cannot be shared evenly by {count} workers",)
+    return ()
+
+
+def _left_out(types: Sequence[str]) -> tuple[str, ...]:
+    """One note for all types whose bandwidth nobody has measured."""
+    if not types:
+        return ()
+    some = ", ".join(types[:_NAMED]) + (", ..." if len(types) > _NAMED else "")
+    many = "1 type is" if len(types) == 1 else f"{len(types)} types are"
+    return (f"{many} left out, for want of a measured bandwidth (--bandwidth FILE): {some}",)
 
 
 def _looked_up(workload: Workload, history: Sequence[Measurement], given: PolicyInput) -> ExperimentQuote:

@@ -40,8 +40,8 @@ BELIEFS: Final[dict[str, Belief]] = {
     "compute": Belief(
         0.2, 1.5, 0.0, "s", "one worker's step at the reference batch; median replaced by the data"
     ),
-    "fixed": Belief(0.3, 1.3, 0.0, "-", "constant part of compute : part that grows with the batch"),
-    "input": Belief(0.05, 1.3, 0.0, "-", "time a node needs to feed one worker : compute"),
+    "fixed": Belief(0.2, 1.6, 0.0, "-", "constant part of compute : part that grows with the batch"),
+    "input": Belief(0.04, 1.2, 0.0, "-", "time a node needs to feed one worker : compute"),
     "straggle": Belief(0.02, 0.8, 0.0, "-", "spread of the workers' compute times in one step"),
     "overlap": Belief(1.0, 0.9, 0.0, "-", "g - 1: 0 none, 10 all of the communication hides behind compute"),
     "exposed": Belief(
@@ -50,24 +50,31 @@ BELIEFS: Final[dict[str, Belief]] = {
     "queueing": Belief(1.0, 0.9, 0.0, "-", "g - 1 of the parameter servers' queue: 0 soft knee, 10 sharp"),
     "burst": Belief(0.3, 0.9, 0.0, "-", "g - 1 of a synchronous burst at the servers: 0 nothing hides"),
     "gradient": Belief(80e6, 0.9, 0.6, "B", "bytes of one gradient"),
-    "nic": Belief(1.1e9, 1.0, 0.0, "B/s", "achieved rate of a node's network card"),
+    "nic": Belief(1.1e9, 1.0, 0.0, "B/s", "achieved rate of the network card of a node with one worker"),
     "congestion": Belief(0.08, 0.9, 0.0, "-", "exponent by which that rate falls with the nodes"),
-    "intra": Belief(8e9, 1.2, 0.0, "B/s", "achieved rate between the devices of a node"),
+    "intra": Belief(1.2e10, 1.1, 0.0, "B/s", "achieved rate between the devices of a node"),
     "hop_intra": Belief(2e-4, 1.3, 0.4, "s", "fixed cost of one hop in a node, all buckets"),
     "hop_inter": Belief(1.5e-3, 1.4, 0.5, "s", "fixed cost of one round between nodes, all buckets"),
     "hop_flat": Belief(
-        3e-5, 1.6, 0.5, "s", "fixed cost of one worker more where several nodes form one ring"
+        1e-4, 1.8, 0.5, "s", "fixed cost of one worker more where several nodes form one ring"
     ),
     "rounds": Belief(0.6, 0.4, 0.0, "-", "rounds between N nodes = (N-1)^this: ring 1, tree about 0.5"),
     "trips": Belief(4.0, 1.0, 0.0, "-", "serial one-way trips per round"),
     "server": Belief(1e-9, 0.9, 0.0, "s/B", "parameter server's processor time per byte of a push"),
     "shared": Belief(0.06, 1.1, 0.0, "-", "part of a push that more servers do not shorten"),
+    "flat": Belief(
+        1.0, 1.2, 0.0, "-", "all-reduce over several nodes: one ring of all workers : a ring of the nodes"
+    ),
 }
 NAMES: Final = tuple(BELIEFS)
 INDEX: Final = {name: i for i, name in enumerate(NAMES)}
 
 #: Where ``follows_compute`` is anchored: the medians of the table are those of a step of this length.
 TYPICAL_COMPUTE_S: Final = 0.2
+#: Steps longer than this are long because of their batch or accumulated gradients, not because of the model.
+LONGEST_COMPUTE_S: Final = 2.0
+#: A node with more devices is sold with a faster network card: exponent of the devices per node.
+NIC_PER_DEVICE: Final = 0.5
 
 
 #: Median gradient, bytes, of jobs that are run with parameter servers: they keep up to ten workers busy.
@@ -111,8 +118,10 @@ class Prior:
         if np.isfinite(context.nic):
             i = INDEX["nic"]
             mean[i], spread[i] = np.log(achieved_bytes_per_second(context.nic)), 0.55
+        elif context.nodes_known:
+            mean[INDEX["nic"]] += NIC_PER_DEVICE * np.log(context.per_node)
         compute = np.log(_compute_guess(columns, context, times))
-        mean += follows * (compute - np.log(TYPICAL_COMPUTE_S))
+        mean += follows * (min(compute, np.log(LONGEST_COMPUTE_S)) - np.log(TYPICAL_COMPUTE_S))
         mean[INDEX["compute"]] = compute
         root = np.diag(spread)
         root[:, INDEX["compute"]] += follows * spread[INDEX["compute"]]

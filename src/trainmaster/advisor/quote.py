@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.advisor.measurement import Measurement
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -163,6 +165,7 @@ class ExperimentQuote:
         candidates: how many clusters were compared.
         notes: what the user should know.
         fingerprint: of what it rests on.
+        measured: the measurements themselves.
     """
 
     name: str
@@ -179,6 +182,7 @@ class ExperimentQuote:
     candidates: int = 0
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
+    measured: tuple[Measurement, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -196,6 +200,7 @@ class ExperimentQuote:
             "candidates": self.candidates,
             "notes": list(self.notes),
             "fingerprint": self.fingerprint,
+            "measured": [measurement.as_dict() for measurement in self.measured],
         }
 
 

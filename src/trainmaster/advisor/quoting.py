@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Choice, Drawn, Limits, choose, pareto, sure
+from trainmaster.advisor.choosing import Choice, Drawn, Limits, choose, pareto
 from trainmaster.advisor.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.joint import Option, Plan, plan
 from trainmaster.advisor.knowledge import Knowledge
@@ -19,6 +18,7 @@ from trainmaster.advisor.machines import Machines
 from trainmaster.advisor.market import (
     Market,
     headroom,
+    in_one_region,
     left_aside,
     offers_for,
     per_node_of,
@@ -27,24 +27,20 @@ from trainmaster.advisor.market import (
 )
 from trainmaster.advisor.next_point import next_measurement
 from trainmaster.advisor.own_machine import own_load
+from trainmaster.advisor.pairs import Pairs
 from trainmaster.advisor.quote import Alternative, ClusterShape, ExperimentQuote, Interval, Quote, Rented
+from trainmaster.advisor.ranks import sure
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.timing import Timing
 from trainmaster.advisor.workload import Workload
-from trainmaster.providers import Catalogue
-from trainmaster.spec.errors import UsageError
 
-#: Parameter servers are chosen among so many machines that no other beats; of many regions, few in each.
-_SERVERS: Final = 12
-_FEWEST_SERVERS: Final = 3
-#: Most regions that are looked at where all must be in one; what one has not counts as so many times dearer.
-_PLACES: Final = 3
-_DEAR: Final = 3.0
 #: Clusters this near to the front by typical figures are drawn, at most so many.
 _NEAR: Final = 1.02
 _FRONT: Final = 128
 #: A dearer cluster is shown if it is faster by so much.
 _FASTER: Final = 0.01
+#: Of the price per hour that is allowed for all, experiments side by side may have so much each.
+_SHARES: Final = (0.75, 0.5, 1 / 3, 0.25, 0.125)
 #: Most of the time is something else than training from here on.
 _MOSTLY: Final = 0.5
 
@@ -100,6 +96,8 @@ class _Asked:
         per_node = per_node_of(workload, wished, market)
         wished = market.real(wished)
         offers = wished.offers
+        pairs: Pairs | None = None
+        apart = np.array([offer.instance_type == subject.knowledge.measured.offer for offer in offers])
         if market.is_there:
             machines = Machines.of(wished.columns(), per_node)
             if market.hosts is not None:
@@ -107,14 +105,16 @@ class _Asked:
             servers = machines[:0]
         elif market.has_server_machines(workload):
             hosts = market.real(servers_for(workload, market))
-            machines, servers = _together(subject, wished, hosts, per_node)
+            machines, servers, pairs = in_one_region(
+                workload, wished, hosts, per_node, apart, by_cores=subject.knowledge.server_work_s is not None
+            )
             offers = offers + hosts.offers
         else:
-            machines = Machines.of(wished.columns(), per_node).undominated(_measured(subject, wished))
+            machines = Machines.of(wished.columns(), per_node).undominated(apart)
             servers = machines[:0]
-        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts)
+        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
         candidates, notes = that_fit(workload.name, candidates, machines, subject.knowledge, limits)
-        notes = (*left_aside(workload, market), *notes)
+        notes = (*left_aside(workload, market), *notes, *_not_learnt(subject.knowledge))
         timing = Timing(
             workload,
             subject.knowledge,
@@ -150,6 +150,29 @@ class _Asked:
             at_once=int(some.at_once[row]),
         )
 
+    def rent(self, drawn: Drawn, row: int) -> tuple[Hashable, tuple[float, float]]:
+        """Who shares machines with it, and dollars per hour of the workers' and the servers' machines."""
+        shape, workload = self.shape(drawn.candidates, row), self.subject.workload
+        parts = (shape.worker, shape.server)
+        types = tuple(part and (part.instance, part.provider, part.region, part.spot) for part in parts)
+        prices = [part.count * part.usd_per_hour if part else 0.0 for part in parts]
+        key = (workload.hardware.model_dump_json(), workload.server_hardware.model_dump_json(), types)
+        return key, (prices[0], prices[1])
+
+    def _assumed(self, one: Candidates) -> tuple[str, ...]:
+        """Notes of what is not known of the machines of one candidate."""
+        machines, servers = self.timing.machines, self.timing.servers
+        rows = [(machines, int(one.machine[0]))] if one.nodes[0] > 1 or one.servers[0] else []
+        rows += [(servers, int(one.server[0]))] if one.server[0] >= 0 else []
+        found = {}
+        for some, row in rows:
+            offer = self.timing.offers[int(some.index[row])]
+            if offer.nic_gbps is None and offer.nic_burst_gbps is None and math.isfinite(some.nic[row]):
+                found[offer.instance_type] = float(some.nic[row]) / 1000
+        return tuple(
+            f"the network of {name} is unknown; {gbps:.3g} Gbit/s is assumed" for name, gbps in found.items()
+        )
+
     def quote(self, drawn: Drawn, row: int, considered: int) -> ExperimentQuote:
         """Of one drawn candidate."""
         one = drawn.candidates[np.array([row])]
@@ -171,69 +194,17 @@ class _Asked:
             similar=known.similar,
             next_measurement=next_measurement(self.timing, one),
             candidates=considered,
-            notes=self.notes,
+            notes=(*self.notes, *self._assumed(one)),
             fingerprint=self.subject.fingerprint,
+            measured=known.measurements,
         )
 
 
-def _measured(subject: Subject, offers: Catalogue) -> NDArray[np.bool_]:
-    """(k,) offers of the type that the job was measured on."""
-    name = subject.knowledge.measured.offer
-    return np.array([offer.instance_type == name for offer in offers], dtype=bool)
-
-
-def _together(
-    subject: Subject, wished: Catalogue, hosts: Catalogue, per_node: Floats
-) -> tuple[Machines, Machines]:
-    """Machines of workers and of parameter servers, which have to be in one region.
-
-    The servers' positions count on after the workers' offers.
-    """
-    known: dict[tuple[str, str], int] = {}
-    places = np.array([known.setdefault((o.provider, o.region), len(known)) for o in [*wished, *hosts]])
-    mine, theirs = places[: len(wished)], places[len(wished) :]
-    both = np.intersect1d(mine, theirs)
-    if not len(both):
-        raise UsageError(
-            f"experiments.{subject.workload.name}: no region has both the workers' and the servers' machines",
-            "Widen hardware.region, or distributed.hardware.ps.",
-        )
-    both = _best_places(Machines.of(wished.columns(), per_node), mine, both)
-    machines = Machines.of(wished.columns(), per_node, mine)
-    servers = Machines.of(hosts.columns(), np.ones(len(hosts)), theirs).undominated()
-    servers = servers[np.argsort(servers.price / np.fmax(servers.nic, 1e-3), kind="stable")]
-    each = max(_SERVERS // len(both), _FEWEST_SERVERS)
-    kept = np.concatenate([np.flatnonzero(servers.place == place)[:each] for place in both.tolist()])
-    servers = servers[kept]
-    there = np.isin(mine, both)
-    return (
-        machines[there].undominated(_measured(subject, wished)[there]),
-        replace(servers, index=servers.index + len(wished)),
-    )
-
-
-def _best_places(machines: Machines, mine: NDArray[np.int_], both: NDArray[np.int_]) -> NDArray[np.int_]:
-    """The cheapest few of many regions, and those that alone have some kind of machine.
-
-    How cheap a region is: its price of each kind over the least one anywhere, on average.
-    """
-    if len(both) <= _PLACES:
-        return both
-    kinds = int(machines.group.max(initial=0)) + 1
-    least = np.full((len(both), kinds), np.inf)
-    for row, place in enumerate(both.tolist()):
-        there = mine == place
-        np.minimum.at(least[row], machines.group[there], machines.price[there])
-    cheapest = np.where(np.isfinite(least.min(0)), least.min(0), 1.0)
-    order = np.argsort(np.minimum(least / np.maximum(cheapest, 1e-9), _DEAR).mean(1), kind="stable")
-    kept: list[int] = []
-    seen = np.zeros(kinds, dtype=bool)
-    for row in order.tolist():
-        has = np.isfinite(least[row])
-        if len(kept) < _PLACES or (has & ~seen).any():
-            kept.append(row)
-            seen |= has
-    return both[kept]
+def _not_learnt(known: Knowledge) -> tuple[str, ...]:
+    if not known.unexplained:
+        return ()
+    many = "1 measured point was" if known.unexplained == 1 else f"{known.unexplained} measured points were"
+    return (f"{many} not learnt: no cluster behaves like that next to the others",)
 
 
 def _single(asked: _Asked, limits: Limits, market: Market) -> Quote:
@@ -253,15 +224,15 @@ def _several(asked: Sequence[_Asked], limits: Limits, market: Market) -> Quote:
         choice = choose(each.candidates, each.timing, alone)
         assert choice.best is not None  # without limits everything is feasible
         picked = choice.drawn.at(np.array([choice.best]))
-        front = _front_rows(each)
-        rows = Drawn.joined([picked, front])
+        rows = Drawn.joined([picked, _front_rows(each), *_frugal(each, limits)])
         order = np.argsort(rows.time_s[:, 1], kind="stable")
         drawn[name], considered[name] = rows.at(order), choice.considered
         start[name] = int(np.flatnonzero(order == 0)[0])
         outcomes = each.timing.outcomes(drawn[name].candidates)
         load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
         options[name] = [
-            Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i], float(load[i])) for i in range(len(order))
+            Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i], float(load[i]), *each.rent(drawn[name], i))
+            for i in range(len(order))
         ]
     after = {each.subject.workload.name: each.subject.workload.after for each in asked}
     best = plan(options, start, after, limits, market.own_machine)
@@ -285,12 +256,33 @@ def _whole(
 
 def _front_rows(asked: _Asked) -> Drawn:
     """The Pareto front over all candidates: what is near it by typical figures is drawn, then compared."""
-    time_s, cost = asked.timing.typical(asked.candidates)
+    kinds = asked.timing.alike(asked.candidates)
+    time_s = asked.timing.typical_s(asked.candidates[kinds.first])[kinds.back]
+    cost = asked.timing.cost_usd(time_s[None], asked.candidates)[0]
     order = np.lexsort((cost, time_s))
     near = order[cost[order] <= np.minimum.accumulate(cost[order]) * _NEAR + 1e-12]
     some = near[np.linspace(0, len(near) - 1, min(len(near), _FRONT)).astype(int)]
-    drawn = Drawn.of(asked.candidates[some], asked.timing, Limits())
+    drawn = Drawn.of(asked.candidates[some], asked.timing)
     return drawn.at(pareto(drawn))
+
+
+def _frugal(asked: _Asked, limits: Limits) -> list[Drawn]:
+    """The best that costs little per hour: experiments that run side by side share what is allowed."""
+    if limits.usd_per_hour == math.inf:
+        return []
+    price = asked.candidates.price
+    caps = [limits.usd_per_hour * share for share in _SHARES] + [float(price.min())]
+    found = []
+    for cap in caps:
+        if (price <= cap).any():
+            choice = choose(
+                asked.candidates[price <= cap],
+                asked.timing,
+                replace(limits, deadline_s=math.inf, budget_usd=math.inf),
+            )
+            assert choice.best is not None
+            found.append(choice.drawn.at(np.array([choice.best])))
+    return found
 
 
 def _worth_showing(front: Sequence[Alternative]) -> tuple[Alternative, ...]:
@@ -322,12 +314,15 @@ def _bottleneck(timing: Timing, one: Candidates, time_s: float) -> str:
     share = training * math.ceil(timing.workload.tasks / float(one.at_once[0])) / max(time_s, 1e-9)
     if known.model is None:
         return f"the tasks themselves: {timing.workload.tasks} of them, {int(one.at_once[0])} at a time"
-    if timing.slowed_by_credits(one):
-        return "CPU credits: they run out, and the cores go on at a fraction of their speed"
+    if words := timing.held_up_by(one):
+        return words
     if share < _MOSTLY:
         return "start-up: most of the time is spent before the first step or after the last one"
     shapes = timing.shapes(one)
-    return known.model.bottlenecks(shapes, np.median(timing.slowness(one), axis=0, keepdims=True))[0]
+    words = known.model.bottlenecks(shapes, np.median(timing.slowness(one), axis=0, keepdims=True))[0]
+    if words.startswith("compute") and (busy := known.computing_share) is not None and busy < _MOSTLY:
+        return f"waiting: for data, or other programs; workers computed {busy:.0%} of the measured time"
+    return words
 
 
 def _infeasible(asked: _Asked, choice: Choice, limits: Limits) -> NoFeasibleQuote:
@@ -359,6 +354,17 @@ def _infeasible_plan(
     best: Plan,
     shares_machine: bool,
 ) -> NoFeasibleQuote:
+    if best.usd_per_hour > limits.usd_per_hour:
+        frugal = {name: _least_hourly(each) for name, each in options.items()}
+        least = plan(options, frugal, after, Limits(), shares_machine).usd_per_hour
+        raise NoFeasibleQuote(
+            "no clusters for the experiments that may run at the same time cost at most "
+            f"${limits.usd_per_hour:g} per hour together",
+            f"The cheapest cost ${math.ceil(least * 1e4) / 1e4:g} per hour: raise budget.per_hour, or let "
+            "one experiment come after another.",
+            None,
+            None,
+        )
     budget = deadline = None
     if limits.budget_usd < math.inf:
         cheapest = {name: len(each) - 1 for name, each in options.items()}
@@ -370,6 +376,10 @@ def _infeasible_plan(
         deadline = float(sure(patient.time_s)) if patient.feasible else None
     nearest = (float(sure(best.time_s)), float(sure(best.cost_usd)))
     return no_feasible(limits, budget, deadline, nearest)
+
+
+def _least_hourly(options: Sequence[Option]) -> int:
+    return min(range(len(options)), key=lambda row: sum(options[row].usd_per_hour))
 
 
 def _interval(draws: Floats) -> Interval:

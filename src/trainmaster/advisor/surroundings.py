@@ -60,6 +60,11 @@ CHECKPOINT_S: Final = LogNormal(2.0, 0.8)
 RESTART_S: Final = LogNormal(60.0, 0.6)
 #: Share of the training that validation takes where no epoch was seen to end.
 UNSEEN_PAUSES: Final = LogNormal(0.02, 0.9)
+#: Seconds for which a network card with credits goes at full speed: 5 to 60 minutes (AWS' documentation).
+NIC_CREDIT_S: Final = LogNormal(1000.0, 0.75)
+#: Seconds from the start of the members to the first step where nobody has seen it.
+STARTUP_UNSEEN_S: Final = 10.0
+STARTUP_UNSEEN_SPREAD: Final = 0.9
 #: How much a start-up elsewhere differs from the measured one: cold caches, another disk.
 STARTUP_ELSEWHERE: Final = LogNormal(1.5, 0.5)
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from trainmaster.advisor.profile import Sync
+from trainmaster.advisor.profile import Point, Sync
 from trainmaster.advisor.shapes import KINDS, Columns, Floats
 from trainmaster.advisor.steptime import StepTimeModel
 from trainmaster.spec.errors import UsageError
@@ -76,6 +76,27 @@ class Table:
     def where(self, row: int) -> str:
         """``FILE:LINE`` of a row."""
         return f"{self.path}:{self.lines[row]}"
+
+    def point(self, row: int) -> Point:
+        """A row as a measured point."""
+        columns = self.columns[np.array([row])]
+        known = {
+            name: value
+            for name, values in vars(columns).items()
+            if name != "kind" and math.isfinite(value := float(values[0]))
+        }
+        sync, servers = KINDS[int(columns.kind[0])], known.get("servers", 0.0)
+        return Point(
+            sync=sync,
+            workers=int(known["workers"]),
+            nodes=int(known["nodes"]) if "nodes" in known else None,
+            parameter_servers=int(servers) if servers or not sync.has_servers else None,
+            local_batch=known.get("batch"),
+            latency_ms=known.get("latency"),
+            nic_mbps=known.get("nic"),
+            gradient_bytes=known.get("gradient"),
+            step_time_s=float(self.times[row]),
+        )
 
 
 @dataclass(frozen=True)
@@ -158,17 +179,18 @@ def predict_tables(measurements: Path, query: Path) -> Answer:
     return Answer(header, tuple(rows), tuple(unexplained))
 
 
-def read_table(path: Path, *, measured: bool) -> Table:
+def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = ()) -> Table:
     """Read and check one file.
 
     Args:
         path: a CSV file with a header of ``COLUMNS``, in any order, some may be absent.
         measured: True if every row must have a ``step_time_s``.
+        more: columns of text that it may have too.
 
     Raises:
         UsageError: naming the file and, for each mistake, the line and column.
     """
-    header, rows, lines = _read_cells(path, COLUMNS if measured else (*COLUMNS, *FILLED[1:]))
+    header, rows, lines = _read_cells(path, (*COLUMNS, *more) if measured else (*COLUMNS, *FILLED[1:]))
     needed = ("sync", "workers", "step_time_s") if measured else ("sync", "workers")
     absent = [name for name in needed if name not in header]
     _raise(path, ((1, name, "this column is needed") for name in absent))

@@ -11,27 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor import posterior, surroundings
+from trainmaster.advisor.bill import Bill
 from trainmaster.advisor.candidates import Candidates
 from trainmaster.advisor.credits import LAUNCH_CREDIT_S, with_credits
 from trainmaster.advisor.devices import Device, speed_ratio
 from trainmaster.advisor.knowledge import Knowledge
-from trainmaster.advisor.machines import Machines
+from trainmaster.advisor.likeness import Likeness, alike
+from trainmaster.advisor.machines import Machines, codes, joined
+from trainmaster.advisor.pairs import Cards
 from trainmaster.advisor.physics import own_time, step_time
+from trainmaster.advisor.preemption import preemptions
+from trainmaster.advisor.serving import served_s
 from trainmaster.advisor.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.steptime import StepTimeModel
 from trainmaster.advisor.surroundings import LogNormal
+from trainmaster.advisor.wire import sending_s, slowed
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Offer
-from trainmaster.providers.egress import EGRESS_USD_PER_GB
 
 _COPIES: Final = 3
 #: A job that keeps less than this share of the cores busy is not limited by them.
 _BUSY: Final = 0.7
+#: From here on something beside the steps is what limits a cluster.
+_HELD_UP: Final = 1.1
 #: A tail that was not seen, as a share of the start-up; and how much tails differ (log).
 _UNSEEN_TAIL: Final = 0.1
 _TAIL_SPREAD: Final = 0.4
-#: How often checkpoints are taken where the recipe says nothing.
-_CHECKPOINT_EVERY_S: Final = 60.0
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -73,48 +78,72 @@ class Timing:
     central: bool = False
     data_leaves: bool = False
 
+    @property
+    def draws(self) -> int:
+        """How many worlds there are."""
+        return 1 if self.central else DRAWS
+
     def outcomes(self, some: Candidates) -> Outcomes:
         """Draw time and cost of some candidates: (DRAWS, m)."""
-        one = self._task_s(self._busy_s(some), some)
-        return self._whole(one, some)
+        time_s = self.time_s(some)
+        return Outcomes(time_s, self.cost_usd(time_s, some))
 
-    def typical(self, some: Candidates) -> tuple[Floats, Floats]:
-        """(m,) seconds and dollars to be expected, without the draws: for thousands of candidates at once."""
-        one = replace(self, central=True).outcomes(some)
-        return one.time_s[0], one.cost_usd[0]
+    def time_s(self, some: Candidates) -> Floats:
+        """(DRAWS, m) seconds of some candidates, from asking for machines to the end."""
+        return self._whole_s(self._task_s(self._busy_s(some), some), some)
 
-    def at_best(self, some: Candidates) -> Outcomes:
-        """(posterior draws, m): no outcome is better. No communication, no waiting, nobody lost.
+    def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less."""
+        return self._bill.cost_usd(time_s, some)
 
-        Each draw bounds the three of `outcomes` that share its posterior draw, so quantiles and
+    def typical_s(self, some: Candidates) -> Floats:
+        """(m,) seconds to be expected, without the draws: for thousands of candidates at once."""
+        return np.asarray(replace(self, central=True).time_s(some)[0], dtype=float)
+
+    def at_best_s(self, some: Candidates, *, alone: bool) -> Floats:
+        """(posterior draws, m): nobody is lost, and no card slows down; no outcome is below that.
+
+        Each draw bounds the three of `time_s` that share its posterior draw, so quantiles and
         probabilities of these bound those of them.
-        """
-        first, back = self._alike(some)
-        few = some[first]
-        task_s = self._task_s(self._busy_s(few, alone=True), few)
-        work = (task_s * self._waves(few))[:, back]
-        return Outcomes(work, self._cost_usd(work, some))
 
-    def _alike(self, some: Candidates) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-        """One row of each kind that takes the same time without communication, and the kind of every row."""
-        if not len(self.servers):
-            rows = np.arange(len(some))
-            return rows, rows
-        unknown = np.isnan(self.servers.nic[some.server])  # guessing has its price
-        keys = np.column_stack([some.machine, some.workers, some.at_once, unknown])
-        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        return first, back.ravel()
+        Args:
+            some: candidates.
+            alone: without communication too.
+        """
+        work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
+        medians, spreads = self._waits
+        kinds = joined(codes(medians), codes(spreads))[some.machine]
+        first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
+        rows = some.machine[first]
+        waits = medians[rows] * np.exp(spreads[rows] * self._world(0))
+        least = waits + _draw(surroundings.OVERHEAD_S, self._world(1))
+        time_s: Floats = work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
+        return time_s
+
+    def at_least_s(self, some: Candidates) -> Floats:
+        """(m,) what no time is below, as the parameter servers' processors need it."""
+        return self._served_s(some) * self._waves(some)
+
+    def alike(self, some: Candidates, *, alone: bool = False) -> Likeness:
+        """Which candidates take the same time in every draw.
+
+        Args:
+            some: candidates.
+            alone: in `at_best_s` without communication.
+        """
+        return alike(some, self.machines, self.servers, self._kinds, alone=alone)
+
+    def rate(self, some: Candidates) -> Floats:
+        """(m,) Mbit/s between the machines; NaN if unknown. Other things being equal more is never slower."""
+        return Cards.of(self.machines, self.servers, some.machine, some.server).rate
 
     def step_s(self, some: Candidates) -> Floats:
         """(S, m) seconds of one step; there must be steps."""
         model = self.knowledge.model
         assert model is not None
         shapes = self.shapes(some)
-        log_step = np.log(step_time(self._theta(model), shapes, slowness=self.slowness(some)))
-        drawn: Floats = np.exp(
-            log_step + self._deviations(some, shapes) + self.knowledge.extra_spread * self._normal(0)
-        )
-        return drawn
+        physics = step_time(self._theta(model), shapes, slowness=self.slowness(some))
+        return np.asarray(physics * self._misfit(some, shapes), dtype=float)
 
     def training_s(self, some: Candidates) -> Floats:
         """(S, m) seconds of training of one task: no start-up, no waiting."""
@@ -131,31 +160,57 @@ class Timing:
         tail: Floats = seen * np.exp(_TAIL_SPREAD * self._normal(3))
         return tail
 
-    def slowed_by_credits(self, some: Candidates) -> bool:
-        """True if CPU credits run out and cost the first of them more than a tenth of its time."""
-        busy = self._busy_s(some)
+    def held_up_by(self, some: Candidates) -> str:
+        """What beside its steps costs the first one more than a tenth of its time, in words; or nothing."""
+        fast = self._busy_s(some, at_best=True)[:, 0]
         launch_s = LAUNCH_CREDIT_S / self._waves(some)
-        slow = with_credits(busy, self.machines.baseline[some.machine], launch_s)
-        return bool(np.median(slow[:, 0] / np.maximum(busy[:, 0], 1e-9)) > 1.1)
+        tired = with_credits(fast[:, None], self.machines.baseline[some.machine][:1], launch_s[:1])
+        if np.median(tired[:, 0] / np.maximum(fast, 1e-9)) > _HELD_UP:
+            return "CPU credits: they run out, and the cores go on at a fraction of their speed"
+        if np.median(self._served_s(some)[0] / np.maximum(fast, 1e-9)) > 1:
+            return "parameter server: its processors are saturated by updates"
+        if np.median(self._busy_s(some)[:, 0] / np.maximum(fast, 1e-9)) > _HELD_UP:
+            return "network credits: they run out, and the network cards go on at what they sustain"
+        return ""
 
     # --- one task --------------------------------------------------------------------------------
 
-    def _busy_s(self, some: Candidates, *, alone: bool = False) -> Floats:
+    def _busy_s(self, some: Candidates, *, at_best: bool = False, alone: bool = False) -> Floats:
         """(S, m) seconds of training of one task on full cores, S posterior draws."""
         model = self.knowledge.model
-        slowness = self.slowness(some)
         if model is None:
-            seconds: Floats = (self.knowledge.duration_s or 0.0) * np.exp(self._task_noise) * slowness
-            return seconds * self._contention(some)
+            noise = (self.knowledge.duration_s or 0.0) * np.exp(self._task_noise)
+            seconds: Floats = noise * self.slowness(some) * self._contention(some)
+            return seconds
         shapes = self.shapes(some)
-        physics = own_time if alone else step_time
-        log_step = np.log(physics(self._theta(model), shapes, slowness=slowness))
-        log_step = log_step + self._deviations(some, shapes)
-        step = np.exp(log_step + self.knowledge.extra_spread * self._normal(0))
-        pauses = self._pauses(some, step)
-        slow = (1 + self.knowledge.rare_share) * self._contention(some)
-        total: Floats = some.steps * step * slow + pauses
-        return total
+        theta = self._theta(model)
+        if alone:
+            step = self._own_s(theta, shapes) * self.slowness(some)
+        else:
+            step = step_time(theta, shapes, slowness=self.slowness(some))
+        misfit = self._misfit(some, shapes)
+        step = step * misfit
+        times = some.steps * (1 + self.knowledge.rare_share) * self._contention(some)
+        total = times * step
+        if not at_best:
+            total = np.maximum(total, self._served_s(some))
+        cards = Cards.of(self.machines, self.servers, some.machine, some.server)
+        if not at_best and not self.own_machine and not cards.all_sustain:
+            credit_s = _draw(surroundings.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
+            worker, server = sending_s(theta, shapes)
+            total = slowed(total, (times * worker * misfit, times * server * misfit), cards, credit_s)
+        return np.asarray(total + self._pauses(some, step), dtype=float)
+
+    def _served_s(self, some: Candidates) -> Floats:
+        known = None if self.own_machine else self.knowledge.server_work_s
+        return served_s(some, self.workload, self.servers, known, self._waves(some))
+
+    def _own_s(self, theta: Floats, shapes: Shapes) -> Floats:
+        """(S, m) seconds of a step on the measured device without communication; many shapes are the same."""
+        keys = np.column_stack([shapes.workers, shapes.per_node, shapes.batch])
+        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        found: Floats = own_time(theta, shapes[first])[:, back.ravel()]
+        return found
 
     def _pauses(self, some: Candidates, step: Floats) -> Floats:
         seen = self.knowledge.pause_s
@@ -180,7 +235,7 @@ class Timing:
 
     # --- all tasks, on rented machines ----------------------------------------------------------
 
-    def _whole(self, task_s: Floats, some: Candidates) -> Outcomes:
+    def _whole_s(self, task_s: Floats, some: Candidates) -> Floats:
         waves = self._waves(some)
         together = np.minimum(some.at_once, self.workload.tasks)
         late = self.knowledge.task_spread * np.sqrt(2 * np.log(np.maximum(together, 1)) / waves)
@@ -189,8 +244,8 @@ class Timing:
         work = np.tile(task_s * waves * (1.0 + late), (1 if self.central else _COPIES, 1))
         work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
         work = work + self._lost_s(work, some, wait)
-        time_s = wait + work
-        return Outcomes(time_s, self._cost_usd(time_s, some))
+        time_s: Floats = wait + work
+        return time_s
 
     def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats | float:
         """Preemptions: each costs what was done since the last checkpoint, and a restart.
@@ -210,41 +265,9 @@ class Timing:
         restart = _draw(surroundings.RESTART_S, self._world(4)) + wait
         since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
         saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
-        lost: Floats = self._preemptions(rate * work) * (every * since + restart) + saving
+        count = rate * work if self.central else preemptions(rate * work, self.seed)
+        lost: Floats = count * (every * since + restart) + saving
         return lost
-
-    def _preemptions(self, expected: Floats) -> Floats:
-        """(DRAWS, m) Poisson counts, monotone in what is expected; beyond fifty, what is expected."""
-        if self.central:
-            return expected
-        arrivals = np.random.default_rng((self.seed, 20)).exponential(size=(DRAWS, 50)).cumsum(1)
-        counts = np.zeros_like(expected)
-        for i in range(arrivals.shape[1]):
-            if not (arrivals[:, i : i + 1] <= expected).any():
-                break
-            counts += arrivals[:, i : i + 1] <= expected
-        return np.maximum(counts, np.where(expected > arrivals.shape[1], expected, 0.0))
-
-    def _cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
-        billed = _billed(time_s, self.machines, some.machine)
-        cost = billed * self.machines.price[some.machine] * some.machines / 3600
-        if len(self.servers) and (some.server >= 0).any():
-            billed = _billed(time_s, self.servers, some.server)
-            cost = cost + billed * self.servers.price[some.server] * some.servers / 3600
-        result: Floats = cost + self._egress_usd(time_s, some)
-        return result
-
-    def _egress_usd(self, time_s: Floats, some: Candidates) -> Floats | float:
-        """Models once, and each task's checkpoints as often as they are taken."""
-        known = self.knowledge
-        if not self.data_leaves or not (known.output_bytes or known.checkpoint_bytes):
-            return 0.0
-        per_gb = np.array([EGRESS_USD_PER_GB.get(self.offers[i].provider, 0.0) for i in self.machines.index])
-        every = self.workload.checkpoint_every_s or _CHECKPOINT_EVERY_S
-        taken = np.ceil(time_s / every) * np.minimum(some.at_once, self.workload.tasks)
-        leaving = known.output_bytes * self.workload.tasks + known.checkpoint_bytes * taken
-        result: Floats = per_gb[some.machine] * leaving / 1e9
-        return result
 
     # --- what draws and columns are made of ------------------------------------------------------
 
@@ -265,11 +288,7 @@ class Timing:
         """The candidates as the step-time model sees them."""
         model = self.knowledge.model
         assert model is not None
-        nic = self.machines.nic[some.machine]
-        if len(self.servers):
-            nic = np.fmin(nic, self.servers.nic[some.server])
-        if self.own_machine:
-            nic = np.full(len(some), np.nan)
+        nic = np.full(len(some), np.nan) if self.own_machine else self.rate(some)
         columns = Columns(
             kind=np.full(len(some), KINDS.index(self.workload.sync)),
             workers=some.workers,
@@ -285,11 +304,26 @@ class Timing:
     def slowness(self, some: Candidates) -> Floats:
         """(S, m) compute time on these machines over that on the measured one."""
         means, spreads = self._ratios
-        mean, spread = means[some.machine], spreads[some.machine]
+        rows, back = np.unique(self._speeds[some.machine], return_index=True, return_inverse=True)[1:]
+        mean, spread = means[some.machine[rows]], spreads[some.machine[rows]]
         if not spread.any() and not mean.any():
             return np.ones((1, len(some)))
-        slow: Floats = np.exp(-mean + spread * self._normal(5))
+        slow: Floats = np.exp(-mean + spread * self._normal(5))[:, back.ravel()]
         return slow
+
+    @cached_property
+    def _speeds(self) -> NDArray[np.int_]:
+        """(k,) numbers of machines that compute alike."""
+        return joined(*map(codes, self._ratios))
+
+    @cached_property
+    def _kinds(self) -> NDArray[np.int_]:
+        """(k,) numbers of machines that compute alike, and for which one waits alike."""
+        return joined(self._speeds, *map(codes, self._waits))
+
+    @cached_property
+    def _bill(self) -> Bill:
+        return Bill(self.workload, self.knowledge, self.machines, self.servers, self.offers, self.data_leaves)
 
     @cached_property
     def _ratios(self) -> tuple[Floats, Floats]:
@@ -309,15 +343,16 @@ class Timing:
             ratios.append(speed_ratio(device, measured))
         return np.array([r.log for r in ratios]), np.array([r.spread for r in ratios])
 
-    def _deviations(self, some: Candidates, shapes: Shapes) -> Floats:
-        """(S, m) of the model, computed once for each shape: thousands of machines share a few dozen."""
+    def _misfit(self, some: Candidates, shapes: Shapes) -> Floats:
+        """(S, m) factor on the physics, once for each shape: thousands of machines share a few dozen."""
         model = self.knowledge.model
         assert model is not None
         if self.central:
-            return np.zeros((1, len(some)))
+            return np.ones((1, len(some)))
         keys = np.column_stack([shapes.workers, shapes.nodes, shapes.batch, shapes.guess])
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        found: Floats = model.deviations(shapes[first])[:, back.ravel()]
+        own = model.deviations(shapes[first]) + self.knowledge.extra_spread * self._normal(0)
+        found: Floats = np.exp(own)[:, back.ravel()]
         return found
 
     def _contention(self, some: Candidates) -> Floats | float:
@@ -363,10 +398,3 @@ def _wanted(workload: Workload, offer: Offer) -> str:
 def _draw(belief: LogNormal, normal: Floats) -> Floats:
     drawn: Floats = belief.median * np.exp(belief.spread * normal)
     return drawn
-
-
-def _billed(time_s: Floats, machines: Machines, which: NDArray[np.int_]) -> Floats:
-    """Seconds on the bill: at least the minimum, rounded up to the quantum."""
-    quantum = np.maximum(machines.quantum[which], 1e-3)
-    billed: Floats = np.ceil(np.maximum(time_s, machines.minimum[which]) / quantum) * quantum
-    return billed

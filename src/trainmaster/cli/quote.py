@@ -31,6 +31,10 @@ def quote(
         typer.Option(metavar="TYPE", help="Instance type of the parameter servers."),
     ] = None,
     max_workers: Annotated[Optional[int], typer.Option(min=1, help="Workers of one task at most.")] = None,  # noqa: UP045
+    measurements: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="CSV of points that you measured, as for `predict`: no profile."),
+    ] = None,
     set_: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set budget.deadline=2h"),
@@ -59,7 +63,16 @@ def quote(
         check_format(plot)
     found = read_recipe(recipe, overrides=set_ or ())
     service = Service(Home.from_environment())
-    options = QuoteOptions(policy, catalogue, bandwidth, parameter_server, max_workers, fresh, allow_stale)
+    options = QuoteOptions(
+        policy,
+        catalogue,
+        bandwidth,
+        parameter_server,
+        max_workers,
+        fresh,
+        allow_stale,
+        measurements=measurements,
+    )
     quoter = Quoter(service, say, Measuring().show)
     catch_interrupts(quoter.interrupt)
     try:
@@ -101,6 +114,8 @@ def _show_experiment(one: ExperimentQuote) -> None:
         say(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
     if one.bottleneck:
         say(f"  limited by {one.bottleneck}")
+    if where := _where_time_went(one):
+        say(f"  measured: {where}")
     if one.memory_headroom is not None:
         say(f"  memory: {one.memory_headroom:.0%} stays free")
     if one.measurements:
@@ -120,6 +135,22 @@ def _show_experiment(one: ExperimentQuote) -> None:
             ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
         )
         say(lines)
+
+
+def _where_time_went(one: ExperimentQuote) -> str:
+    """Of the newest measurement with the most workers, as far as it is known."""
+    known = [each for each in one.measured if each.time_shares is not None and each.point is not None]
+    if not known:
+        return ""
+    most = max(known, key=lambda each: each.point.workers if each.point else 0)
+    shares = most.time_shares
+    words = {
+        "of a worker's time is computing": shares and shares.computing,
+        "waiting": shares and shares.waiting,
+        "of the network card's time": shares and shares.network,
+        "of the parameter server's processors": shares and shares.server,
+    }
+    return ", ".join(f"{share:.0%} {what}" for what, share in words.items() if share is not None)
 
 
 def _at_once(one: ExperimentQuote) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from trainmaster.advisor.measurement import Measurement
 from trainmaster.advisor.profile import Point, Sync
 from trainmaster.advisor.step_trace import Steady, StepTrace
+from trainmaster.advisor.time_shares import TimeShares
 from trainmaster.control.gangs import member_names
 from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment
@@ -77,9 +78,10 @@ def measurement_of(
     workers = [each for name, each in usage.items() if name.startswith("worker-")]
     memory = max((each.peak_rss_bytes for each in usage.values()), default=0)
     device_memory = max((each.gpu_memory_bytes or 0 for each in usage.values()), default=0)
-    point = None
+    point, servers = None, [each for name, each in usage.items() if name.startswith("ps-")]
     if found is not None and trace is not None:
         steady = _steady_usage(trace, directory, started_at)
+        servers = [each.usage for name, each in steady.items() if name.startswith("ps-")] or servers
         workers = [each.usage for name, each in steady.items() if name.startswith("worker-")] or workers
         point = _point(experiment, found, steady, cores, offer, nodes)
     return Measurement(
@@ -95,8 +97,10 @@ def measurement_of(
         output_bytes=_bytes_below(directory / "output"),
         checkpoint_bytes=_bytes_below(directory / "checkpoint"),
         cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        server_cores=max((each.cpu_share for each in servers), default=None),
         rare_share=max(0.0, found.mean_s / found.step_time_s - 1) if found is not None else 0.0,
         step_spread=_spread(found) if found is not None else 0.0,
+        time_shares=_shares(experiment, point, workers) if point is not None else None,
         offer=offer,
         measured_at=now,
     )
@@ -172,6 +176,7 @@ def _point(
         nodes=nodes,
         parameter_servers=roles.count("ps"),
         local_batch=batch,
+        latency_ms=0.0 if nodes == 1 else None,
         step_time_s=found.step_time_s,
         step_time_p10_s=found.p10_s,
         step_time_p90_s=found.p90_s,
@@ -181,6 +186,17 @@ def _point(
         server_cpu=min(1.0, max(each.cpu_share for each in servers) / cores) if servers else None,
         peak_memory_bytes=device_memory or None,
         offer=offer,
+    )
+
+
+def _shares(experiment: Experiment, point: Point, workers: Sequence[Usage]) -> TimeShares:
+    """Where the time went: what members kept busy. What the network took is known with the network card."""
+    busy = [each.gpu_utilisation for each in workers if each.gpu_utilisation is not None]
+    gpus = max(experiment.hardware.gpu_count, 1)
+    return TimeShares.of(
+        cores=sum(each.cpu_share for each in workers) / len(workers) if workers else None,
+        devices=sum(busy) / len(busy) / gpus if busy else None,
+        server=point.server_cpu,
     )
 
 

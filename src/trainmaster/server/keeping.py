@@ -359,7 +359,7 @@ class QuoteKeeper:
     def _device(self, experiment: str) -> Device:
         """What a worker of an experiment computes on."""
         from trainmaster.advisor.devices import Device
-        from trainmaster.server.quoting import local_device
+        from trainmaster.server.learning import local_device
 
         recipe = self._recipe.experiments[experiment]
         if self._fleet is None:

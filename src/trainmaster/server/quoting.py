@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.server.learning import Learner
+from trainmaster.server.own_points import OwnPoints, with_shipped
 from trainmaster.server.supply import Supply, catalogue_is_own, supply_of, told_by, waited_s
 from trainmaster.server.worker_counts import allowed_workers, with_workers
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.devices import Device
     from trainmaster.advisor.knowledge import Knowledge
     from trainmaster.advisor.market import Market
     from trainmaster.advisor.quote import Quote
@@ -44,6 +45,7 @@ class QuoteOptions:
         max_workers: of one task. fresh: measure again what was measured before.
         allow_stale: accept old prices without a warning.
         only: quote these experiments; None for all.
+        measurements: CSV of points that the user measured; experiments with rows there are not measured.
     """
 
     policy: str = "quote"
@@ -54,6 +56,7 @@ class QuoteOptions:
     fresh: bool = False
     allow_stale: bool = False
     only: tuple[str, ...] | None = None
+    measurements: Path | None = None
 
 
 class Quoter:
@@ -74,6 +77,7 @@ class Quoter:
         self._show = show
         self._profiler: Profiler | None = None
         self._supply = supply
+        self._notes: list[str] = []
 
     def interrupt(self) -> None:
         """Ctrl-C: a measurement under way ends in order. Signal-safe."""
@@ -193,7 +197,7 @@ class Quoter:
             cost_weight=recipe.objective.cost,
         )
         quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
-        notes = [*quote.notes, *self._stale(catalogue, options)]
+        notes = [*quote.notes, *self._notes, *self._stale(catalogue, options)]
         notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
         if not catalogue_is_own(catalogue) and any(
             found.measured.offer == "local" for found in known.values()
@@ -213,9 +217,9 @@ class Quoter:
         from trainmaster.server.profiling import Profiler
 
         names = [name for name in recipe.experiments if options.only is None or name in options.only]
-        found: dict[str, Knowledge] = {}
+        found = self._given(recipe, names, catalogue, options)
         if not options.fresh:
-            for name in names:
+            for name in (name for name in names if name not in found):
                 if (known := self._known(recipe, name, catalogue)) is not None and not known.similar:
                     found[name] = known
                     many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
@@ -235,33 +239,40 @@ class Quoter:
         ordered = {name: found[name] for name in names if name in found}
         return ordered, {name: why for name, why in missing.items() if name not in found}
 
+    def _given(
+        self, recipe: Recipe, names: Sequence[str], catalogue: Catalogue, options: QuoteOptions
+    ) -> dict[str, Knowledge]:
+        """What the user's own points say."""
+        if options.measurements is None:
+            return {}
+        from trainmaster.advisor.surroundings import STARTUP_UNSEEN_SPREAD
+
+        types = with_shipped(catalogue)
+        own = OwnPoints.read(options.measurements, recipe, types)
+        learner = Learner(types, self._supply.shares if self._supply else None, recipe.seed)
+        found = {}
+        for name, points in own.measurements.items():
+            known = learner.knowledge(recipe.experiments[name], points)
+            if known is not None and name in names:
+                found[name] = replace(
+                    known, fingerprint=own.fingerprint, startup_spread=STARTUP_UNSEEN_SPREAD
+                )
+                self._tell(f"{name}: {len(points)} points of {options.measurements} used")
+        self._notes.append(own.note)
+        return found
+
     # --- parts -----------------------------------------------------------------------------------
 
     def _known(self, recipe: Recipe, name: str, catalogue: Catalogue) -> Knowledge | None:
         history = self._service.measurements(recipe).get(name)
         if history is None or not (history.same or history.similar):
             return None
-        from trainmaster.advisor.devices import Device
-        from trainmaster.advisor.knowledge import Knowledge
         from trainmaster.server.history import experience_of
 
-        here = local_device(recipe.experiments[name])
-        devices = {"local": here}
-        nics: dict[str, float] = {}
         same, similar = (told_by(list(found), catalogue) for found in (history.same, history.similar))
-        if self._supply is not None and self._supply.shares is not None:
-            catalogue = catalogue.with_offers(map(self._supply.shares.of, catalogue))
-        for measurement in [*same, *similar]:
-            offer = catalogue.cheapest(measurement.offer)
-            if offer is not None:
-                gpus = max(offer.accelerators, 1.0)
-                devices[measurement.offer] = Device(
-                    offer.accelerator, offer.vcpus / gpus, offer.instance_type
-                )
-                if offer.nic_gbps:
-                    nics[measurement.offer] = offer.nic_gbps * 1000
         experience = experience_of(self._service.store, history.fingerprint.exact)
-        known = Knowledge.of(same, similar, devices, nics, recipe.seed, experience)
+        learner = Learner(catalogue, self._supply.shares if self._supply else None, recipe.seed)
+        known = learner.knowledge(recipe.experiments[name], same, similar, experience)
         return known and replace(known, fingerprint=history.fingerprint.exact)
 
     def _subject(self, recipe: Recipe, name: str, known: Knowledge, options: QuoteOptions) -> Subject:
@@ -330,7 +341,11 @@ class Quoter:
         workloads = [Workload.of(e, recipe.seed, options.max_workers) for e in recipe.experiments.values()]
         history = {}
         if options.policy == "lookup":
-            history = {n: h.same for n, h in self._service.measurements(recipe).items()}
+            if options.measurements is not None:
+                own = OwnPoints.read(options.measurements, recipe, with_shipped(catalogue))
+                history = dict(own.measurements)
+            else:
+                history = {n: h.same for n, h in self._service.measurements(recipe).items()}
         made = policy_quote(options.policy, workloads, given, history)
         return replace(made, notes=(*made.notes, *self._stale(catalogue, options)))
 
@@ -371,16 +386,6 @@ def no_length(experiment: str) -> UsageError:
         f"experiments.{experiment}: how long it trains is unknown",
         "Set `steps`, or `epochs` with `examples` and `batch`.",
     )
-
-
-def local_device(experiment: Experiment) -> Device:
-    """What one worker computes on here."""
-    from trainmaster.advisor.devices import Device
-    from trainmaster.executors import detect_capacity
-
-    machine = detect_capacity()
-    wanted = experiment.hardware.gpu_count and machine.gpus
-    return Device(experiment.hardware.gpu or "gpu" if wanted else "", float(machine.cores), "local")
 
 
 def _has_length(experiment: Experiment, known: Knowledge) -> bool:

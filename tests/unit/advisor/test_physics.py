@@ -139,3 +139,24 @@ def test_faster_cards_achieve_more_but_a_smaller_part():
     assert rates == sorted(rates)
     assert parts == sorted(parts, reverse=True)
     assert parts[0] == pytest.approx(0.85)
+
+
+def test_a_flat_ring_hardly_grows_with_the_nodes():
+    """One ring of all workers sends nearly everything over each network card, from two nodes on."""
+
+    def growth(flat):
+        natural = np.array([belief.median for belief in BELIEFS.values()])
+        values = dict(zip(NAMES, natural, strict=True))
+        values |= {"nic": 1e7, "congestion": 1e-9, "hop_inter": 1e-12, "hop_flat": 1e-12, "flat": flat}
+        theta = np.log([list(values.values())])
+        two, many = step_time(
+            theta,
+            shapes(
+                Point(Sync.ALLREDUCE, 16, nodes=2, local_batch=32),
+                Point(Sync.ALLREDUCE, 128, nodes=16, local_batch=32),
+            ),
+        )[0]
+        return many / two
+
+    assert growth(1e6) == pytest.approx((1 - 1 / 128) / (1 - 1 / 16), rel=0.02)
+    assert growth(1e-6) == pytest.approx((1 - 1 / 16) / (1 - 1 / 2), rel=0.02)

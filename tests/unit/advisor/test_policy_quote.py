@@ -149,3 +149,25 @@ def test_a_bandwidth_file_is_read(tmp_path):
     assert read_bandwidth(path) == {"t2.xlarge": 142.5, "m4.xlarge": 90.0}
     with pytest.raises(UsageError, match="cannot be read"):
         read_bandwidth(tmp_path / "none.csv")
+
+
+def test_types_without_a_bandwidth_are_one_note():
+    mbps = {"m4.large": 100.0}
+    types = [each.instance_type for each in load_catalogue("fc2-2018")]
+    asked = PolicyInput(load_catalogue("fc2-2018"), mbps, "m4.large", 6)
+    (note,) = (n for n in policy_quote("scala-opt", [servers(types)], asked).main.notes if "left out" in n)
+    assert note.startswith(f"{len(types) - 1} types are left out")
+    assert note.endswith(", ...")
+    with pytest.raises(UsageError) as caught:
+        policy_quote("scala-opt", [servers(types)], replace(asked, bandwidth_mbps={}))
+    assert f"{len(types)} types" in str(caught.value)
+
+
+@pytest.mark.parametrize(("lengths", "word"), [((1, 2, 4, 8), "batch"), ((8, 9), "at least 8"), ((5, 6), "")])
+def test_a_pick_that_the_recipe_cannot_run_says_why(lengths, word):
+    some = servers(["m4.large"], most=8)
+    length = some.lengths[1]
+    asked = PolicyInput(load_catalogue("fc2-2018"), server="m4.large", max_workers=6)
+    job = replace(some, lengths=dict.fromkeys(lengths, length))
+    notes = " ".join(policy_quote("cost-opt", [job], asked).main.notes)
+    assert (word in notes) if word else ("batch" not in notes and "at least" not in notes)

@@ -25,6 +25,7 @@ from trainmaster.advisor.machines import Machines
 from trainmaster.advisor.measurement import Measurement
 from trainmaster.advisor.profile import Sync
 from trainmaster.advisor.quoting import Subject, make_quote
+from trainmaster.advisor.ranks import sure
 from trainmaster.advisor.timing import DRAWS, Timing
 from trainmaster.advisor.workload import Length
 from trainmaster.spec.errors import UsageError
@@ -79,7 +80,7 @@ def test_the_pick_is_that_of_brute_force(prices, deadline, budget, spot, time_we
     timing = timing_of(subject, place)
     candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     limits = Limits(deadline, budget, time_weight=time_weight)
-    everything = Drawn.of(candidates, timing, limits)
+    everything = Drawn.of(candidates, timing)
     brute = pick(everything, limits)
     choice = choose(candidates, timing, limits)
     if brute is None:
@@ -113,14 +114,28 @@ def test_dropping_dominated_machines_changes_no_pick(rows):
     assert best[1] <= best[0] * 1.021
 
 
-def test_bounds_are_below_every_outcome():
+@pytest.mark.parametrize("alone", [True, False])
+def test_bounds_are_below_every_outcome(alone):
     subject, place = training(), market(V100, offer("t4", 0.5, gpu="T4", spot=True))
     timing = timing_of(subject, place)
     some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
-    best, real = timing.at_best(some), timing.outcomes(some)
-    copies = DRAWS // len(best.time_s)
-    assert (np.tile(best.time_s, (copies, 1)) <= real.time_s).all()
-    assert (np.tile(best.cost_usd, (copies, 1)) <= real.cost_usd + 1e-12).all()
+    best, real = timing.at_best_s(some, alone=alone), timing.time_s(some)
+    copies = DRAWS // len(best)
+    assert (np.tile(best, (copies, 1)) <= real * (1 + 1e-12)).all()
+
+
+def test_quantiles_of_kinds_are_those_of_all_draws():
+    """Offers that differ in price, bill and place take the same time; cost follows from its ranks."""
+    hourly = offer("p3.2xlarge", 4.0, billing_quantum_s=3600.0, region="us-east-1")
+    subject, place = training(), market(V100, hourly, offer("t4", 0.5, gpu="T4", spot=True))
+    timing = timing_of(subject, place)
+    some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
+    assert len(timing.alike(some)) == len(some) * 2 // 3
+    drawn, real = Drawn.of(some, timing), timing.outcomes(some)
+    marks = (0.05, 0.5, 0.95)
+    assert drawn.time_s == pytest.approx(np.quantile(real.time_s, marks, axis=0).T)
+    assert drawn.cost_usd == pytest.approx(np.quantile(real.cost_usd, marks, axis=0).T)
+    assert drawn.sure_cost == pytest.approx(sure(real.cost_usd))
 
 
 def test_outcomes_do_not_depend_on_who_else_is_drawn():
@@ -322,4 +337,4 @@ def test_pareto_keeps_one_of_equals():
     timing = timing_of(subject, place)
     some = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     twice = some[np.array([0, 0])]
-    assert len(pareto(Drawn.of(twice, timing, Limits()))) == 1
+    assert len(pareto(Drawn.of(twice, timing))) == 1

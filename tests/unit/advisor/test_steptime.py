@@ -119,7 +119,7 @@ def test_intervals_cover_jobs_drawn_from_the_prior(sync):
     )
     rng = np.random.default_rng(7)
     inside = []
-    for _ in range(40):
+    for _ in range(80):
         times, truth = drawn_job(rng, seen, asked)
         model = StepTimeModel.fit(
             [replace(p, step_time_s=float(t)) for p, t in zip(seen, times, strict=True)]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from trainmaster.advisor import hourly
 from trainmaster.control.clusters.plan import ClusterPlan, RolePlan
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
@@ -23,20 +24,8 @@ def most_at_once(recipe: Recipe, usd_per_hour: Mapping[str, float], plans: Seque
         usd_per_hour: of each cluster, by its name.
         plans: the clusters.
     """
-    before = _before(recipe)
-
-    def follows(later: ClusterPlan, earlier: ClusterPlan) -> bool:
-        return all(set(earlier.experiments) <= before[name] for name in later.experiments)
-
-    def heaviest(left: Sequence[ClusterPlan]) -> float:
-        if not left:
-            return 0.0
-        one, rest = left[0], left[1:]
-        beside = [other for other in rest if not follows(one, other) and not follows(other, one)]
-        taken = usd_per_hour[one.name] + heaviest(beside)
-        return taken if len(beside) == len(rest) else max(taken, heaviest(rest))
-
-    return heaviest(plans)
+    before = hourly.ancestors({name: recipe.experiments[name].depends_on for name in recipe.order()})
+    return hourly.most_at_once(usd_per_hour, {plan.name: plan.experiments for plan in plans}, before)
 
 
 def capped(recipe: Recipe, plans: Sequence[ClusterPlan]) -> tuple[ClusterPlan, ...]:
@@ -84,12 +73,3 @@ def words(plan: ClusterPlan) -> str:
         times = f"{role.count} x " if best.instance_type else f"{role.count} "
         parts.append(f"{times}{what}" + (f" ({', '.join(kind)})" if kind else ""))
     return " + ".join(parts)
-
-
-def _before(recipe: Recipe) -> Mapping[str, set[str]]:
-    """Of each experiment, all that have ended before it begins."""
-    found: dict[str, set[str]] = {}
-    for name in recipe.order():
-        direct = recipe.experiments[name].depends_on
-        found[name] = set(direct).union(*(found[each] for each in direct))
-    return found

@@ -1,0 +1,64 @@
+"""What a measured point carries beside its step time, and what becomes of it."""
+
+from dataclasses import replace
+
+import pytest
+from quote_world import knowledge, market, measured, offer, training, workload
+
+from trainmaster.advisor.choosing import Limits
+from trainmaster.advisor.knowledge import prepared
+from trainmaster.advisor.measurement import Measurement
+from trainmaster.advisor.profile import Sync
+from trainmaster.advisor.quoting import Subject, make_quote
+from trainmaster.advisor.time_shares import TimeShares
+
+V100 = offer("p3.2xlarge", 3.06)
+
+
+def seen(workers, **more):
+    found = measured(workers, 64, **more)
+    shares = TimeShares.of(cores=0.3, devices=None, server=0.5)
+    point = replace(found.point, bytes_in=4e7, bytes_out=5e7)
+    return replace(found, point=point, time_shares=shares, server_cores=1.5)
+
+
+def test_all_of_it_survives_the_database():
+    one = seen(2)
+    assert Measurement.from_json(one.to_json()) == one
+    old = replace(one, time_shares=None)
+    assert Measurement.from_json(old.to_json()) == old
+
+
+@pytest.mark.parametrize(
+    ("sync", "gradient"), [("allreduce", 5e7 / 1.5), ("ps-sync", 5e7), ("ps-async", 2e8)]
+)
+def test_the_gradient_follows_from_the_bytes_per_step(sync, gradient):
+    """A worker sends one to its servers for each step of its own; a global step is a fourth of these."""
+    assert prepared(seen(4, sync=Sync(sync)), None).gradient_bytes == pytest.approx(gradient)
+
+
+def test_several_machines_have_no_loopback_between_them():
+    point = replace(seen(2).point, nic_mbps=None)
+    assert prepared(Measurement(replace(point, nodes=1)), None).nic_mbps == 20_000
+    assert prepared(Measurement(point), None).nic_mbps is None
+    assert prepared(Measurement(point), 750.0).nic_mbps == 750
+
+
+def test_where_the_time_went_is_told():
+    quote = make_quote([Subject(workload(), knowledge(seen(1), seen(2)))], market(V100), Limits()).main
+    one, two = quote.as_dict()["measured"]
+    assert one["time_shares"] == {"computing": 0.3, "waiting": 0.7, "network": None, "server": 0.5}
+    assert two["time_shares"]["network"] == pytest.approx(5e7 * 8 / 1e10 / two["step_time_s"], abs=1e-3)
+    assert (two["bytes_in"], two["bytes_out"], two["workers"]) == (4e7, 5e7, 2)
+    assert quote.bottleneck.startswith("waiting")
+    assert make_quote([training()], market(V100), Limits()).main.bottleneck.startswith("compute")
+
+
+def test_an_unknown_network_is_assumed_to_be_slow_and_named():
+    blind = offer("blind", 0.5, nic=None)
+    fast = Limits(time_weight=1, cost_weight=0)
+    quote = make_quote([training()], market(blind), fast).main
+    if quote.cluster.worker.count > 1:
+        assert any("the network of blind is unknown" in note for note in quote.notes)
+    both = make_quote([training()], market(blind, offer("known", 0.6)), fast).main
+    assert both.cluster.worker.instance == "known"

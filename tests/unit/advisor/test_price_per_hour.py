@@ -1,0 +1,76 @@
+"""``budget.per_hour`` holds for all machines that may be there at the same time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from quote_world import market, offer, training
+
+from trainmaster.advisor.choosing import Limits
+from trainmaster.advisor.hourly import ancestors, most_at_once
+from trainmaster.advisor.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quoting import make_quote
+from trainmaster.spec.hardware import Hardware
+
+V100, T4 = offer("p3.2xlarge", 3.06), offer("t4", 0.5, gpu="T4")
+FASTEST = {"time_weight": 1.0, "cost_weight": 0.0}
+
+
+def two(after=(), **more):
+    """Experiments that cannot share machines, as they ask for different ones."""
+    small, large = Hardware(gpus=1, cpus=2), Hardware(gpus=1, cpus=4)
+    return [
+        training(name="a", hardware=small, **more),
+        training(name="b", hardware=large, after=after, **more),
+    ]
+
+
+def per_hour(quote):
+    return {name: each.cluster.usd_per_hour for name, each in quote.experiments.items()}
+
+
+def test_experiments_side_by_side_share_what_is_allowed():
+    free = make_quote(two(), market(V100, T4), Limits(**FASTEST))
+    assert sum(per_hour(free).values()) > 10
+    capped = make_quote(two(), market(V100, T4), Limits(usd_per_hour=10, **FASTEST))
+    assert sum(per_hour(capped).values()) <= 10
+    assert capped.time_s.p50 > free.time_s.p50
+
+
+def test_one_after_the_other_each_may_have_all():
+    quote = make_quote(two(after=("a",)), market(V100, T4), Limits(usd_per_hour=10, **FASTEST))
+    assert all(usd <= 10 for usd in per_hour(quote).values())
+    assert sum(per_hour(quote).values()) > 10
+
+
+def test_what_is_too_little_for_both_names_what_would_do():
+    with pytest.raises(NoFeasibleQuote, match="at the same time") as caught:
+        make_quote(two(), market(V100), Limits(usd_per_hour=4))
+    assert "$6.12" in caught.value.hint
+    make_quote(two(), market(V100), Limits(usd_per_hour=6.12))
+
+
+def test_experiments_with_equal_needs_take_turns_on_the_same_machines():
+    alike = [training(name=name, most=1) for name in ("a", "b")]
+    quote = make_quote(alike, market(V100), Limits(usd_per_hour=4))
+    assert per_hour(quote) == {"a": 3.06, "b": 3.06}
+
+
+def test_a_deadline_is_kept_within_the_price_per_hour():
+    free = make_quote(two(), market(V100, T4), Limits(usd_per_hour=20))
+    limits = Limits(usd_per_hour=20, deadline_s=free.time_s.p50 * 0.7)
+    quote = make_quote(two(), market(V100, T4), limits)
+    assert sum(per_hour(quote).values()) <= 20
+    assert quote.time_s.p50 < free.time_s.p50 * 0.7
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=6), st.data())
+def test_what_is_there_at_the_same_time_costs_no_more_than_all_and_no_less_than_one(prices, data):
+    names = [f"e{i}" for i in range(len(prices))]
+    after = {
+        name: data.draw(st.sets(st.sampled_from(names[:i]))) if i else () for i, name in enumerate(names)
+    }
+    usd = dict(zip(names, prices, strict=True))
+    most = most_at_once(usd, {name: [name] for name in names}, ancestors(after))
+    assert max(prices) <= most <= sum(prices) * (1 + 1e-9)
+    if not any(after.values()):
+        assert most == pytest.approx(sum(prices))

@@ -1,0 +1,147 @@
+"""What is rented now, and the end of what no run uses."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, new_record
+from trainmaster.control.layout import Home
+from trainmaster.providers.base import Node, NodeState, ProviderGoneError
+from trainmaster.server import clusters as clusters_module
+from trainmaster.server.clusters import clusters_of_home, end_clusters
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.store import NewRun, Store
+
+RENTAL = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
+
+
+class Provider:
+    """Gives machines back, unless it is no more itself."""
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+        self.is_gone = False
+
+    def release(self, cluster: str) -> None:
+        if self.is_gone:
+            raise ProviderGoneError("the lab is down")
+        self.released.append(cluster)
+
+    def nodes(self, cluster: str) -> list[Node]:
+        return [Node("i-0", cluster, "worker", NodeState.GONE, ended_at=time.time() - 1)]
+
+
+class World:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
+        self.store = Store(f"sqlite:///{directory / 'db'}")
+        self.provider = Provider()
+        self.said: list[str] = []
+        monkeypatch.setattr(clusters_module, "get_provider", lambda *_: self.provider)
+
+    def has(self, run: str, state: ClusterState, *, over: bool = True, **more: Any) -> ClusterRecord:
+        """A run with a cluster of one machine."""
+        plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (RENTAL,)),))
+        machine = Machine("worker-0", "worker", "t", RENTAL, "i-0", "us-a", started_at=time.time() - 3600)
+        values = {"state": state, "machines": (machine,), "keep_s": 600.0, **more}
+        record = replace(new_record(run, plan, self.home.identity()), **values)
+        new = NewRun(
+            run, "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=[record.as_row()]
+        )
+        lease = self.store.create_run(new, time.time())
+        if over:
+            self.store.release(lease, time.time())
+            with self.store.engine.begin() as connection:
+                connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = :run"), {"run": run})
+        (self.home.root / "clusters" / record.id).mkdir(parents=True)
+        return record
+
+    def listed(self) -> dict[str, Any]:
+        return {one["id"]: one for one in clusters_of_home(self.store, self.home, time.time())}
+
+    def end(self, *wanted: str) -> list[str]:
+        ended = end_clusters(self.store, self.home, {}, wanted or None, self.said.append)
+        return [one["id"] for one in ended]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_what_there_is(world: World) -> None:
+    now = time.time()
+    world.has("warm", ClusterState.KEPT, kept_until=now + 300)
+    world.has("late", ClusterState.KEPT, kept_until=now - 1)
+    world.has("busy", ClusterState.ACTIVE, over=False)
+    world.has("left", ClusterState.ENDING)
+    world.has("gone", ClusterState.ENDED)
+    found = world.listed()
+    assert {name: one["state"] for name, one in found.items()} == {
+        "warm.train": "kept",
+        "busy.train": "used",
+        "left.train": "left",
+    }
+    warm = found["warm.train"]
+    assert warm["usd_per_hour"] == pytest.approx(0.36)
+    assert warm["idle_usd"] == pytest.approx(0.36 * 300 / 3600, rel=0.05)
+    assert warm["machines"] == [
+        {"id": "i-0", "seat": "worker-0", "type": "m4.large", "zone": "us-a", "spot": False}
+    ]
+
+
+def test_all_that_no_run_uses_is_given_back(world: World) -> None:
+    world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+    world.has("busy", ClusterState.ACTIVE, over=False)
+    world.has("left", ClusterState.ACTIVE)
+    assert sorted(world.end()) == ["left.train", "warm.train"]
+    assert sorted(world.provider.released) == ["left.train", "warm.train"]
+    assert list(world.listed()) == ["busy.train"]
+    assert not (world.home.root / "clusters" / "warm.train").exists(), "its keys go with it"
+    assert world.end() == []
+    (row,) = world.store.clusters_of("warm")
+    (machine,) = ClusterRecord.of_row(row).machines
+    assert machine.ended_at is not None
+    assert machine.ended_at < time.time() - 0.5, "as the provider says, for the bill"
+
+
+def test_what_a_run_uses_is_not_ended(world: World) -> None:
+    world.has("busy", ClusterState.ACTIVE, over=False)
+    with pytest.raises(UsageError, match="used by busy"):
+        world.end("busy.train")
+    with pytest.raises(NotFoundError):
+        world.end("nobody.train")
+    assert not world.provider.released
+
+
+def test_a_lab_that_is_down_has_ended_its_machines(world: World) -> None:
+    world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+    world.provider.is_gone = True
+    assert world.end("warm.train") == ["warm.train"]
+    assert world.listed() == {}
+
+
+def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> None:
+    warm = world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+    lister = world.store.living_clusters
+
+    def living(*arguments: Any) -> Any:
+        found = lister(*arguments)
+        new = NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)])
+        lease = world.store.create_run(new, time.time())
+        taken = replace(warm, state=ClusterState.ACTIVE, kept_until=None)
+        assert world.store.take_kept_cluster(lease, taken.as_row(), time.time())
+        return found
+
+    store: Any = SimpleNamespace(living_clusters=living, end_unused_cluster=world.store.end_unused_cluster)
+    assert end_clusters(store, world.home, {}, None, world.said.append) == []
+    assert world.said == ["warm.train: a run uses it again"]
+    assert not world.provider.released
