@@ -86,7 +86,7 @@ def test_a_synchronous_step_counts_once_per_worker(papers: dict[str, ModuleType]
     row = {"workers": 3, "slow": 1.0, "steps": 10, "began": 0.0, "ended": 2.0}
     watched = [{"at": at, "received": at * 1000, "sent": 0, "cpu_s": at / 10} for at in (0.0, 1.0, 2.0)]
     done = papers["laboratory"].Finished(
-        "run", {"worker-0": [row | {"kind": "sync"}, row | {"kind": "async"}], "ps-0": watched}, 1.0, 0.0
+        "run", {"chief-0": [row | {"kind": "sync"}, row | {"kind": "async"}], "ps-0": watched}, 1.0, 0.0
     )
     cells = jorge.cells("t2.small", done)
     assert cells["t2.small", "sync", 3, 1.0].steps_per_s == [15.0]
