@@ -363,7 +363,7 @@ class StepRate:
         if seen and (time_s < seen[-1][0] or step < seen[-1][1]):
             seen.clear()
         # The newest point slides along until it is far enough from the one before it to stay.
-        if len(seen) > 1 and time_s - seen[-2][0] < self._window_s / self._points:
+        if len(seen) > 1 and seen[-1][0] - seen[-2][0] < self._window_s / self._points:
             seen[-1] = now
         else:
             seen.append(now)
