@@ -32,7 +32,7 @@ name: fc2
 code: code
 experiments:
   train:
-    framework: plain
+    framework: tensorflow
     distributed:
       strategy: ps-async
       workers: {workers}
@@ -40,7 +40,7 @@ experiments:
       hardware: {{ps: {{instance: {server}}}}}
     hardware: {{instance: {worker}}}
     command: >-
-      python3 with_chief.py parameter_server.py --batches {batches} --workers {counts}
+      python3 parameter_server.py --batches {batches} --workers {counts}
       --rounds {rounds} --seconds {seconds}
 """
 
@@ -79,7 +79,7 @@ def traffic(watched: list[dict[str, Any]], began: float, ended: float) -> tuple[
 def cells(done: Finished) -> dict[tuple[str, int, int], Cell]:
     """By kind, batch and workers."""
     found: dict[tuple[str, int, int], Cell] = {}
-    for row in done.reports["worker-0"]:
+    for row in done.reports["chief-0"]:
         cell = found.setdefault((row["kind"], row["batch"], row["workers"]), Cell([], [], []))
         mbps, cpu = traffic(done.reports["ps-0"], row["began"], row["ended"])
         cell.steps_per_s.append(row["steps"] / (row["ended"] - row["began"]))

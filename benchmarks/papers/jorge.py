@@ -34,7 +34,7 @@ name: jorge
 code: code
 experiments:
   train:
-    framework: plain
+    framework: tensorflow
     distributed:
       strategy: ps-async
       workers: 3
@@ -42,7 +42,7 @@ experiments:
       hardware: {{ps: {{instance: {server}}}}}
     hardware: {{instance: p2.xlarge}}
     command: >-
-      python3 with_chief.py parameter_server.py --kinds async sync --workers {counts} --batches {batch}
+      python3 parameter_server.py --kinds async sync --workers {counts} --batches {batch}
       --slow {slow} --rounds {rounds} --seconds {seconds}
 """
 Key = tuple[str, str, int, float]  # server, kind, workers, how slow the last one is
@@ -51,7 +51,7 @@ Key = tuple[str, str, int, float]  # server, kind, workers, how slow the last on
 def cells(server: str, done: Finished) -> dict[Key, Cell]:
     """Batches per second, over all workers: a synchronous step is one batch of each."""
     found: dict[Key, Cell] = {}
-    for row in done.reports["worker-0"]:
+    for row in done.reports["chief-0"]:
         cell = found.setdefault((server, row["kind"], row["workers"], row["slow"]), Cell([], [], []))
         mbps, cpu = traffic(done.reports["ps-0"], row["began"], row["ended"])
         batches = row["steps"] * (row["workers"] if row["kind"] == "sync" else 1)

@@ -70,8 +70,13 @@ def network():
 
 def serve(resolver):
     """What parameter servers and workers do: whatever the chief asks, until they are stopped."""
+    cluster = resolver.cluster_spec()
+    # With few cores TensorFlow makes few threads, and steps of several workers wait for each other forever.
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=1, inter_op_parallelism_threads=len(cluster.as_dict()["worker"]) + 2
+    )
     server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+        cluster, job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc", config=config
     )
     print(f"{resolver.task_type} {resolver.task_id} serves", flush=True)
     server.join()

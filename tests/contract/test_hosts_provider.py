@@ -271,3 +271,46 @@ def test_two_users_share_a_host_and_neither_takes_the_others_claim(tmp_path: Pat
 def _claim_in(file: Path) -> Claim:
     claims = parse(Answer(0, f"{MARK}\n0\nv\n{file.read_text()}", ""), "h1")
     return claims.all[0]
+
+
+def test_hosts_are_left_out_where_fewer_will_do(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(3))
+    bench.shell.silent = {"h1"}
+    provider = bench.provider()
+    request = bench.request(count=3, least=2)
+    assert provider.preflight([request]) == ["h1 is left out: h1: nothing answers for 10 s"]
+    nodes = provider.acquire("one", request)
+    assert [(node.id, node.state) for node in nodes] == [
+        ("h2", NodeState.READY), ("h3", NodeState.READY), ("h1", NodeState.GONE),
+    ]  # fmt: skip
+    assert "nothing answers" in nodes[-1].reason
+    assert {node.id for node in provider.nodes("one")} == {"h2", "h3"}
+    assert [node.id for node in provider.acquire("one", request)][:2] == ["h2", "h3"], "the same again"
+    provider.release("one")
+    with pytest.raises(NoCapacityError):
+        provider.acquire("two", bench.request(count=3))
+    bench.shell.silent = {"h1", "h2"}
+    with pytest.raises(NoCapacityError, match="1 of 3"):
+        provider.acquire("three", request)
+    with pytest.raises(ProviderError, match="1 hosts for 2 worker nodes"):
+        provider.preflight([request])
+
+
+def test_roles_that_are_asked_for_side_by_side_are_all_remembered(tmp_path: Path) -> None:
+    """Else nobody would look for the first ones again, and nobody give them back."""
+    provider = Bench(tmp_path, some_hosts(4)).provider()
+    both = threading.Barrier(2)
+
+    def ask(role: str) -> list[str]:
+        both.wait()
+        return [node.id for node in provider.acquire("run.train", NodeRequest(role, 2, token=role))]
+
+    with ThreadPoolExecutor(2) as pool:
+        workers, servers = pool.map(ask, ("worker", "ps"))
+    assert len({*workers, *servers}) == 4
+    assert {node.id: node.role for node in provider.nodes("run.train")} == {
+        **dict.fromkeys(workers, "worker"),
+        **dict.fromkeys(servers, "ps"),
+    }
+    provider.release("run.train")
+    assert not any((tmp_path / "hosts").glob("*/*.json")), "every claim is gone"

@@ -170,3 +170,17 @@ def test_head_lost(short_lived, tmp_path):
     finally:
         bench.executor.close()
         again.stop()
+
+
+def test_what_a_gang_waits_for_is_told(bench, three):
+    gang = bench.gang("0", "true", "true", labels={1: {"disk": "fast"}})
+    bench.executor.submit([gang])
+
+    def why():
+        bench.executor.changes(0.2)
+        return bench.executor.waits().get(gang.attempt)
+
+    until(why, "it is told", patience_s=40.0)
+    assert why() == "it needs a node with disk=fast; there is none among 3"
+    bench.executor.stop(gang.attempt, 0.0)
+    until(lambda: why() is None, "it waits no more", patience_s=20.0)

@@ -9,6 +9,7 @@ import typer
 from trainmaster.cli import (
     cancel,
     check,
+    clusters,
     doctor,
     drive,
     lab,
@@ -58,6 +59,7 @@ app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)
 app.command(no_args_is_help=True)(resume.resume)
 app.command(no_args_is_help=True)(ssh.ssh)
+app.add_typer(clusters.app, name="clusters")
 app.add_typer(models.app, name="models")
 app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 _LISTED_RUNS = 20
+_LAST_NOTES = 4
 _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
 
@@ -119,10 +120,24 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     for row in queries.tasks(service.store, run, bad_only=True, limit=5):
         why = f": {row['message']}" if row["message"] else ""
         say(f"  {row['experiment']}/{row['number']} {row['reason']}{why}")
+    if summary["state"] != "DONE":
+        _show_notes(service, run)
     for model in summary["models"][:SHOWN_MODELS]:
         say(f"  {model_text(model)}")
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
+
+
+def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late, for speed
+    """What a run that goes on has said last: for what it waits, what was given up."""
+    import time
+
+    from trainmaster.cli.output import duration, say
+    from trainmaster.store import queries
+
+    for event in queries.last_notes(service.store, run, _LAST_NOTES):
+        about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
+        say(f"  {duration(max(time.time() - event['at'], 0.0))} ago: {about}{event['message']}")
 
 
 def _state(thing: dict[str, Any]) -> str:

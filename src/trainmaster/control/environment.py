@@ -85,13 +85,18 @@ def member_environment(
     return env
 
 
-def on_nodes(variables: Mapping[str, str], library: str) -> dict[str, str]:
+def on_nodes(variables: Mapping[str, str], library: str, inherited: str | None = None) -> dict[str, str]:
     """The recipe's ``env`` and secrets on a node, where scripts can also ``import trainmaster``.
+
+    Args:
+        variables: of the recipe.
+        library: the directory that it is imported from.
+        inherited: PYTHONPATH as the image sets it, if the recipe does not.
 
     >>> on_nodes({"PYTHONPATH": "lib"}, "/ours/lib")
     {'PYTHONPATH': 'lib:/ours/lib'}
     """
-    own = variables.get("PYTHONPATH")
+    own = variables.get("PYTHONPATH", inherited)
     return {**variables, "PYTHONPATH": f"{own}:{library}" if own else library}
 
 

@@ -78,3 +78,21 @@ class TaskContext:
             "" if rank == 0 else f"members/{name}": place.output(name, first=rank == 0)
             for rank, name in enumerate(self.members)
         }
+
+    @property
+    def data_places(self) -> dict[str, Path]:
+        """Where the members find their data here, by name."""
+        if not self.experiment.data:
+            return {}
+        from trainmaster.control import staging  # not needed until there is something to stage
+
+        return {name: staging.data_path(self, name) for name in self.experiment.data}
+
+    @property
+    def venv(self) -> Path | None:
+        """The environment here that ``setup`` makes."""
+        if self.experiment.setup is None:
+            return None
+        from trainmaster.control import staging
+
+        return staging.environment_path(self)

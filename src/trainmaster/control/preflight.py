@@ -152,11 +152,6 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
 def _missing(recipe: Recipe) -> Iterator[str]:
     for experiment in recipe.experiments.values():
         yield from _missing_in(experiment)
-        if experiment.container is not None and recipe.provider != "local":
-            yield (
-                f"experiments.{experiment.name}.container: containers run on provider `local` only as yet; "
-                "without it, `setup` makes an environment on each node"
-            )
 
 
 def _check_provider(name: str) -> None:

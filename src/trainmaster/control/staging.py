@@ -14,18 +14,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 from urllib.parse import quote
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
+from trainmaster.control.site import RelayError
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.volumes import CheckpointSeries, fetch
 from trainmaster.volumes.tree import parts_listing
-
-if TYPE_CHECKING:
-    from trainmaster.control.site import Site
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -50,7 +48,7 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
                 _provide(context, name)
             link_at(context, name)
         if context.site is not None:
-            _bring(context, context.site)
+            context.site.bring(context)
             return Job(done=True, fields={"restored": restored})
         if context.images is not None:
             context.images.prepare(context)
@@ -60,15 +58,6 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=one_line(error))
     return Job(done=True, fields={"restored": restored})
-
-
-def _bring(context: TaskContext, site: Site) -> None:
-    if context.experiment.container is not None:
-        raise UsageError(
-            f"experiments.{context.experiment.name}.container: images are not brought to nodes yet",
-            "Leave `container` out, or use `--provider local`.",
-        )
-    site.bring(context)
 
 
 def data_path(context: TaskContext, name: str) -> Path:
@@ -172,7 +161,7 @@ def environment_path(context: TaskContext) -> Path | None:
 def _environment_path(context: TaskContext, setup: str) -> Path:
     code = context.home.code_directory(context.run)
     if context.site is not None:
-        python = "nodes"  # each sees to it that it fits its own
+        python = f"nodes {context.experiment.container or ''}".strip()  # each sees to it that it fits its own
     else:
         python = sys.version if context.images is None else context.images.prepare(context).id
     digest = hashlib.sha256(f"{python}\0{setup}".encode())
@@ -287,6 +276,8 @@ def _restore(context: TaskContext) -> int | None:
     for number in reversed(numbers):
         if target.exists():
             shutil.rmtree(target)
+        if _restored_by_nodes(context, series.uri_of(number)):
+            return number
         try:
             series.restore(number, target)
         except PublishError:  # damaged in the store: the one before is better than none
@@ -295,6 +286,18 @@ def _restore(context: TaskContext) -> int | None:
         return number
     target.mkdir(parents=True, exist_ok=True)
     return None
+
+
+def _restored_by_nodes(context: TaskContext, uri: str, *, is_own: bool = True) -> bool:
+    """Have the nodes download a checkpoint themselves; False if they cannot: they get ours."""
+    if context.site is None:
+        return False
+    try:
+        context.site.restore_checkpoint(context, uri, is_own=is_own)
+    except RelayError:
+        return False
+    context.place.checkpoint.mkdir(parents=True, exist_ok=True)
+    return True
 
 
 def _inherit(context: TaskContext, uri: str) -> None:
@@ -307,6 +310,8 @@ def _inherit(context: TaskContext, uri: str) -> None:
     target = context.place.checkpoint
     for number in reversed(series.complete()):
         shutil.rmtree(target, ignore_errors=True)
+        if _restored_by_nodes(context, series.uri_of(number), is_own=False):
+            return
         try:
             series.restore(number, target)
         except PublishError:  # damaged in the store: the one before is better than none

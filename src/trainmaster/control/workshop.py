@@ -32,7 +32,7 @@ from trainmaster.volumes import Listing
 
 if TYPE_CHECKING:
     from trainmaster.control.board import Experiment as BoardExperiment
-    from trainmaster.control.images import Images
+    from trainmaster.control.images import Images, ImageSource
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.searching import Searcher
     from trainmaster.control.site import Site
@@ -136,7 +136,7 @@ class Workshop:
         environments = {} if hold else self._environments(context, {})
         if self._site is not None:
             return self._remote_request(context, gang, script, cwd, environments, hold)
-        container = None if context.images is None else context.images.request(context, _data(context))
+        container = None if context.images is None else context.images.request(context, context.data_places)
         members = tuple(
             MemberRequest(
                 name=member.name,
@@ -174,6 +174,8 @@ class Workshop:
         assert self._site is not None
         experiment, place = context.experiment, context.place
         outputs = [place.output(name, first=rank == 0) for rank, name in enumerate(context.members)]
+        images = self._source_of(experiment)
+        container = None if images is None else images.request(context, context.data_places)
         return GangRequest(
             attempt=attempt_id(self._run, experiment.name, context.task, context.attempt),
             directory=self._path(place.directory),
@@ -186,6 +188,7 @@ class Workshop:
                     ports=context.launcher.ports_per_member(member.role),
                     essential=context.launcher.is_essential(gang, member),
                     gpus=gpus_on_nodes(experiment, member.role),
+                    container=container,
                     node_labels=node_labels(experiment, member.role),
                 )
                 for member in gang.members
@@ -329,6 +332,12 @@ class Workshop:
             self._images = Images()
         return self._images
 
+    def _source_of(self, experiment: Experiment) -> ImageSource | None:
+        """Where the experiment's image comes from, wherever its tasks run."""
+        if experiment.container is None or self._site is None:
+            return self._images_of(experiment)
+        return self._site.images
+
     def _launcher(self, experiment: Experiment) -> Launcher:
         if experiment.name not in self._launchers:
             self._launchers[experiment.name] = get_launcher(experiment.launcher)
@@ -356,16 +365,20 @@ class Workshop:
             "TRAINMASTER_TASK": str(context.task),
             "TRAINMASTER_ATTEMPT": str(context.attempt),
         }
-        data = {f"TRAINMASTER_DATA_{name.upper()}": self._path(at) for name, at in _data(context).items()}
-        values, venv = experiment.environment(context.parameters), _venv(context)
+        data = {
+            f"TRAINMASTER_DATA_{name.upper()}": self._path(at) for name, at in context.data_places.items()
+        }
+        values, venv = experiment.environment(context.parameters), context.venv
         base, added, variables = self._base, {}, context.variables
-        if self._site is not None:
+        images = self._source_of(experiment)
+        if images is not None and experiment.container is not None:
+            base = images.environment(experiment.container)
+            added = images.additions(experiment.container)
+        elif self._site is not None:
             base = added = dict(self._site.environment(experiment.name))
-            variables = on_nodes(variables, self._site.library)
+        if self._site is not None:
+            variables = on_nodes(variables, self._site.library, base.get("PYTHONPATH"))
             venv = Path(self._path(venv)) if venv is not None else None
-        if context.images is not None and experiment.container is not None:
-            base = context.images.environment(experiment.container)
-            added = context.images.additions(experiment.container)
         return {
             member.name: added
             | member_environment(
@@ -386,21 +399,3 @@ class Workshop:
             )
             for rank, member in enumerate(gang.members)
         }
-
-
-def _data(context: TaskContext) -> dict[str, Path]:
-    """Where the members find their data, by name."""
-    if not context.experiment.data:
-        return {}
-    from trainmaster.control import staging
-
-    return {name: staging.data_path(context, name) for name in context.experiment.data}
-
-
-def _venv(context: TaskContext) -> Path | None:
-    """The environment that ``setup`` made."""
-    if context.experiment.setup is None:
-        return None
-    from trainmaster.control import staging
-
-    return staging.environment_path(context)

@@ -201,6 +201,23 @@ class Gang:
             gang.engine = {key: contained[0][key] for key in ("program", "kind", "settings")}
         return gang
 
+    def find_engine(self) -> None:
+        """Have the node say what starts containers there, if the request leaves it to the node.
+
+        Raises:
+            OSError: it does not say.
+            ValueError: it says something else.
+        """
+        for member in self.members:
+            if member.container is None or not (path := member.container.get("engine_file")):
+                continue
+            import json  # most gangs have no containers
+
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as elsewhere in the supervisor
+                said = json.load(file)
+            member.container |= {key: said[key] for key in ("program", "kind", "rootless", "settings")}
+            self.engine = {key: said[key] for key in ("program", "kind", "settings")}
+
     def status(self) -> list[Any]:
         """As it goes over the wire: the fields of `GangStatus`, in order."""
         if self.phase in (QUEUED, UNKNOWN):

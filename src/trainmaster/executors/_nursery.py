@@ -171,6 +171,11 @@ class Nursery:
         base = gang.client.env if gang.client else {}
         gang.client = None
         try:
+            gang.find_engine()
+        except (OSError, ValueError, KeyError) as error:
+            self._refuse(gang, f"nobody says how containers are started here: {error}")
+            return
+        try:
             # First of all: whoever comes after us must know that there may be processes of it.
             self._journal.write(gang.start_record())
         except OSError as error:

@@ -29,12 +29,14 @@ class Client:
         run: on whose behalf it came; empty until it said so.
         env: base of its members' environment; lives here and nowhere else.
         watches: wants to know who has written something.
+        waits: why attempts of its run have no place, as it was told last.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.run = ""
         self.env: dict[str, str] = {}
         self.watches = False
+        self.waits: dict[str, str] = {}
         self._reader = reader
         self._writer = writer
         self._changed: dict[str, None] = {}

@@ -60,6 +60,7 @@ class GatewayConnection(Connection):
         addresses: of members, by attempt.
         plans: attempts that another driver has started: directory and members, newest news last.
         nodes: by key.
+        waits: why attempts have had no place for a while though nobody is in their way.
         heard_at: monotonic time of its last word in seconds; it says something every 2 s.
     """
 
@@ -74,6 +75,7 @@ class GatewayConnection(Connection):
         self.addresses: dict[str, dict[str, str]] = {}
         self.plans: dict[str, tuple[str, list[str]]] = {}
         self.nodes: dict[str, NodeState] = {}
+        self.waits: dict[str, str] = {}
         self.broken: set[str] = set()
         self._inbox: deque[Message] = deque()
         self._arrived = threading.Condition()
@@ -219,6 +221,8 @@ class GatewayConnection(Connection):
             self.addresses.update(message["addresses"])
         elif "nodes" in message:
             self.nodes = {row["key"]: NodeState(**row) for row in message["nodes"]}
+        elif "waits" in message:
+            self.waits = message["waits"]
         elif "alive" in message:
             pass
         elif message.get("reply") in ("read", "part"):

@@ -120,6 +120,7 @@ class Gang:
         wrote: members that have written something.
         simple: it may wait in a lane: one member that starts as soon as it has room.
         recalled: it was asked to leave its lane.
+        queued_at: monotonic time since when it has waited for a place.
     """
 
     def __init__(self, request: Message, run: str, client: Client | None) -> None:
@@ -139,6 +140,7 @@ class Gang:
         self.wrote: dict[str, None] = {}
         self.simple = len(self.essential) == 1 and not self.hold and not request["members"][0]["gpus"]
         self.recalled = False
+        self.queued_at = 0.0
         self._refused: dict[str, MemberStatus] = {}
 
     # -- where it runs

@@ -88,8 +88,12 @@ class Gateway:
         while True:
             await asyncio.sleep(_BEAT_S)
             for client in self._clients:
-                if not client.full:
-                    client.send({"alive": True})
+                if client.full:
+                    continue
+                client.send({"alive": True})
+                if (waits := self.scheduler.waits(client.run)) != client.waits:
+                    client.waits = waits
+                    client.send({"waits": waits})
 
     async def _place(self) -> None:
         """Give gangs their places, and end when there is nothing to do."""

@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from trainmaster.executors._ray_agent import Agent
 from trainmaster.executors._ray_commands import NODE_LABEL
 from trainmaster.executors._ray_plan import NodeRoom
+from trainmaster.executors._ray_pulse import Pulse, feel
 from trainmaster.executors.base import Phase
 
 if TYPE_CHECKING:
@@ -82,10 +83,12 @@ class Link:
         node: which one.
         since: Unix time in seconds since when it cannot be reached, None while it can.
         attached: it has been reached at least once.
+        is_dead: nobody is there any more, whatever Ray thinks.
     """
 
-    def __init__(self, node: NodeRoom, listener: Listener, note: Callable[[str], None]) -> None:
+    def __init__(self, node: NodeRoom, port: int, listener: Listener, note: Callable[[str], None]) -> None:
         self.node = node
+        self.is_dead = False
         self.since: float | None = None
         self.attached = asyncio.Event()
         self._listener = listener
@@ -94,7 +97,10 @@ class Link:
         self._wanted = asyncio.Event()
         self._agent: Any = None
         self._token = ""
-        self._task = asyncio.create_task(self._serve())
+        self._pulse = Pulse(time.monotonic())
+        self._tasks = [asyncio.create_task(self._serve())]
+        if port:
+            self._tasks.append(asyncio.create_task(feel(node.address, port, self._pulse, self._die)))
 
     def send(self, command: Message) -> None:
         """Have the agent do something, in order; again if it is not certain that it has."""
@@ -107,10 +113,14 @@ class Link:
 
     async def close(self, *, detach: bool) -> None:
         """Serve no more."""
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         if detach and self._agent is not None:
             self._agent.detach.remote(self._token)
             await asyncio.sleep(0)
+
+    def _die(self) -> None:
+        self.is_dead = True
 
     async def _serve(self) -> None:
         pause_s = _RETRY_S[0]
@@ -198,6 +208,7 @@ class Link:
             asked = self._listener.follow(self.node)
             reference = self._agent.poll.remote(self._token, _POLL_S, asked)
             news, output, pieces, behind = await asyncio.wait_for(reference, _POLL_S + _LATE_S)
+            self._pulse.beat(time.monotonic())
             if asked:  # before the news: what a member wrote is there when its end is told
                 self._listener.took(self.node, news)
                 self._listener.read_on(self.node, asked, pieces, behind)
@@ -245,6 +256,7 @@ class Nodes:
     async def look(self) -> None:
         """Ask Ray once who is alive."""
         rows = await asyncio.to_thread(ray.nodes)
+        self._gone.update(link.node.node_id for link in self.links.values() if link.is_dead)
         seen = {}
         for row in rows:
             labels = row.get("Labels") or {}
@@ -259,7 +271,8 @@ class Nodes:
         for node_id, row in seen.items():
             key = row["Labels"][NODE_LABEL]
             if key not in self.links:
-                self.links[key] = Link(_room(key, node_id, row), self._listener, self._note)
+                room, port = _room(key, node_id, row), int(row.get("NodeManagerPort") or 0)
+                self.links[key] = Link(room, port, self._listener, self._note)
 
     async def watch(self) -> None:
         """Go on looking."""

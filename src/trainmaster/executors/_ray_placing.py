@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmaster.executors._ray_lanes import Lane, Lanes
-from trainmaster.executors._ray_plan import Plan, plan_gang
+from trainmaster.executors._ray_plan import Plan, lacking, plan_gang
 from trainmaster.executors._ray_reservations import Reservations
 from trainmaster.executors._slots import Slots, Ticket
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from trainmaster.executors._ray_nodes import Nodes
     from trainmaster.executors._wire import Message
 
+#: Who has waited for so long is told why; nodes that have just been started take as long to appear.
+WAITS_S = 8.0
 _ANY_SLOTS = 1 << 30
 
 
@@ -53,6 +55,7 @@ class Placing:
 
     def queue(self, gang: Gang) -> None:
         """It wants a place; where there is none even on empty nodes, it waits for nodes."""
+        gang.queued_at = gang.queued_at or self._clock()
         request = gang.request
         plan = plan_gang(request, self._nodes.rooms)
         if plan is None:
@@ -112,6 +115,30 @@ class Placing:
         gpus = [f"{node.key}:{index}" for node in rooms for index in range(node.gpus)]
         self._slots.set_capacity(run, max(1, extra + int(self._total())), gpus)
 
+    def waits(self, run: str) -> dict[str, str]:
+        """Why gangs of a run have had no place for a while though nobody is in their way, by attempt."""
+        rooms = self._nodes.rooms
+        now = self._clock()
+        found = {}
+        for gang in self._gangs.values():
+            if gang.run != run or gang.parts or gang.freed or now - gang.queued_at < WAITS_S:
+                continue
+            if gang.attempt not in self._plans:
+                found[gang.attempt] = lacking(gang.request, rooms)
+            elif self._reservations.is_late(gang.attempt, WAITS_S):
+                found[gang.attempt] = self._unreserved(self._plans[gang.attempt])
+        return {attempt: f"it needs {why}" for attempt, why in found.items() if why}
+
+    def _unreserved(self, plan: Plan) -> str:
+        """What Ray does not find, though nobody else should have it."""
+        if self._total() - self._reservations.held < sum(bundle.slots for bundle in plan.bundles):
+            return ""  # it waits for others, as it should
+        wanted = [
+            " ".join([*(f"{name}={value}" for name, value in each.labels), *_amounts(each.resources)])
+            for each in plan.bundles
+        ]
+        return f"room that Ray does not find: {'; '.join(dict.fromkeys(wanted))} ({plan.strategy})"
+
     def tick(self) -> float | None:
         """Place what can be placed; seconds until there may be more to do."""
         self._recall()
@@ -170,6 +197,10 @@ class Placing:
 
     def _total(self) -> float:
         return sum(node.slots for node in self._nodes.rooms)
+
+
+def _amounts(resources: Mapping[str, float]) -> list[str]:
+    return [f"{amount:g} {name}" for name, amount in resources.items()]
 
 
 def _group(gang: Gang) -> str:

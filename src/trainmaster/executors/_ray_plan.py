@@ -102,6 +102,45 @@ def plan_gang(request: Message, nodes: Sequence[NodeRoom]) -> Plan | None:
     return Plan(tuple(bundles), strategy) if fits(bundles, nodes, strategy) else None
 
 
+def lacking(request: Message, nodes: Sequence[NodeRoom]) -> str:
+    """Why empty nodes could not hold a gang, in words; empty if they could.
+
+    >>> node = NodeRoom("a", "1", "10.0.0.1", 4, 0, {})
+    >>> worker = {"name": "worker-0", "gpus": 1}
+    >>> lacking({"members": [worker], "slots": 1, "per_node": 0}, [node])
+    'a node with 1 GPU; the most that one of the 1 nodes has are 0'
+    """
+    if plan_gang(request, nodes) is not None or not request["members"]:
+        return ""
+    if not nodes:
+        return "nodes; there are none"
+    per_node = request.get("per_node", 0)
+    share = request["slots"] / len(request["members"])
+    bundles = _bundles(request["members"], per_node, share)
+    kinds: dict[tuple[tuple[str, str], ...], list[Bundle]] = {}
+    for bundle in bundles:
+        kinds.setdefault(bundle.labels, []).append(bundle)
+    for labels, alike in kinds.items():
+        there = [node for node in nodes if node.matches(dict(labels))]
+        words = f" with {', '.join(f'{name}={value}' for name, value in labels)}" if labels else ""
+        if not there:
+            return f"a node{words}; there is none among {len(nodes)}"
+        gpus, slots = max(each.gpus for each in alike), max(each.slots for each in alike)
+        among = f"the most that one of the {len(there)} nodes{words} has are"
+        if gpus > (most := max(node.gpus for node in there)):
+            return f"a node with {gpus} GPU{'s' * (gpus > 1)}; {among} {most}"
+        if slots > (room := max(node.slots for node in there)) and not per_node:
+            return f"a node with {slots:g} slots; {among} {room:g}"
+        if per_node and len(alike) > len(there):
+            return (
+                f"{len(alike)} nodes{words}, one for each {per_node} of its members; there are {len(there)}"
+            )
+    slots = sum(bundle.slots for bundle in bundles)
+    gpus = sum(bundle.gpus for bundle in bundles)
+    wanted = f"{slots:g} slots" + (f" and {gpus} GPUs" if gpus else "")
+    return f"{wanted} on {len(nodes)} nodes that together do not have them as it needs them"
+
+
 def fits(bundles: Sequence[Bundle], nodes: Sequence[NodeRoom], strategy: str) -> bool:
     """Whether empty nodes can hold these bundles."""
     return _matched(bundles, nodes) if strategy == STRICT_SPREAD else _packed(bundles, nodes)
@@ -127,16 +166,21 @@ def _bundles(members: Sequence[Message], per_node: int, share: float) -> list[Bu
 
 
 def _fold(bundles: list[Bundle], nodes: int) -> list[Bundle]:
-    """Where there are too few nodes, roles share them: a parameter server goes to a worker's node."""
-    first = bundles[0].members[0].rpartition("-")[0]
+    """Where there are too few nodes, roles share them: chiefs and parameter servers go to workers' nodes."""
+    if len(bundles) <= nodes:
+        return bundles
+    roles = [each.members[0].rpartition("-")[0] for each in bundles]
+    first = "worker" if "worker" in roles else roles[0]
     main = [each for each in bundles if each.members[0].rpartition("-")[0] == first]
     others = [each for each in bundles if each not in main]
     place = 0
-    while others and len(main) + len(others) > nodes:
-        extra = others.pop()
+    for extra in tuple(others):
         hosts = [index for index, each in enumerate(main) if each.labels == extra.labels]
+        if len(main) + len(others) <= nodes:
+            break
         if not hosts:
-            return bundles
+            continue
+        others.remove(extra)
         index = hosts[place % len(hosts)]
         place += 1
         host = main[index]

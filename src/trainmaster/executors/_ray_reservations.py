@@ -94,6 +94,16 @@ class Reservations:
         """Slots of all that are held or waited for."""
         return sum(each.slots for group in (self._held, self._pending) for each in group.values())
 
+    @property
+    def held(self) -> float:
+        """Slots of those that are held."""
+        return sum(each.slots for each in self._held.values())
+
+    def is_late(self, attempt: str, patience_s: float) -> bool:
+        """Ray has not found room for it for so long."""
+        pending = self._pending.get(attempt)
+        return pending is not None and time.monotonic() - pending.since > patience_s
+
     def has_idle(self, plan: Plan) -> bool:
         """One of that shape may be there at once."""
         return any(each.shape == plan.shape for each in self._idle)

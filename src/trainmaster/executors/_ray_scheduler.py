@@ -44,6 +44,7 @@ class Scheduler:
         self._turns = 0
         self._records = _ray_records.Records()
         self._placing = Placing(self.gangs, self.nodes, loop.time, self._start, self._refuse, self._tell)
+        self.waits = self._placing.waits
         self.files = Files(self._parts, clients, self._tell, self._announce)
         self.wake: Callable[[], None] = lambda: None
 

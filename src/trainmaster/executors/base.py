@@ -41,6 +41,8 @@ class Container:
         rootless: the engine runs as an ordinary user.
         mounts: absolute paths that exist by the start; they are the same inside, and writable.
         settings: all the environment that the client gets.
+        engine_file: absolute path of a file on the node, empty where there is one node only. By the start it
+            has ``program``, ``kind``, ``rootless`` and ``settings`` as JSON: they differ from node to node.
     """
 
     image: str
@@ -49,6 +51,7 @@ class Container:
     rootless: bool = False
     mounts: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    engine_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

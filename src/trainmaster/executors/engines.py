@@ -11,7 +11,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from io import BufferedIOBase
 from typing import Any
 
 from trainmaster.executors import _containers
@@ -35,6 +37,8 @@ _SETTINGS = (
 _ANSWER_S = 30.0
 #: A registry that has not said what is in the image by then is not there.
 CONNECT_S = 90.0
+_PIECE_BYTES = 1 << 20
+_LOADED = re.compile(r"^Loaded image(?:\(s\)| ID)?: (\S+)$", re.MULTILINE)
 _UNDER_WAY = re.compile(r"Pulling from|Getting image source|Copying|\b[0-9a-f]{12}: |Digest: ", re.IGNORECASE)
 
 
@@ -45,10 +49,12 @@ class Image:
     Attributes:
         id: tells one from another, also of the same name.
         env: the variables that it sets.
+        is_own: it was made on this machine: no registry is known to have it.
     """
 
     id: str
     env: Mapping[str, str]
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +92,20 @@ class Engine:
         try:
             (found,) = json.loads(said)
             pairs = (str(each).partition("=") for each in found["Config"].get("Env") or ())
-            return Image(str(found["Id"]), {key: value for key, _, value in pairs})
+            variables = {key: value for key, _, value in pairs}
+            digests = [str(each) for each in found.get("RepoDigests") or ()]
+            is_own = all(each.startswith("localhost/") for each in digests)  # podman gives those to its own
+            return Image(_plain_id(str(found["Id"])), variables, is_own)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def pull(self, name: str, children: set[int]) -> None:
+    def pull(self, name: str, children: set[int], connect_s: float | None = None) -> None:
         """Bring an image here, however long that takes once the registry has answered.
 
         Args:
             name: of the image.
             children: holds the process group of the client while it lives.
+            connect_s: how long the registry may be silent; `CONNECT_S` by default.
 
         Raises:
             UsageError: it cannot be had.
@@ -110,7 +120,7 @@ class Engine:
         )
         children.add(process.pid)
         try:
-            said = _listen(process)
+            said = _listen(process, CONNECT_S if connect_s is None else connect_s)
         finally:
             _end(process)
             children.discard(process.pid)
@@ -119,6 +129,62 @@ class Engine:
                 f"the image {name} is not on this machine and cannot be pulled: {last_words(said)}",
                 f"Check its name, build it (`{self.kind} build -t {name} .`), or `{self.kind} login`.",
             )
+
+    def load(self, name: str, archive: BufferedIOBase, children: set[int]) -> None:
+        """Take an image from an archive of `save`; it may be another kind of engine's.
+
+        Args:
+            name: of the image; engines write it in different ways.
+            archive: not compressed: not every podman reads that. Read to its end.
+            children: holds the process group of the client while it lives.
+
+        Raises:
+            UsageError: it is not taken.
+        """
+        process = subprocess.Popen(
+            [self.program, "load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(self.settings),
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        children.add(process.pid)
+        try:
+            with suppress(BrokenPipeError), process.stdin as pipe:  # it says why
+                shutil.copyfileobj(archive, pipe, _PIECE_BYTES)
+            said = process.stdout.read().decode("utf-8", "replace")
+            process.wait()
+        finally:
+            _end(process)
+            process.stdout.close()
+            children.discard(process.pid)
+        if process.returncode:
+            raise UsageError(f"{self.kind} does not take the image {name}: {last_words(said)}")
+        loaded = _LOADED.findall(said)
+        if loaded and self.image(name) is None:
+            self.ask("tag", loaded[-1], name)
+
+    def save(self, name: str, target: str) -> None:
+        """Write an image to a file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        kind = ["--format", "docker-archive"] if self.kind == "podman" else []
+        done = subprocess.run(
+            [self.program, "save", *kind, "--output", target, name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=dict(self.settings),
+            check=False,
+        )
+        if done.returncode:
+            raise UsageError(f"{self.kind} cannot save the image {name}: {last_words(done.stderr)}")
 
     def remove(self, name: str) -> None:
         """Kill and remove a container; no harm if there is none."""
@@ -199,11 +265,20 @@ def _try(engine: Engine) -> tuple[bool, str]:
     return not code and "rootless" in said, last_words(said) if code else ""
 
 
-def _listen(process: subprocess.Popen[bytes]) -> str:
+def _plain_id(text: str) -> str:
+    """Docker says which hash it is, podman does not.
+
+    >>> _plain_id("sha256:12ab")
+    '12ab'
+    """
+    return text.removeprefix("sha256:")
+
+
+def _listen(process: subprocess.Popen[bytes], connect_s: float) -> str:
     """The output of a pull; ends it if nothing comes of it."""
     assert process.stdout is not None
     said = b""
-    give_up_at = time.monotonic() + CONNECT_S
+    give_up_at = time.monotonic() + connect_s
     with selectors.DefaultSelector() as selector, process.stdout as pipe:
         selector.register(pipe, selectors.EVENT_READ)
         while True:
@@ -211,7 +286,7 @@ def _listen(process: subprocess.Popen[bytes]) -> str:
             left_s = None if under_way else give_up_at - time.monotonic()
             if left_s is not None and left_s <= 0:
                 _end(process)
-                return f"no registry has answered within {CONNECT_S:.0f} s"
+                return f"no registry has answered within {connect_s:.0f} s"
             if selector.select(left_s):
                 data = os.read(pipe.fileno(), 65536)
                 if not data:

@@ -46,6 +46,7 @@ class LocalExecutor:
         self._grew: dict[tuple[str, str], None] = {}
         self._losses: list[float] = []
         self._asked = 0
+        self._answer_s = _ANSWER_TIMEOUT_S
 
     @property
     def supervisor_pid(self) -> int:
@@ -168,7 +169,7 @@ class LocalExecutor:
     def _ask(self, attempts: list[str]) -> list[GangStatus]:
         self._asked += 1  # an interrupted call leaves its answer for the next one to skip
         self._connection.send({"do": "observe", "id": self._asked, "attempts": attempts})
-        patience_s = _ANSWER_TIMEOUT_S
+        patience_s = self._answer_s
         deadline = time.monotonic() + patience_s
         answer: list[GangStatus] | None = None
         while answer is None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["NodeState", "RayExecutor"]
 
 _GONE_PAUSE_S = 1.0
+#: Who has other things to do waits so long for an answer.
+_BRIEF_S = 8.0
 #: A head that has said nothing for so long is asked after.
 SILENT_S = 8.0
 
@@ -47,6 +49,8 @@ class RayExecutor(LocalExecutor):
             made where driver and node see the same directory.
         is_gone: a second witness: whether a node that cannot be reached, though Ray has not given it up, is
             no more. Ray's own word is enough without it.
+        revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
+            `ExecutorError` at once: the caller opens another executor when it suits him.
 
     Example:
         >>> from trainmaster.executors.ray_cluster import RayCluster
@@ -59,8 +63,13 @@ class RayExecutor(LocalExecutor):
         cluster: RayCluster,
         place: Callable[[str], Path] | None = None,
         is_gone: Callable[[str], bool] | None = None,
+        *,
+        revives: bool = True,
     ) -> None:
         super().__init__(Path("/"))
+        self._revives = revives
+        if not revives:
+            self._answer_s = _BRIEF_S
         self._cluster = cluster
         self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
         self._connection = self._gateway
@@ -189,6 +198,10 @@ class RayExecutor(LocalExecutor):
             rows[head.key] = replace(head, unreachable_since=time.time() - silent_s)
         return sorted(rows.values(), key=lambda node: node.key)
 
+    def waits(self) -> dict[str, str]:
+        """Why attempts have had no place for some seconds though nobody is in their way, in words."""
+        return dict(self._gateway.waits)
+
     def _with_addresses(self, status: GangStatus) -> GangStatus:
         found = self._gateway.addresses.get(status.attempt)
         if not found or status.phase in (Phase.UNKNOWN, Phase.QUEUED):
@@ -268,6 +281,14 @@ class RayExecutor(LocalExecutor):
             self._lose_all()
 
     def _revive(self) -> None:
+        if not self._revives:
+            self._gateway.close()
+            self._asked_head_at = 0.0  # we know more than when we asked last
+            if self._is_head_gone():
+                raise HeadGone
+            raise ExecutorError(
+                f"the connection to the cluster's head, {self._cluster.head.key}, was lost", "Open it again."
+            )
         try:
             super()._revive()
         except ExecutorError:

@@ -198,12 +198,15 @@ class Cloud:
             UsageError: it must be running and is not.
         """
         with self._lock:
-            found = [
-                i
-                for i in self._instances.values()
-                if i._state.name in LIVE and (i.id.startswith(name) or name in (i.private_ip, i.public_ip))
-            ]
+            known = [i for i in self._instances.values() if name and _is_called(i, name)]
+            found = [i for i in known if i._state.name in LIVE]
             exact = [i for i in found if i.id == name] or found
+            if not found and len(known) == 1:
+                reason = known[0].state_reason.message
+                raise NotFoundError(
+                    f"{known[0].id} is {known[0]._state.name}" + (f": {reason}" if reason else ""),
+                    "It does not come back; `trainmaster lab status` lists the others.",
+                )
             if not name or len(exact) != 1:
                 what = "is not unique" if name and exact else "is no host of the lab"
                 raise NotFoundError(f"{name!r} {what}", "`trainmaster lab status` lists them.")
@@ -354,3 +357,7 @@ def explain(instance: Any, reason: str) -> None:
     """Say why an instance ends: ``CODE: in words``."""
     instance._reason = reason
     instance.state_reason.code, instance.state_reason.message = reason.partition(": ")[0], reason
+
+
+def _is_called(instance: Any, name: str) -> bool:
+    return instance.id.startswith(name) or name in (instance.private_ip, instance.public_ip)

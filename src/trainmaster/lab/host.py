@@ -218,8 +218,8 @@ class Host:
         )
         prefix = self._settings.block.prefixlen
         lines = ["link set lo up", f"address add {spec.private}/{prefix} dev eth0", "link set eth0 up"]
-        if spec.public:
-            lines.append(f"address add {spec.public}/32 dev eth0")
+        if spec.public:  # not on the card, as on EC2: Open MPI would take it for the card's only address
+            lines.append(f"address add {spec.public}/32 dev lo")
         lines.append(f"route add default via {self._settings.gateway} src {spec.private}")
         ip_batch(self.namespace, lines)
         shaping = ["root", *rate_words(spec.limits.nic_mbps)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
+from collections.abc import Sequence
 
 from trainmaster.launchers._known_failures import advice, not_installed
 from trainmaster.launchers.base import Gang, Launcher, Member
@@ -23,6 +25,10 @@ for name in $(compgen -e); do
 done
 export OMPI_MCA_mca_base_env_list=$names
 """
+# Ranks on other machines come by ssh: bash would take itself for a login's and run its start-up files.
+_BASH = "env -u SSH_CLIENT -u SSH2_CLIENT bash -euo pipefail"
+#: Addresses that have less in common are those of no network of their own.
+_LEAST_PREFIX = 8
 _KNOWN_FAILURES = (
     (
         "exec: mpirun: not found",
@@ -79,8 +85,7 @@ class MpiLauncher(Launcher):
             return f"echo '{member.name} lends its slot to mpirun: see the log of {gang.chief.name}'"
         inner = shlex.quote(f"{_RANK}{script}")
         return (
-            f'{_LEAD}exec mpirun -np {gang.world_size} --host "$TRAINMASTER_MPI_HOSTS" '
-            f"bash -euo pipefail -c {inner} mpi"
+            f'{_LEAD}exec mpirun -np {gang.world_size} --host "$TRAINMASTER_MPI_HOSTS" {_BASH} -c {inner} mpi'
         )
 
     def environment(self, gang: Gang, member: Member) -> dict[str, str]:
@@ -97,8 +102,34 @@ class MpiLauncher(Launcher):
             # Each mpirun would bind its ranks to the same first cores, whatever else runs there.
             "OMPI_MCA_hwloc_base_binding_policy": "none",
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
+            **_network(gang.hosts),
         }
 
     def explain(self, log_tail: str) -> str:
         """Names the fix for what mpirun is known to say."""
         return advice(_KNOWN_FAILURES, log_tail)
+
+
+def _network(hosts: Sequence[str]) -> dict[str, str]:
+    """Have ranks meet where the gang's machines know each other.
+
+    Open MPI takes every address of a machine for one that the others reach, also that of docker's bridge,
+    which each machine has: ranks then wait for each other forever.
+
+    >>> _network(["10.0.0.4", "10.0.0.5"])["OMPI_MCA_btl_tcp_if_include"]
+    '10.0.0.4/31'
+    >>> _network(["10.0.0.4"]), _network(["10.0.0.4", "192.168.0.1"]), _network(["10.0.0.4", "gpu1"])
+    ({}, {}, {})
+    """
+    try:
+        first, *others = [ipaddress.IPv4Address(host) for host in hosts]
+    except ValueError:  # a name, or an address of version 6
+        return {}
+    apart = 0
+    for other in others:
+        apart |= int(first) ^ int(other)
+    prefix = 32 - apart.bit_length()
+    if not others or prefix < _LEAST_PREFIX:
+        return {}
+    network = str(ipaddress.IPv4Network((first, prefix), strict=False))
+    return {"OMPI_MCA_btl_tcp_if_include": network, "OMPI_MCA_oob_tcp_if_include": network}

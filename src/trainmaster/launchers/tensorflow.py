@@ -44,6 +44,15 @@ _KNOWN_FAILURES = (
 )
 
 
+# A server runs a step of each worker at the same time, and each waits for others in a thread of TensorFlow's.
+# By itself it makes as many as there are cores: with two of them, two workers' steps wait forever.
+_ENOUGH_THREADS = (
+    "cores=$(nproc); "
+    'export TF_NUM_INTEROP_THREADS="${{TF_NUM_INTEROP_THREADS:-$((cores > {least} ? cores : {least}))}}"; '
+    "unset cores; "
+)
+
+
 class TensorFlowLauncher(Launcher):
     """``TF_CONFIG`` with the cluster and the member's own task.
 
@@ -73,6 +82,13 @@ class TensorFlowLauncher(Launcher):
         if any(other.role == "chief" for other in gang.members):
             return member.role == "chief"
         return member.role != "ps"
+
+    def script(self, gang: Gang, member: Member, script: str) -> str:
+        """The command; with parameter servers, TensorFlow has a thread for each worker in every server."""
+        workers = sum(other.role == "worker" for other in gang.members)
+        if member.role == "chief" or not any(other.role == "ps" for other in gang.members):
+            return script
+        return _ENOUGH_THREADS.format(least=workers + 2) + script
 
     def environment(self, gang: Gang, member: Member) -> dict[str, str]:
         """``TF_CONFIG``."""

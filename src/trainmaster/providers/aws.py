@@ -8,11 +8,13 @@ a call that is repeated after a crash finds what the first one made.
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from trainmaster.providers.aws_capacity import COOL_DOWN_S, CapacityFailure, zones_in_order
 from trainmaster.providers.aws_client import AwsClient, RefusedError
@@ -39,6 +41,8 @@ from trainmaster.spec.errors import UsageError
 log = logging.getLogger(__name__)
 
 _SEND_AGAIN: Final = 2
+#: A lab is on this machine: it answers at once.
+_UP_S: Final = 2.0
 #: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
 _LOOKS: Final = 3
 #: Whoever waits for machines to be gone looks at least every so many times the first pause.
@@ -191,6 +195,23 @@ class AwsProvider:
             self._sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_PAUSES * self.settings.backoff_s)
         self._memory.forget(cluster)
+
+    def check_up(self) -> None:
+        """Refuse a lab that does not answer, at once.
+
+        Raises:
+            UsageError: it is down.
+        """
+        if self.settings.facts_file is None:
+            return
+        place = urlsplit(self.settings.endpoint_url)
+        try:
+            socket.create_connection((place.hostname or "", place.port or 80), _UP_S).close()
+        except OSError:
+            raise UsageError(
+                f"the lab does not answer at {self.settings.endpoint_url}",
+                "Put it up: `trainmaster lab up`. Nothing was started.",
+            ) from None
 
     def reap(self, known: Sequence[str]) -> list[str]:
         """See `Provider`. Other homes keep theirs; what lost clusters stood on is removed, too."""

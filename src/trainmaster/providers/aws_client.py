@@ -13,8 +13,8 @@ from typing import Any, Final
 from trainmaster.providers.aws_errors import PASSING, SETTLING, api_error, is_lack
 from trainmaster.providers.aws_requests import AwsRequest
 from trainmaster.providers.aws_settings import AwsSettings
-from trainmaster.providers.base import ProviderError
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.providers.base import ProviderError, ProviderGoneError
+from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -144,13 +144,31 @@ class AwsClient:
                 raise UsageError(f"{request.operation} cannot be asked for: {error}") from None
             except (boto.BotoCoreError, ResponseParserError, OSError) as error:
                 if last:
-                    raise ProviderError(
-                        f"AWS cannot be reached for {request.operation} in {request.region}: {error}",
-                        "Check the network and AWS_ENDPOINT_URL, then try again.",
-                    ) from None
+                    raise self._unreachable(request, error) from None
                 reason = type(error).__name__
             self._wait(request, attempt, reason)
         raise AssertionError("attempts is at least 1")
+
+    def _unreachable(self, request: AwsRequest, error: Exception) -> TrainmasterError:
+        chosen = self._settings
+        if chosen.facts_file is None:
+            return ProviderError(
+                f"AWS cannot be reached for {request.operation} in {request.region}: {error}",
+                "Check the network and AWS_ENDPOINT_URL, then try again.",
+            )
+        try:
+            endpoint_url = AwsSettings.from_lab(chosen.facts_file.parent).endpoint_url
+        except UsageError:
+            endpoint_url = ""
+        if endpoint_url != chosen.endpoint_url:
+            return ProviderGoneError(
+                "the lab is down, and its machines with it",
+                "Put one up with `trainmaster lab up`, then `trainmaster resume RUN` goes on.",
+            )
+        return ProviderError(
+            f"the lab does not answer at {chosen.endpoint_url}: {error}",
+            "`trainmaster lab up` finds it, or puts up another one.",
+        )
 
     def pages(self, request: AwsRequest) -> Iterator[dict[str, Any]]:
         """Every page of a list. Raises as `call` does."""

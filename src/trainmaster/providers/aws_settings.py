@@ -41,6 +41,7 @@ class AwsSettings:
         attempts: of a call that fails for reasons that pass.
         backoff_s: before the second attempt; it doubles.
         timeout_s: for an answer.
+        facts_file: of a lab: goes when the lab is taken down; None for clouds that stay.
         release_patience_s: how long `release` waits for machines to be gone, to remove what they used.
     """
 
@@ -58,6 +59,7 @@ class AwsSettings:
     public_addresses: bool = True
     placement_groups: bool | None = None
     known_hosts: Path | None = None
+    facts_file: Path | None = None
     attempts: int = 6
     backoff_s: float = 0.5
     timeout_s: float = 30.0
@@ -144,6 +146,7 @@ class AwsSettings:
                 disk_bytes=8 * _GIB,
                 placement_groups=False,  # the lab's API knows none; its hosts are all on one machine
                 known_hosts=Path(known_hosts) if known_hosts else None,
+                facts_file=path,
                 backoff_s=0.1,  # it answers at once, and its hosts are gone within seconds
             )
         except FileNotFoundError:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 
 class NodeState(StrEnum):
@@ -46,6 +46,7 @@ class NodeRequest:
         require: labels that a host of one's own must have in the inventory; others are not asked.
         slots, gpus: how much of a host of one's own is wanted, others may use the rest; 0 slots: all of it.
         disk_bytes: of the root disk of a rented machine; 0 for what the provider takes.
+        least: hosts of one's own that will do, if some cannot be had; 0: all of them.
     """
 
     role: str
@@ -61,6 +62,12 @@ class NodeRequest:
     slots: int = 0
     gpus: int = 0
     disk_bytes: int = 0
+    least: int = 0
+
+    @property
+    def needed(self) -> int:
+        """How many must be had."""
+        return self.least or self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,10 @@ class ProviderError(TrainmasterError):
     """A provider cannot be reached, or refuses; trying again later may help."""
 
 
+class ProviderGoneError(UsageError):
+    """The provider is no more, and its machines with it: a lab that was taken down."""
+
+
 class NoCapacityError(ProviderError):
     """The provider has no such machine there now; another zone, type or time may help.
 
@@ -147,6 +158,8 @@ class Provider(Protocol):
 
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         """Rent machines, all of them or none; they may still be STARTING.
+
+        Of hosts of one's own some may be left out, if the request says so: they are GONE, with the reason.
 
         Raises:
             NoCapacityError: there are none now.

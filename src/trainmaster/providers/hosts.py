@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,6 +65,7 @@ class HostsProvider:
         self._inventory = inventory
         self._shell = shell
         self._memory = HostMemory(directory)
+        self._one_at_a_time = threading.Lock()  # roles are asked for side by side, and remembered together
         self._owner = owner
 
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
@@ -80,7 +82,7 @@ class HostsProvider:
             if request.count < 1:
                 raise UsageError(f"{request.count} {request.role} nodes", "Ask for at least one.")
             suited = [host for host in free if not misfit(host, request)]
-            if len(suited) < request.count:
+            if len(suited) < request.needed:
                 raise self._too_few(request, suited, free, left_out)
             for host in suited[: request.count]:  # one host is one node of a cluster
                 free.remove(host)
@@ -104,13 +106,13 @@ class HostsProvider:
         left_out: Sequence[_Seen],
     ) -> TrainmasterError:
         could = [one for one in left_out if not misfit(one.host, request)]
-        reasons = [_named(one.host, _words(one.error)) for one in could]
+        reasons = [_named(one.host.name, _words(one.error)) for one in could]
         reasons += [f"{host.name}: {reason}" for host in free if (reason := misfit(host, request))]
-        message = f"{self._inventory.file}: {len(suited)} hosts for {request.count} {request.role} nodes" + (
+        message = f"{self._inventory.file}: {len(suited)} hosts for {request.needed} {request.role} nodes" + (
             f" ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else ""
         )
         hint = "List more hosts there, or ask for fewer nodes."
-        if len(suited) + len(could) < request.count:
+        if len(suited) + len(could) < request.needed:
             return UsageError(message, hint)
         refused = next((one.error for one in could if isinstance(one.error, UsageError)), None)
         return (
@@ -135,6 +137,10 @@ class HostsProvider:
 
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         """Claim hosts, the least used first; see `Provider.acquire`."""
+        with self._one_at_a_time:
+            return self._acquire(cluster, request)
+
+    def _acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
         seen = self._look(self._inventory.hosts)
         draft = self._draft(cluster, request)
         remembered = {node.id: node for node in self._memory.recall(cluster)}
@@ -152,7 +158,7 @@ class HostsProvider:
         taken = {one.host.name for one in seen if one.claims and one.claims.of(self._owner, cluster)}
         free = [one for one in seen if one.host.name not in taken and one.host.name not in nodes]
         fresh: dict[str, Claim] = {}
-        reasons: list[str] = []
+        reasons: dict[str, str] = {}
         # Emptiest first; sorted() keeps the order of the inventory among equals.
         for one in sorted(free, key=lambda s: len(s.claims.live) if s.claims else 0):
             if len(nodes) + len(fresh) >= request.count:
@@ -161,18 +167,25 @@ class HostsProvider:
             if isinstance(result, Claim):
                 fresh[one.host.name] = result
             else:
-                reasons.append(_named(one.host, result))
-        if len(nodes) + len(fresh) < request.count:
+                reasons[one.host.name] = result
+        if len(nodes) + len(fresh) < request.needed:
             self._drop({name: [claim] for name, claim in fresh.items()})
             raise NoCapacityError(
                 f"{len(nodes) + len(fresh)} of {request.count} hosts for {request.role}"
-                + (f" ({'; '.join(reasons)})" if reasons else ""),
+                + (f" ({'; '.join(_named(name, why) for name, why in reasons.items())})" if reasons else ""),
                 "Wait until others have ended, list more hosts, or ask for fewer.",
                 zones=[one.host.name for one in free],
             )
         nodes |= {name: self._node(name, claim) for name, claim in fresh.items()}
         self._memory.remember(cluster, (remembered | nodes).values(), dict.fromkeys(nodes, draft.token))
-        return list(nodes.values())[: request.count]
+        left_out = [self._left_out(draft, name, why) for name, why in reasons.items()]
+        missing = max(request.count - len(nodes), 0)
+        return [*list(nodes.values())[: request.count], *left_out[:missing]]
+
+    def _left_out(self, draft: Claim, name: str, why: str) -> Node:
+        return Node(
+            id=name, cluster=draft.cluster, role=draft.role, state=NodeState.GONE, reason=_named(name, why)
+        )
 
     def _known_by_token(
         self, draft: Claim, seen: Sequence[_Seen], remembered: Mapping[str, Node]
@@ -229,6 +242,10 @@ class HostsProvider:
 
     def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
         """Take the claims away; one on a host that does not answer runs out. See `Provider.release`."""
+        with self._one_at_a_time:
+            self._release(cluster, ids)
+
+    def _release(self, cluster: str, ids: Sequence[str] | None) -> None:
         remembered = {node.id: node for node in self._memory.recall(cluster)}
         wanted = [host for host in self._hosts(remembered) if ids is None or host.name in ids]
         claims = {
@@ -365,9 +382,9 @@ def _words(error: TrainmasterError | None) -> str:
     return Exception.__str__(error) if error else ""
 
 
-def _named(host: InventoryHost, reason: str) -> str:
+def _named(host: str, reason: str) -> str:
     """A reason with the host that it is about; what comes from a connection says so already."""
-    return reason if reason.startswith(host.name) else f"{host.name}: {reason}"
+    return reason if reason.startswith(host) else f"{host}: {reason}"
 
 
 def _prolonged(claim: Claim | None, until: float) -> Claim | None:

@@ -14,84 +14,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 
-from trainmaster.providers.base import ProviderError
 from trainmaster.remote._guest_calls import ask_guest, guest_words
 from trainmaster.remote.connection import Connection, Ssh
-from trainmaster.remote.facts import HostFacts, PythonFacts, internet_command, parse_facts, probe_script
+from trainmaster.remote.facts import (
+    HostFacts,
+    PythonFacts,
+    internet_command,
+    parse_facts,
+    parse_still_there,
+    probe_script,
+    still_there_command,
+)
+from trainmaster.remote.host_result import HostResult, Outcome, Phase, PhaseReport
 from trainmaster.remote.kit import Kit, Layer, pieces
 from trainmaster.remote.plan import Plan, Step, Unfit, choose_python, make_plan, needs_internet
 from trainmaster.remote.target import Target
 from trainmaster.spec.errors import TrainmasterError
 
 log = logging.getLogger(__name__)
-
-
-class Phase(StrEnum):
-    """What is done to a host, in this order."""
-
-    CONNECT = "connect"
-    PROBE = "probe"
-    PACKAGES = "packages"
-    RUNTIME = "runtime"
-    CHECK = "check"
-    CODE = "code"
-
-
-class Outcome(StrEnum):
-    """How a phase went. REUSED: there was nothing to do."""
-
-    STARTED = "started"
-    DONE = "done"
-    REUSED = "reused"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseReport:
-    """A phase of a host.
-
-    Attributes:
-        host: its name. phase, outcome: see there.
-        seconds: how long it took; 0 when it has just started.
-        detail: what was found, or why it failed.
-    """
-
-    host: str
-    phase: Phase
-    outcome: Outcome
-    seconds: float = 0.0
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HostResult:
-    """What became of a host.
-
-    Attributes:
-        target: the host. ok: whether it is a node now.
-        phases: those that have ended, in order.
-        failed: the phase that did not work; None if all did. reason, hint: why, and what to do.
-        facts: what it is; None if it was not reached. plan: what was done.
-        host_key: that it has shown.
-    """
-
-    target: Target
-    ok: bool
-    phases: tuple[PhaseReport, ...]
-    failed: Phase | None = None
-    reason: str = ""
-    hint: str = ""
-    facts: HostFacts | None = None
-    plan: Plan | None = None
-    host_key: str = ""
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return sum(report.seconds for report in self.phases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +109,17 @@ class Bootstrap:
         finally:  # who is interrupted does not wait for the slowest upload, which ends when `ssh` is closed
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def one(self, target: Target, code: Layer | None = None) -> HostResult:
-        """Bootstrap a host; see `all`."""
-        return _Run(self._ssh, self._kits, self._cache, self._settings, self._listener, target).go(code)
+    def one(self, target: Target, code: Layer | None = None, known: HostFacts | None = None) -> HostResult:
+        """Bootstrap a host; see `all`.
+
+        Args:
+            target: the host.
+            code: the user's files.
+            known: what it was when it was bootstrapped last, if it was. As long as it has not booted since
+                and has what we need, it is asked no more than that.
+        """
+        run = _Run(self._ssh, self._kits, self._cache, self._settings, self._listener, target)
+        return run.go(code, known)
 
 
 @dataclass(slots=True)
@@ -187,15 +137,19 @@ class _Run:
     plan: Plan | None = None
     host_key: str = ""
 
-    def go(self, code: Layer | None) -> HostResult:
+    def go(self, code: Layer | None, known: HostFacts | None) -> HostResult:
         failed: Phase | None = None
         reason = hint = ""
         try:
-            with self._phase(Phase.CONNECT):
-                connection = self.ssh.connect(self.target)
-            self.host_key = connection.host_key
-            with connection:
-                self._phases(connection, code)
+            with contextlib.ExitStack() as stack:
+                with self._phase(Phase.CONNECT):
+                    connection = stack.enter_context(self.ssh.lend(self.target))
+                self.host_key = connection.host_key
+                plan = None if known is None else self._as_before(connection, known, code)
+                if plan is None:
+                    self._phases(connection, code)
+                elif plan.code is not None:
+                    self._layer(Phase.CODE, connection, plan, plan.code)
         except _Failed as error:
             failed, reason, hint = self.reports[-1].phase, error.reason, error.hint
         return HostResult(
@@ -209,6 +163,27 @@ class _Run:
             plan=self.plan,
             host_key=self.host_key,
         )
+
+    def _as_before(self, connection: Connection, known: HostFacts, code: Layer | None) -> Plan | None:
+        """The plan for a host that has our runtime from an earlier time; None if that must be looked into."""
+        kit = self.kits[bool(known.gpus)]
+        plan = make_plan(known, kit, code)
+        if isinstance(plan, Unfit) or not (known.boot and plan.packages.present and plan.runtime.present):
+            return None
+        with self._phase(Phase.PROBE) as detail:
+            steps = [step for step in (plan.packages, plan.runtime, plan.code) if step is not None]
+            keys = [f"{step.order['kind']}/{step.order['name']}" for step in steps]
+            command = still_there_command(known.root, keys)
+            result = connection.run(command, timeout_s=self.settings.probe_timeout_s)
+            boot, have = parse_still_there(result.out)
+            if boot != known.boot or not have.issuperset(keys[:2]):
+                detail.append("it is not as it was")
+                return None
+            detail[:] = [Outcome.REUSED, "as it was"]
+        self.facts = replace(known, have=(known.have - set(keys)) | have)
+        found = make_plan(self.facts, kit, code)
+        self.plan = None if isinstance(found, Unfit) else found
+        return self.plan
 
     def _phases(self, connection: Connection, code: Layer | None) -> None:
         with self._phase(Phase.PROBE) as detail:
@@ -349,24 +324,3 @@ class _Run:
             )
         if self.listener is not None:
             self.listener(report)
-
-
-def usable(results: Sequence[HostResult], *, least: int | None = None) -> list[HostResult]:
-    """The hosts that are nodes now, if they are enough.
-
-    Args:
-        results: of `Bootstrap.all`.
-        least: do with so many; by default every host is needed.
-
-    Raises:
-        ProviderError: too few; each failing host with the reason.
-    """
-    good = [result for result in results if result.ok]
-    bad = [result for result in results if not result.ok]
-    if bad and len(good) < (len(results) if least is None else least):
-        lines = [f"{bad_one.target.shown}: {bad_one.failed}: {bad_one.reason}" for bad_one in bad]
-        hints = list(dict.fromkeys(bad_one.hint for bad_one in bad if bad_one.hint))
-        raise ProviderError(
-            f"{len(bad)} of {len(results)} hosts cannot be used:\n" + "\n".join(lines), " ".join(hints[:3])
-        )
-    return good

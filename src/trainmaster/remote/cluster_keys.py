@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote._guest_calls import ask_guest, guest_words
-from trainmaster.remote.bootstrap import HostResult
 from trainmaster.remote.connection import Ssh, load_asyncssh
 from trainmaster.remote.errors import CommandError
+from trainmaster.remote.host_result import HostResult
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 _AT_ONCE: Final = 8
@@ -149,7 +149,7 @@ class ClusterKeys:
         assert node.plan is not None
         python = node.plan.host_python.path
         try:
-            with self._ssh.connect(node.target) as connection:
+            with self._ssh.lend(node.target) as connection:
                 said = guest_words(ask_guest(connection, python, "keys.py", order(node), _TIMEOUT_S))
                 if said != "done":
                     raise CommandError(f"{node.target.shown}: {said}")

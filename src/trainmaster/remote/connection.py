@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import shlex
 import threading
 import weakref
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from trainmaster.remote._calls import ANSWER_BYTES, Exchange, Result, converse
 from trainmaster.remote.errors import CommandError, HostKeyError, LoginRefusedError, UnreachableError
 from trainmaster.remote.host_keys import HostKeys
+from trainmaster.remote.idle_logins import KEPT_S, IdleLogins
 from trainmaster.remote.target import Target
 from trainmaster.spec.errors import MissingPartError, TrainmasterError
 
@@ -78,6 +80,7 @@ class Ssh:
         self._loop = asyncio.new_event_loop()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._is_closed = False
+        self._idle = IdleLogins()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="ssh")
         self._thread.start()
 
@@ -89,14 +92,35 @@ class Ssh:
     ) -> None:
         self.close()
 
+    @contextlib.contextmanager
+    def lend(self, target: Target) -> Iterator[Connection]:
+        """A login for a few quick things, which the next one who wants any may have for a moment afterwards.
+
+        Raises:
+            TrainmasterError: as `connect`.
+        """
+        connection = self.connect(target)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if self._idle.put(connection):
+            later = functools.partial(self._loop.call_later, KEPT_S + 0.1, self._hang_up_idle)
+            self._loop.call_soon_threadsafe(later)
+        else:
+            connection.close()
+
     def connect(self, target: Target) -> Connection:
-        """Connect and log in.
+        """Log in; a login that somebody has just given back will do.
 
         Raises:
             UnreachableError: nobody answers, or not in time.
             LoginRefusedError: the user or the key is not taken.
             HostKeyError: the host shows another key than it should.
         """
+        if (idle := self._idle.take(target)) is not None:
+            return idle
         through = self.connect(target.jump) if target.jump else None
         try:
             return self.wait(self._connect(target, through))
@@ -109,6 +133,7 @@ class Ssh:
         """End the thread, and with it every connection."""
         if self._is_closed:
             return
+        self._idle.close()
         with contextlib.suppress(TrainmasterError, TimeoutError):
             self.wait(self._end(), _CLOSE_S + 1)
         self._is_closed = True
@@ -130,6 +155,11 @@ class Ssh:
         except BaseException:
             future.cancel()
             raise
+
+    def _hang_up_idle(self) -> None:
+        """On the loop: nobody has wanted them."""
+        for connection in self._idle.too_old():
+            connection.drop()
 
     async def _end(self) -> None:
         for connection in list(self._open):
@@ -327,6 +357,12 @@ class Connection:
             self._ssh.wait(end())
         if self._through is not None:
             self._through.close()
+
+    def drop(self) -> None:
+        """Hang up without waiting for the other end; on the loop only."""
+        self.raw.close()
+        if self._through is not None:
+            self._through.drop()
 
     @property
     def is_closed(self) -> bool:

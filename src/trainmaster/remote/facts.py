@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 #: Below the user's home on the host.
 DIRECTORY: Final = "~/.trainmaster-runtime"
 _MARK: Final = "@@trainmaster-facts 1"
+_STILL: Final = "@@still"
 
 _PYTHON_SAYS: Final = (
     "import sys, sysconfig, platform; print(sys.version.split()[0], sys.implementation.name, "
@@ -18,6 +20,7 @@ _SCRIPT: Final = """\
 set -u
 root=%(root)s
 echo '%(mark)s'
+echo "boot $(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"
 echo "clock $(date +%%s.%%N)"
 echo "home $HOME"
 echo "root $root"
@@ -96,6 +99,7 @@ class HostFacts:
         clock_skew_s: how far its clock is ahead of ours.
         internet: whether a package index can be reached; None if nobody asked.
         shared: whether it has what was asked about; files of ours may be there already.
+        boot: differs each time that it boots; empty if it does not say.
     """
 
     home: str
@@ -115,6 +119,7 @@ class HostFacts:
     clock_skew_s: float
     internet: bool | None = None
     shared: bool = False
+    boot: str = ""
 
 
 def probe_script(directory: str = "", python: str = "", shared: str = "") -> str:
@@ -138,6 +143,26 @@ def probe_script(directory: str = "", python: str = "", shared: str = "") -> str
         "says": shlex.quote(_PYTHON_SAYS),
         "shared": shlex.quote(shared),
     }
+
+
+def still_there_command(root: str, keys: Iterable[str]) -> str:
+    """What to run on a host that is known: it says its `HostFacts.boot` and which of ``keys`` it has."""
+    names = " ".join(shlex.quote(key) for key in keys)
+    return (
+        f"cd {shlex.quote(root)} && echo {_STILL} $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) && "
+        f'for k in {names}; do if [ -f "$k/complete" ]; then echo "have $k"; fi; done'
+    )
+
+
+def parse_still_there(said: str) -> tuple[str, frozenset[str]]:
+    r"""Read the answer to `still_there_command`: when it booted, and what it has.
+
+    >>> parse_still_there("Welcome!\n@@still 7f3a\nhave packages/1\n")
+    ('7f3a', frozenset({'packages/1'}))
+    """
+    _, _, text = said.partition(f"{_STILL} ")
+    boot, *lines = text.splitlines() or [""]
+    return boot.strip(), frozenset(line.removeprefix("have ") for line in lines if line.startswith("have "))
 
 
 def internet_command(python: str) -> str:
@@ -181,6 +206,7 @@ def parse_facts(said: str, asked_at: float, answered_at: float) -> HostFacts | N
         disk_bytes=int(_number(values.get("disk_kb", ""))) << 10,
         writable="writable" in values,
         shared="shared" in values,
+        boot=values.get("boot", ""),
         gpus=tuple(lists["gpu"]),
         pythons=tuple(dict.fromkeys(found for line in lists["python"] if (found := _python(line)))),
         have=frozenset(lists["have"]),

@@ -142,7 +142,7 @@ def _many_machines(home: Home) -> Iterator[Finding]:
                 "machines",
                 f"{what}: its run is over",
                 ok=False,
-                advice="The next run with that provider gives them back; they end themselves in any case.",
+                advice=f"`trainmaster clusters end {row['id']}` gives them back; they end themselves too.",
             )
         else:
             yield Finding("machines", f"{what}, of {row['run_id']}")

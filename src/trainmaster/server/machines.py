@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -41,6 +42,10 @@ GIVING_BACK_S: Final = 300.0
 #: A dead node should be noticed, and its keepalive given up, within a few seconds.
 _KEEPALIVE_S: Final = 2.0
 _CONNECT_S: Final = 5.0
+#: In a cluster's directory: the database that its run is in.
+_DATABASE: Final = "database"
+#: A run on warm machines begins before it is asked what else is rented.
+_REAP_LATER_S: Final = 4.0
 
 Tell = Callable[[str], None]
 
@@ -58,6 +63,18 @@ def machines_patience(environ: Mapping[str, str]) -> Patience:
         _seconds(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
         _seconds(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
     )
+
+
+def check_provider(home: Home, provider: str, environ: Mapping[str, str]) -> None:
+    """Refuse to go on with a run whose provider cannot be used from here, before anything is changed.
+
+    Raises:
+        UsageError: no lab is up, no inventory, wrong settings.
+    """
+    found = get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    check = getattr(found, "check_up", None)
+    if check is not None:
+        check()
 
 
 class Machines:
@@ -113,8 +130,11 @@ class Machines:
         patience = machines_patience(environ)
         self._earlier_usd = 0.0
         loops: dict[str, ClusterLoop] = {}
+        self._taken: set[str] = set()
         for record in self._records():
             loop = ClusterLoop(record, self._provider, self._workplace, self._write, patience)
+            if record.id in self._taken:
+                loop.recall()
             loops.update(dict.fromkeys(record.plan.experiments, loop))
         if not loops:
             raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
@@ -129,7 +149,15 @@ class Machines:
             slots_of=self.fleet.slots_of,
             root=self._workplace.root,
             patience_s=patience.lost_s,
+            tell=self._tell,
         )
+        self.fleet.on_lost = self.site.lost
+        self._reaping: threading.Timer | None = None
+        if self._taken:  # the provider need not be asked for anything yet
+            self._reaping = threading.Timer(_REAP_LATER_S, self._reap_later, [identity])
+            self._reaping.daemon = True
+            self._reaping.start()
+            return
         try:
             self._reap(identity)
         except BaseException:
@@ -152,6 +180,8 @@ class Machines:
 
     def close(self) -> None:
         """Hang up; what is rented lives on as long as its lease does."""
+        if self._reaping is not None:
+            self._reaping.cancel()
         self.fleet.close()
         self.site.close()
         self._workplace.close()
@@ -195,6 +225,7 @@ class Machines:
             if not self._store.take_kept_cluster(self._lease, taken.as_row(), now):
                 continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
+            self._taken.add(taken.id)
             return taken
         return None
 
@@ -202,6 +233,7 @@ class Machines:
         """Give back machines of this home that belong to no run that goes on."""
         rows = self._store.living_clusters(self._provider.name, identity)
         now = time.time()
+        others = self._of_other_databases()
         known = [
             row["id"]
             for row in rows
@@ -215,19 +247,48 @@ class Machines:
             if row["id"] not in known:  # its keys are of no use to anybody
                 self._workplace.forget(ClusterRecord.of_row(row), ())
         try:
-            if lost := self._provider.reap(known):
+            if lost := self._provider.reap([*known, *others]):
                 self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")
         except UsageError:
             raise
         except TrainmasterError as error:  # they end themselves in any case
             self._tell(f"note: {one_line(error)}")
 
+    def _reap_later(self, identity: str) -> None:
+        try:
+            self._reap(identity)
+        except TrainmasterError as error:
+            self._tell(f"note: {one_line(error)}")
+
     def _open(self, loop: ClusterLoop, formation: Formation) -> Executor:
         from trainmaster.executors.ray import RayExecutor
 
-        return RayExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone)
+        return RayExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone, revives=False)
+
+    def _of_other_databases(self) -> list[str]:
+        """Clusters that runs of this home in another database have rented: they are not ours to end."""
+        mine = self._database()
+        found = []
+        for mark in sorted((self._home.root / "clusters").glob(f"*/{_DATABASE}")):
+            with contextlib.suppress(OSError):
+                if mark.read_text() != mine:
+                    found.append(mark.parent.name)
+        return found
+
+    def _database(self) -> str:
+        return self._store.engine.url.render_as_string(hide_password=True)
+
+    def _mark(self, record: ClusterRecord) -> None:
+        """Say beside the cluster's keys which database knows it."""
+        directory = self._home.root / "clusters" / record.id
+        if record.state is not ClusterState.ACTIVE or (directory / _DATABASE).exists():
+            return
+        with contextlib.suppress(OSError):  # a full disk
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (directory / _DATABASE).write_text(self._database())
 
     def _write(self, record: ClusterRecord) -> None:
+        self._mark(record)
         self._store.put_cluster(self._lease, record.as_row(), time.time())
 
     def _write_cost(self, cost_usd: float) -> None:

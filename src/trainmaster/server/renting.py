@@ -185,6 +185,7 @@ def check_with_provider(
                 slots=role.host_slots,
                 gpus=role.host_gpus,
                 disk_bytes=role.disk_bytes,
+                least=role.least,
             )
             for plan in plans
             if plan.provider == name

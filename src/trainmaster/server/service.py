@@ -172,6 +172,10 @@ class Service:
         home = self.home_of(run)
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
+        if recipe.provider != "local" and not is_driven(row):
+            from trainmaster.server.machines import check_provider
+
+            check_provider(home, recipe.provider, environ)
         lease = self.store.acquire(run, time.time())
         if lease is not None and row["state"] == State.STOPPING:
             # Its driver was killed while it stopped: what is left of it ends first, then all begins again.

@@ -16,6 +16,8 @@ from trainmaster.store.run_rows import lost
 #: States of a row: `trainmaster.control.clusters.record.ClusterState`; these two are looked for here.
 KEPT = "KEPT"
 ENDED = "ENDED"
+#: Of a run that is over.
+_DONE = "DONE"
 #: How many clusters of a provider say how long one waits for it.
 _WAITS = 50
 
@@ -91,6 +93,21 @@ def take_kept(connection: Connection, lease: Lease, row: ClusterRow, now: float)
         )
     )
     return taken.rowcount == 1 or connection.execute(mine).first() is not None
+
+
+def end_unused(connection: Connection, row: ClusterRow, now: float) -> bool:
+    """Write how far the end of a cluster is that no run uses: a warm one, or what a run has left.
+
+    Returns:
+        False if a run uses it (again).
+    """
+    over = sa.select(t.run.c.id).where(t.run.c.id == t.cluster.c.run_id, t.run.c.state == _DONE)
+    written = connection.execute(
+        t.cluster.update()
+        .where(t.cluster.c.id == row.id, t.cluster.c.state != ENDED, over.exists())
+        .values(state=row.state, data=storable(row.data), kept_until=row.kept_until, changed_at=now)
+    )
+    return written.rowcount == 1
 
 
 def put_cost(connection: Connection, lease: Lease, cost_usd: float) -> None:

@@ -127,6 +127,17 @@ def last_event(store: Store, run: str) -> int:
     return store.read(query)[0]["last"] or 0
 
 
+def last_notes(store: Store, run: str, limit: int) -> Sequence[RowMapping]:
+    """The newest notes of a run, the oldest of them first."""
+    query = (
+        sa.select(t.event)
+        .where(t.event.c.run_id == run, t.event.c.kind == "note")
+        .order_by(t.event.c.id.desc())
+        .limit(limit)
+    )
+    return list(reversed(store.read(query)))
+
+
 def events(store: Store, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:
     """Events of a run in order, those with an id larger than ``after``."""
     query = (

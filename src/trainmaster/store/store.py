@@ -229,6 +229,10 @@ class Store:
             lambda connection, _: cluster_rows.take_kept(connection, lease, row, now)
         )
 
+    def end_unused_cluster(self, row: ClusterRow, now: float) -> bool:
+        """Write how far the end of a cluster is that no run uses; False if one does (again)."""
+        return self._transactions.write(lambda connection, _: cluster_rows.end_unused(connection, row, now))
+
     def put_cost(self, lease: Lease, cost_usd: float) -> None:
         """Write what a run has cost so far.
 

@@ -184,9 +184,10 @@ class Renter:
         text = self.call("logs", run, "--member", "worker-0").stdout
         return [(int(a), int(s)) for a, s in re.findall(r"attempt (\d+) starts at (\d+)", text)]
 
-    def kill_all(self) -> None:
-        """Whatever of it is still there."""
-        for begun in self._begun:
-            if begun.process.poll() is None:
-                os.killpg(begun.process.pid, signal.SIGKILL)
-                begun.process.wait()
+    def kill_all(self) -> bool:
+        """Whatever of it is still there; whether there was something."""
+        left = [begun for begun in self._begun if begun.process.poll() is None]
+        for begun in left:
+            os.killpg(begun.process.pid, signal.SIGKILL)
+            begun.process.wait()
+        return bool(left)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 pytest.importorskip("ray", reason="ray is not installed")
 
 from renter import Renter
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tf-ps"
+SUM = """
+import os
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+who = f"{os.environ['GREETING']} from rank {world.rank} of {world.size}"
+print(f"{who}, sum {world.allreduce(world.rank + 1)} on {os.uname().nodename}")
+"""
 SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
 
 
@@ -31,7 +44,9 @@ def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
     work.mkdir()
     renter = Renter(owner, work)
     yield renter
-    renter.kill_all()
+    if renter.kill_all():  # a test has failed: the next one is not to wait for its claims to run out
+        for host in owner.json("status")["hosts"]:
+            owner.ssh(host["id"])("rm -f /var/tmp/trainmaster-claims/*.json")
 
 
 def processes_on_hosts(owner: Any) -> str:
@@ -61,15 +76,40 @@ experiments:
     distributed: {strategy: allreduce, workers: 2}
     framework: mpi
     env: {GREETING: hello}
-    command: echo "$GREETING from rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $(hostname)"
+    command: python sum.py
 """
+    pytest.importorskip("mpi4py")
+    (renter.work / "sum.py").write_text(SUM)
     found = renter.run(renter.recipe(text), provider="hosts").end()
     lines = [line for line in renter.call("logs", found["run"]).stdout.splitlines() if "from rank" in line]
     assert sorted(line.split(" on ")[0].split("hello ")[1] for line in lines) == [
-        "from rank 0 of 2",
-        "from rank 1 of 2",
+        "from rank 0 of 2, sum 3",
+        "from rank 1 of 2, sum 3",
     ]
     assert len({line.split(" on ")[1] for line in lines}) == 2
+
+
+@pytest.mark.tensorflow
+def test_parameter_servers_on_two_hosts(renter: Renter) -> None:
+    """The example as it is, in step; the workers are on different hosts, and the others sit with them."""
+    pytest.importorskip("tensorflow")
+    shutil.copy(EXAMPLE / "train.py", renter.work)
+    text = """
+name: steps
+experiments:
+  train:
+    framework: tensorflow
+    distributed: {strategy: ps-sync, workers: 2, parameter_servers: 1}
+    command: echo "on $(hostname)"; python train.py --sync --steps 20
+"""
+    found = renter.run(renter.recipe(text), provider="hosts").end()
+    assert found["reason"] == "SUCCEEDED"
+    places = {
+        member: renter.call("logs", found["run"], "--member", member).stdout.partition("on ip-")[2].split()[0]
+        for member in ("chief-0", "worker-0", "worker-1", "ps-0")
+    }
+    assert places["worker-0"] != places["worker-1"]
+    assert "step   20  loss" in renter.call("logs", found["run"], "--member", "chief-0").stdout
 
 
 def test_two_runs_share_the_hosts_one_after_the_other(renter: Renter) -> None:
@@ -80,3 +120,90 @@ def test_two_runs_share_the_hosts_one_after_the_other(renter: Renter) -> None:
     second = renter.run(recipe, provider="hosts")
     assert first.end()["reason"] == "SUCCEEDED"
     assert second.end()["reason"] == "SUCCEEDED"
+
+
+def test_hosts_that_are_broken_are_left_out_where_the_others_suffice(
+    renter: Renter, owner: Any, tmp_path: Path
+) -> None:
+    """One lets nobody in, one has no Python: single tasks go on without them, a gang does not begin."""
+    lines = (owner.directory / "hosts.yaml").read_text().splitlines()
+    well, other = (json.loads(line.strip().removeprefix("- ")) for line in lines if "address" in line)
+    shut = {**well, "name": "shut.lab", "port": 2}
+    bare = {**other, "name": "bare.lab", "python": "/nowhere/python"}
+    inventory = tmp_path / "hosts.yaml"
+    inventory.write_text(json.dumps({"hosts": [{**well, "name": "well.lab"}, bare, shut]}))
+    sweep = """
+name: steps
+experiments:
+  train:
+    workers: 3
+    parameters: {x: {range: 1-4, step: 1}}
+    command: echo task {{x}} on $(hostname)
+"""
+    hosts = {"TRAINMASTER_HOSTS": str(inventory)}
+    renting = renter.run(renter.recipe(sweep), provider="hosts", **hosts)
+    found = renting.end()
+    assert found["experiments"]["train"]["tasks"]["succeeded"] == 4
+    assert "shut.lab is left out: " in renting.text
+    assert re.search(r"bare.lab\) is given up: .*no Python", renting.text)
+
+    gang = renter.run(renter.gang(workers=2, steps=5), provider="hosts", **hosts)
+    assert gang.end(code=1)["reason"] == "INTERNAL"
+    assert re.search(r"bare.lab\) cannot be used: .*no Python", gang.text)
+    strict = renter.gang(workers=3, steps=5).read_text().replace("workers: 3", "workers: 3, per_node: 1")
+    refused = renter.run(renter.recipe(strict), provider="hosts", **hosts)
+    refused.end(code=1)
+    assert "2 hosts for 3 worker nodes (shut.lab" in refused.text
+    assert "started" not in refused.text
+
+
+def entries(owner: Any) -> list[dict[str, Any]]:
+    """The hosts as they are listed."""
+    found: list[dict[str, Any]] = YAML(typ="safe").load(owner.directory / "hosts.yaml")["hosts"]
+    return found
+
+
+def inventory(owner: Any, path: Path, **second: Any) -> dict[str, str]:
+    """The variable that names another list of the hosts, in which the second one is told otherwise."""
+    hosts = entries(owner)
+    hosts[1] |= second
+    path.write_text(json.dumps({"hosts": hosts}))
+    return {"TRAINMASTER_HOSTS": str(path)}
+
+
+def test_a_host_that_does_not_let_us_in_is_named(renter: Renter, owner: Any, tmp_path: Path) -> None:
+    key = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    env = inventory(owner, tmp_path / "hosts.yaml", key=str(key))
+    renting = renter.run(renter.gang(steps=20), provider="hosts", **env)
+    renting.end(2)
+    second = entries(owner)[1]
+    assert f"{second['name']} ({second['address']}" in renting.text
+    assert f"does not let admin in with the key {key}" in renting.text
+
+
+def test_a_host_with_another_key_is_refused(renter: Renter, owner: Any, tmp_path: Path) -> None:
+    first = entries(owner)[0]
+    env = inventory(owner, tmp_path / "hosts.yaml", host_key=first["host_key"])
+    renting = renter.run(renter.gang(steps=20), provider="hosts", **env)
+    renting.end(2)
+    assert "shows another host key than it should" in renting.text
+    assert "steps.py" not in processes_on_hosts(owner)
+
+
+def test_killed_while_hosts_are_made_nodes(renter: Renter, owner: Any, tmp_path: Path) -> None:
+    """Whoever comes next finds what is there, half of it or not."""
+    hosts = entries(owner)
+    for host in hosts:
+        host["directory"] = "/var/tmp/elsewhere"
+    path = tmp_path / "hosts.yaml"
+    path.write_text(json.dumps({"hosts": hosts}))
+    first, _ = (owner.ssh(host["name"], stay=True) for host in hosts)
+    renting = renter.run(renter.gang(steps=20), provider="hosts", TRAINMASTER_HOSTS=str(path))
+    run = renting.run
+    renting.until(lambda: first.run("ls -A /var/tmp/elsewhere/*").stdout, "something of ours")
+    renting.kill()
+    found = renter.start("resume", run, "--json", TRAINMASTER_HOSTS=str(path)).end()
+    assert found["reason"] == "SUCCEEDED"
+    assert renter.starts(run) == [(1, 0)]
+    assert "supervisor" not in processes_on_hosts(owner)

@@ -31,7 +31,7 @@ from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.remote import HostResult, Ssh
 from trainmaster.remote.facts import PythonFacts
 from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes import CheckpointSeries, take_snapshot
 
 RUN = "digits-7f3a"
@@ -67,7 +67,7 @@ class Hosts:
             host.start()
             self.hosts.append(host)
             facts = SimpleNamespace(home=str(host.home), user="root")
-            plan = SimpleNamespace(host_python=python_facts(), code_directory="", python=PYTHON)
+            plan = SimpleNamespace(host_python=python_facts(), code_directory="", python=sys.executable)
             result = HostResult(host.target, True, (), facts=facts, plan=plan)  # type: ignore[arg-type]
             target = host.target
             self.nodes.append(
@@ -397,6 +397,42 @@ def test_a_node_that_is_gone_or_silent(hosts):
     assert "h1" in job.error
 
 
+def test_a_node_falls_silent_when_the_model_is_here(hosts, monkeypatch):
+    """The last checkpoint of an attempt that has succeeded is for nobody: it does not fail for want of it."""
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    hosts.write(0, context.place.checkpoint, a="1")
+    hosts.write(0, context.place.output("worker-0", first=True), weights="42")
+    hosts.site._patience_s = 0.5
+    publish = saving.publish_checkpoint
+
+    def silent_by_now(*given, **more):
+        hosts.hosts[1].stop()
+        return publish(*given, **more)
+
+    monkeypatch.setattr(saving, "publish_checkpoint", silent_by_now)
+    job = saving.save(context)
+    assert job.error == ""
+    assert job.fields["model_uri"] == context.model_uri
+
+
+def test_the_disk_of_a_node_is_full(hosts):
+    context = hosts.context()
+    assert staging.stage(context, {}).error == ""
+    assert saving.recover(context).message == ""
+    tools = hosts.tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("tail", "find", "ls"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    (tools / "df").write_text("#!/bin/sh\necho Filesystem; echo /dev/vda1 10141300 10141300 0 100% /\n")
+    (tools / "df").chmod(0o755)
+    hosts.hosts[1].stop()
+    hosts.hosts[1].path = str(tools)
+    hosts.hosts[1].start()
+    message = saving.recover(context).message
+    assert message.startswith("no space left on the disk of h1")
+
+
 def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
     for number in range(2):
         hosts.there(number, hosts.home.code_directory(RUN)).mkdir(parents=True)
@@ -416,7 +452,7 @@ def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
         assert (hosts.there(number, here) / "bin").is_dir()
         assert here.with_name(f"{here.name}-h{number}.log").read_text().endswith("made\n")
     again = hosts.context(setup=setup.replace("$CALLERS_", "${CALLERS-none}"))
-    hosts.site._is_set_up.clear()
+    hosts.site._staging._is_set_up.clear()
     assert staging.stage(again, {}).error == ""
     assert (hosts.there(0, here) / "made").read_text() == "token=6 none\n"
 
@@ -468,8 +504,38 @@ def test_requests_speak_of_nodes(hosts):
     assert all(directory.startswith(hosts.root) for directory in request.directories)
 
 
-def test_containers_are_refused(hosts):
-    job = staging.stage(hosts.context(container="debian"), {})
+def test_members_in_containers_leave_the_engine_to_their_node(hosts):
+    """What it is, the node says itself; nothing of this machine is mounted, nor inherited of a login."""
+    workshop = hosts.workshop(container="debian:12", env={"A": "1"})
+    request = workshop.request(task())
+    assert request.hold, "the image has to be brought first"
+    for member in request.members:
+        assert member.container.image == "debian:12"
+        assert member.container.engine_file == f"{hosts.root}/engine.json"
+        assert not member.container.settings
+        assert set(member.container.mounts) == {
+            f"{hosts.root}/runs/{RUN}/code",
+            f"{hosts.root}/runs/{RUN}/tasks/train/0/1",
+            f"{hosts.root}/lib",
+        }
+    addresses = {"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"}
+    ports = {"worker-0": (2000,), "worker-1": (2001,)}
+    granted = GangStatus(request.attempt, Phase.GRANTED, ports=ports, addresses=addresses)
+    env = workshop.launch_environment(task(), granted)["worker-1"]
+    assert (env["A"], env["MASTER_ADDR"], env["HOME"]) == ("1", "10.0.0.1", "/tmp")
+    assert env["PYTHONPATH"] == f"{hosts.root}/lib"
+    assert "PATH" not in env, "the image's own"
+
+
+def test_a_host_without_docker_and_podman_is_named(hosts):
+    tools = hosts.tmp_path / "tools"
+    tools.mkdir()
+    (tools / "mkdir").symlink_to(shutil.which("mkdir"))
+    for host in hosts.hosts:
+        host.stop()
+        host.path = str(tools)
+        host.start()
+    job = staging.stage(hosts.context(container="debian:12"), {})
     assert job.users_fault
-    assert "images are not brought to nodes yet" in job.error
-    assert isinstance(UsageError("x"), TrainmasterError)
+    assert job.error.startswith("experiments.train.container: h")
+    assert "needs docker or podman: docker is not installed; podman is not installed" in job.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -63,13 +64,37 @@ def test_none_is_there(programs):
 
 
 def test_images(programs, tmp_path):
-    (tmp_path / "answer").write_text('[{"Id": "sha256:1", "Config": {"Env": ["PATH=/bin", "A=b=c"]}}]')
-    programs(docker=f'[[ $3 = here ]] && cat "{tmp_path}/answer"')
+    answer = '{"Id": "sha256:1", "Config": {"Env": ["PATH=/bin", "A=b=c"]}, "RepoDigests": [%s]}'
+    for name, digests in {"here": "", "podmans": '"localhost/a@sha256:2"', "pulled": '"a@sha256:2"'}.items():
+        (tmp_path / f"{name}.json").write_text(f"[{answer % digests}]")
+    programs(docker=f'cat "{tmp_path}/$3.json"')
     engine = Engine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
     found = engine.image("here")
     assert found is not None
-    assert (found.id, found.env) == ("sha256:1", {"PATH": "/bin", "A": "b=c"})
+    assert (found.id, found.env) == ("1", {"PATH": "/bin", "A": "b=c"})
+    known = [engine.image(name) for name in ("here", "podmans", "pulled")]
+    assert [image and image.is_own for image in known] == [True, True, False]
     assert engine.image("elsewhere") is None
+
+
+def test_an_image_is_taken_under_its_name(programs, tmp_path):
+    """Podman calls `a:1` of docker `localhost/a:1`, which it finds; docker does not find podman's."""
+    programs(
+        docker=f"""case $1 in
+        load) cat > "{tmp_path}/loaded"; echo "Loaded image: localhost/a:1";;
+        tag) echo "$2 $3" > "{tmp_path}/tag";;
+        *) exit 1;;
+        esac"""
+    )
+    engine = Engine("docker", str(tmp_path / "docker"), settings={"PATH": os.defpath})
+    children: set[int] = set()
+    engine.load("a:1", io.BytesIO(b"layers" * 100_000), children)
+    assert (tmp_path / "loaded").read_bytes() == b"layers" * 100_000
+    assert (tmp_path / "tag").read_text() == "localhost/a:1 a:1\n"
+    assert not children
+    programs(docker="echo 'no space left on device' >&2; exit 1")
+    with pytest.raises(UsageError, match="docker does not take the image a:1: no space left on device"):
+        engine.load("a:1", io.BytesIO(b"layers" * 100_000), children)
 
 
 def test_a_pull_may_take_long_once_the_registry_has_answered(programs, tmp_path, monkeypatch):

@@ -132,3 +132,57 @@ def test_all_that_was_said_is_heard_before_hanging_up(gateway, tmp_path):
     executor.forget(["r/a/1/1"])
     executor.close()
     assert [message["do"] for message in gateway.heard][-2:] == ["forget", "part"]
+
+
+def until_lost(executor):
+    while True:
+        executor.changes(0.2)
+
+
+def test_who_has_other_things_to_do_is_told_at_once(gateway, tmp_path, monkeypatch):
+    """The run's loop must renew its lease: another executor is opened elsewhere."""
+    gone = set()
+    executor = RayExecutor(gateway, is_gone=gone.__contains__, revives=False)
+    executor.open("r", Capacity(1), {})
+    executor.submit([gang("r/a/0/1", tmp_path)])
+    gateway.die()
+    begun = time.monotonic()
+    with pytest.raises(ExecutorError, match="was lost"):
+        until_lost(executor)
+    assert time.monotonic() - begun < 2
+    executor.close()
+
+
+def test_who_has_other_things_to_do_hears_of_a_head_that_is_gone(gateway, tmp_path):
+    gone = set()
+    executor = RayExecutor(gateway, is_gone=gone.__contains__, revives=False)
+    executor.open("r", Capacity(1), {})
+    executor.submit([gang("r/a/0/1", tmp_path)])
+    gone.add("n0")
+    gateway.die()
+    found = {}
+    while not found:
+        found.update((status.attempt, status.phase) for status in executor.changes(0.2))
+    assert found == {"r/a/0/1": Phase.EXITED}
+    assert executor.is_lost
+    executor.close()
+
+
+def test_a_silent_gateway_is_not_waited_for_long(gateway, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_module, "_BRIEF_S", 0.2)
+    executor = RayExecutor(gateway, revives=False)
+    executor.open("r", Capacity(1), {})
+    with pytest.raises(ExecutorError, match="did not answer"):
+        executor.observe(["r/a/0/1"])
+    executor.close()
+
+
+def test_why_a_gang_waits(gateway):
+    executor = RayExecutor(gateway)
+    executor.open("r", Capacity(1), {})
+    gateway.say({"waits": {"r/a/0/1": "it needs a node with role=ps; there is none among 2"}})
+    deadline = time.monotonic() + 5
+    while not executor.waits() and time.monotonic() < deadline:
+        executor.changes(0.05)
+    assert executor.waits() == {"r/a/0/1": "it needs a node with role=ps; there is none among 2"}
+    executor.close()

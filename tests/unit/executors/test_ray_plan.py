@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.executors._ray_plan import PACK, STRICT_SPREAD, Bundle, NodeRoom, fits, plan_gang
+from trainmaster.executors._ray_plan import PACK, STRICT_SPREAD, Bundle, NodeRoom, fits, lacking, plan_gang
 
 
 def node(number, slots=4, gpus=0, **labels):
@@ -47,6 +47,17 @@ def test_roles_share_nodes_when_there_are_too_few():
     assert plan_gang(request(*names, per_node=1, labels=labels), nodes) is None
 
 
+def test_workers_never_share_a_node_for_want_of_one_for_their_chief():
+    names = ["chief-0", "ps-0", "worker-0", "worker-1"]
+    folded = plan_gang(request(*names, per_node=1), [node(0), node(1)])
+    assert [each.members for each in folded.bundles] == [("worker-0", "chief-0"), ("worker-1", "ps-0")]
+    labels = {name: {"role": "ps" if name == "ps-0" else "worker"} for name in names}
+    nodes = [node(0, role="ps"), node(1, role="worker"), node(2, role="worker")]
+    apart = plan_gang(request(*names, per_node=1, labels=labels), nodes)
+    assert [each.members for each in apart.bundles] == [("worker-0", "chief-0"), ("worker-1",), ("ps-0",)]
+    assert plan_gang(request(*names, per_node=1, labels=labels), nodes[:2]) is None
+
+
 def test_labels_need_a_matching():
     """The first that fits is not always the right one."""
     labels = {"chief-0": {}, "worker-0": {"market": "spot"}}
@@ -86,3 +97,23 @@ def test_a_spread_that_fits_can_be_placed(sizes, wants):
         for order in permutations(sizes, len(wants))
     )
     assert fits(bundles, rooms, STRICT_SPREAD) == possible
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (
+            {"members": [{"name": "ps-0", "gpus": 0, "node_labels": {"role": "ps"}}], "slots": 1},
+            "role=ps; there is none",
+        ),
+        ({"members": [{"name": "worker-0", "gpus": 2}], "slots": 1}, "a node with 2 GPUs"),
+        (
+            {"members": [{"name": f"worker-{n}", "gpus": 0} for n in range(3)], "slots": 3, "per_node": 1},
+            "3 nodes, one for each 1 of its members; there are 2",
+        ),
+    ],
+)
+def test_what_a_gang_lacks_is_named(request_, why):
+    nodes = [NodeRoom(f"n{n}", str(n), f"10.0.0.{n}", 4, 0, {"role": "worker"}) for n in range(2)]
+    assert plan_gang({"per_node": 0, **request_}, nodes) is None
+    assert why in lacking({"per_node": 0, **request_}, nodes)

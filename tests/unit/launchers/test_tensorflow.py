@@ -1,6 +1,8 @@
 """Log lines as TensorFlow 2.21 and Keras 3.15 wrote them on this kind of machine."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -34,6 +36,24 @@ def test_only_those_who_end_by_themselves_are_waited_for():
     launcher = TensorFlowLauncher()
     assert [launcher.is_essential(PS, member) for member in PS.members] == [True, False, False, False]
     assert [launcher.is_essential(MIRRORED, member) for member in MIRRORED.members] == [True, True]
+
+
+def test_servers_have_a_thread_for_each_worker_however_few_cores_there_are(tmp_path):
+    (tmp_path / "nproc").write_text("#!/bin/sh\necho 2\n")
+    (tmp_path / "nproc").chmod(0o755)
+    shown = 'echo "${TF_NUM_INTEROP_THREADS-unset}"'
+
+    def threads(gang, member, **env):
+        script = TensorFlowLauncher().script(gang, member, shown)
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **env}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], env=env, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert [threads(PS, member) for member in PS.members] == ["unset", "4", "4", "4"]
+    assert threads(PS, PS.members[1], TF_NUM_INTEROP_THREADS="2") == "2"
+    assert threads(MIRRORED, MIRRORED.members[1]) == "unset"
 
 
 def test_every_member_needs_a_port():

@@ -41,7 +41,9 @@ def test_mpirun_gets_a_place_for_each_member_on_its_machine(bash):
     mpirun = 'echo "$@" | head -1; shift 4; OMPI_COMM_WORLD_RANK=1 exec "$@"'
     env = {"TRAINMASTER_METRICS": "m", **MpiLauncher().environment(gang, gang.chief)}
     done = bash(MpiLauncher().script(gang, gang.chief, QUOTES), env, mpirun=mpirun)
-    assert done.stdout.splitlines()[0].startswith("-np 3 --host a:2,b:1 bash -euo pipefail -c export")
+    assert done.stdout.splitlines()[0].startswith(
+        "-np 3 --host a:2,b:1 env -u SSH_CLIENT -u SSH2_CLIENT bash -euo pipefail -c export"
+    )
     assert done.stdout.splitlines()[-1] == "it's fine"
     assert done.returncode == 3
 

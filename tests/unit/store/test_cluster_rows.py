@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 from store_nouns import NOW, new_run
 
 from trainmaster.spec.errors import LeaseLostError
@@ -94,3 +95,26 @@ def test_whose_it_was_before_writes_it_no_more(store):
     with pytest.raises(LeaseLostError):
         store.put_cluster(first, row(), NOW + 2)
     store.put_cluster(second, row(state="ENDED"), NOW + 3)
+
+
+def test_the_end_of_a_cluster_that_no_run_uses(store):
+    lease = begun(store)
+    store.put_cluster(lease, row(state="KEPT", kept_until=NOW + 60), NOW)
+    assert not store.end_unused_cluster(row(state="ENDING"), NOW), "its run goes on"
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = 'r-1'"))
+    assert store.end_unused_cluster(row(state="ENDING"), NOW)
+    second = begun(store, "r-2")
+    assert not store.take_kept_cluster(second, row(), NOW + 1), "it is about to end"
+    assert store.end_unused_cluster(row(state="ENDED"), NOW + 2)
+    assert not store.end_unused_cluster(row(state="ENDED"), NOW + 3), "it has ended"
+    assert store.living_clusters("lab", "home") == []
+
+
+def test_a_cluster_that_was_taken_over_is_used(store):
+    first, second = begun(store), begun(store, "r-2")
+    store.put_cluster(first, row(state="KEPT", kept_until=NOW + 60), NOW)
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = 'r-1'"))
+    assert store.take_kept_cluster(second, row(), NOW + 1)
+    assert not store.end_unused_cluster(row(state="ENDING"), NOW + 2)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.decide_cluster import decide_cluster
-from trainmaster.control.clusters.decision import Patience, Stage
+from trainmaster.control.clusters.decision import Decision, Patience, Stage
 from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.control.clusters.sight import Formation, Sight
@@ -28,6 +28,7 @@ from trainmaster.control.clusters.workplace import key_of, words
 from trainmaster.providers.aws_deadman import TICK_S
 from trainmaster.providers.base import NodeState, ProviderError
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError
+from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
@@ -40,6 +41,8 @@ _TICK_S: Final = 0.25
 #: How often a provider is asked for its machines: a cloud's API, and hosts that are logged in to.
 _LOOK_S: Final = 2.0
 _CLOSE_S: Final = 10.0
+#: A run that waits for machines says so as often.
+_TELL_S: Final = 300.0
 
 
 class ClusterLoop:
@@ -81,6 +84,7 @@ class ClusterLoop:
         self._hands = Hands(provider, workplace, self._tasks, self._sight)
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
+        self._told_waits = ("", 0.0)
         self._looked_at = 0.0
         self._thread: threading.Thread | None = None
 
@@ -95,6 +99,11 @@ class ClusterLoop:
     def accesses(self) -> dict[str, NodeAccess]:
         """Nodes by machine id, those that have gone too: what they left may be read for a while."""
         return self._sight.accesses
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Ids of nodes of which the provider says that they are no more."""
+        return self._sight.gone
 
     @property
     def leaving(self) -> dict[str, float]:
@@ -150,6 +159,17 @@ class ClusterLoop:
         if not self.is_running:
             self._thread = threading.Thread(target=self._run, name=f"cluster {self.record.id}", daemon=True)
             self._thread.start()
+
+    def recall(self) -> None:
+        """It was kept warm: go on with what is known of its machines, and ask their provider in a moment."""
+        record = self.record
+        nodes = self._workplace.memory(record.id).nodes(machine.id for machine in record.rented)
+        if nodes is None or any(m.id and m.ended_at is None for m in record.machines if m.is_over):
+            return
+        now = self._clock()
+        self._sight.nodes = nodes
+        self._looked_at = now
+        self._watch.renewed(now + _LOOK_S - self._workplace.lease_s / RENEWALS)
 
     def want(self) -> None:
         """Experiments of it run: it must have its machines."""
@@ -268,6 +288,7 @@ class ClusterLoop:
         self._record(decision.record)
         for note in decision.notes:
             self._notes.put(note)
+        self._tell_waiting(decision, now)
         if decision.fatal and sight.fatal is None:
             sight.fatal = ProviderError(decision.fatal, "Nothing runs on; what was rented is given back.")
         if sight.fatal is not None and not self._ending:
@@ -281,6 +302,22 @@ class ClusterLoop:
         if record != self.record:
             self._write(record)
             self.record = record
+
+    def _tell_waiting(self, decision: Decision, now: float) -> None:
+        """For what the run waits, and until when: once, and now and then as long as it lasts."""
+        if not decision.waits or decision.retry_at is None:
+            self._told_waits = ("", 0.0)
+            return
+        told, at = self._told_waits
+        if told == decision.waits and now - at < _TELL_S:
+            return
+        self._told_waits = (decision.waits, now)
+        left = format_duration(max(decision.retry_at - now, 1.0))
+        clock = time.strftime("%H:%M:%S", time.localtime(decision.retry_at))
+        self._notes.put(
+            f"{self.record.plan.name} {decision.waits}; asked again at {clock}, in {left} "
+            "(TRAINMASTER_CAPACITY_PATIENCE says how often)"
+        )
 
     def _look(self, now: float) -> None:
         """Ask the provider, and the machines themselves."""

@@ -22,6 +22,8 @@ BOOT_S: Final = 600.0
 FORGOTTEN_S: Final = 120.0
 #: Hosts that others use now may be free soon.
 HOSTS_S: Final = 15.0
+#: Names of one kind in a line for people.
+_NAMED_MOST: Final = 4
 #: So many machines of one seat may fail to become nodes before the run is ended.
 BROKEN_MOST: Final = 3
 
@@ -65,7 +67,8 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
     for token, ids in seen.rented.items():
         waiting = [m for m in record.live if m.token == token and not m.id]
         named = [replace(machine, id=node) for machine, node in zip(waiting, ids, strict=False)]
-        record = record.changed(named)
+        left_out = [replace(m, is_over=True, reason="left out") for m in waiting[len(named) :]]
+        record = record.changed([*named, *left_out])
     for token, refusal in seen.refusals.items():
         waiting = [m for m in record.live if m.token == token and not m.id]
         if not waiting or (not refusal.is_capacity and not refusal.is_final):
@@ -229,6 +232,7 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
     found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
     if found.offer is None:
         decision.retry_at = found.retry_at
+        decision.waits = f"waits for {_missing(role, seats)}: there are none {_where(role)}"
         return
     rental = cast("Rental", found.offer)
     token = f"{role.role}-{record.asked}"
@@ -243,6 +247,18 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
     )
     decision.act(ActionKind.RENT, token=token)
     decision.notes.append(f"{len(asked)} x {rental.words} for {seats_of(asked)}")
+
+
+def _missing(role: RolePlan, seats: list[str]) -> str:
+    kinds = list(dict.fromkeys(rental.instance_type or "host" for rental in role.rentals))
+    return f"{len(seats)} x {' or '.join(kinds[:_NAMED_MOST])} ({', '.join(seats[:_NAMED_MOST])})"
+
+
+def _where(role: RolePlan) -> str:
+    """The places that were asked, for people."""
+    places = list(dict.fromkeys(rental.place for rental in role.rentals if rental.place))
+    more = f" and {len(places) - _NAMED_MOST} more" if len(places) > _NAMED_MOST else ""
+    return f"in {', '.join(places[:_NAMED_MOST])}{more}" if places else "free that are suited"
 
 
 # --- becoming one cluster -----------------------------------------------------------------------------

@@ -114,6 +114,7 @@ class Decision:
         notes: for the user.
         fatal: why the run cannot go on; empty if it can.
         retry_at: Unix seconds at which something may be had again that there is none of now.
+        waits: for what, in words, if for anything.
     """
 
     record: ClusterRecord
@@ -121,6 +122,7 @@ class Decision:
     notes: list[str] = field(default_factory=list)
     fatal: str = ""
     retry_at: float | None = None
+    waits: str = ""
 
     def act(self, kind: ActionKind, ids: Iterable[str] = (), token: str = "") -> None:
         """One more thing to do."""

@@ -15,6 +15,7 @@ from trainmaster.control.clusters.post import Opener, Places, Post
 from trainmaster.control.clusters.record import ClusterState
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.states import State
+from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.control.board import Board
@@ -42,6 +43,9 @@ class Fleet:
         tell_places: keeps on which machine each member of an attempt runs.
         clock: gives Unix seconds.
         earlier_usd: what the run has paid for clusters that are no more.
+
+    Attributes:
+        on_lost: is told which members of an attempt were lost with their nodes.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Fleet:
         self._env: Mapping[str, str] = {}
         self._lock = threading.Lock()
         self._places: dict[str, Places] = {}
+        self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
 
     # --- Executor --------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Fleet:
         """
         notes: list[str] = []
         for post in self._all:
-            notes += post.loop.notes()
+            notes += [*post.loop.notes(), *post.waits()]
             if post.loop.fatal is not None:
                 raise post.loop.fatal
             mine = [board.experiments[name] for name, other in self._posts.items() if other is post]
@@ -230,7 +235,9 @@ class Fleet:
             post.close()
             if keep and record.keep_s and record.state is ClusterState.ACTIVE:
                 if post.loop.keep(record.keep_s, self._clock()):
-                    tell(f"{record.id}: kept warm for {record.keep_s:.0f} s")
+                    usd = post.loop.record.usd_per_hour() * record.keep_s / 3600
+                    kept = f"{format_duration(record.keep_s)}, at most ${usd:.2g} more"
+                    tell(f"{record.id}: kept warm for {kept}; `trainmaster clusters end {record.id}` ends it")
                     continue
                 tell(f"{record.id}: cannot be kept warm, it is given back")
             post.loop.end()
@@ -259,7 +266,9 @@ class Fleet:
         """Members of an attempt with their nodes, in rank order; those whose node is unknown are missing."""
         with self._lock:
             members = self._places.get(attempt, ())
-        accesses = {access.address: access for access in list(self._post(attempt).loop.accesses.values())}
+        loop = self._post(attempt).loop
+        gone = loop.gone
+        accesses = {node.address: node for id_, node in list(loop.accesses.items()) if id_ not in gone}
         return [(name, accesses[address]) for name, address in members if address in accesses]
 
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
@@ -299,7 +308,9 @@ class Fleet:
                 self._tell_places(
                     status.attempt, {name: node.id for name, node in self.nodes_of(status.attempt)}
                 )
-        elif status.phase is Phase.UNKNOWN:  # wherever it waited, it does so no more
+        if lost := [member.name for member in status.members if member.lost]:
+            self.on_lost(status.attempt, lost)
+        if not status.addresses and status.phase is Phase.UNKNOWN:  # wherever it waited, it does so no more
             with self._lock:
                 self._places.pop(status.attempt, None)
         return status

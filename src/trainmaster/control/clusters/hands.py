@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.clusters.decision import Action, ActionKind, Stage
 from trainmaster.control.clusters.sight import Formation
 from trainmaster.control.clusters.workplace import is_there, key_of, words
-from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.base import NodeRequest, ProviderGoneError
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.plan import RolePlan
     from trainmaster.control.clusters.record import ClusterRecord, Machine
     from trainmaster.control.clusters.sight import Sight
     from trainmaster.control.clusters.tasks import Tasks
@@ -108,6 +109,7 @@ class Hands:
             slots=role.host_slots,
             gpus=role.host_gpus,
             disk_bytes=role.disk_bytes,
+            least=_least(record, role, token),
         )
         if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
             self._tasks.start("kits", self._workplace.warm_up)
@@ -200,9 +202,16 @@ class Hands:
             self._workplace.take_back(
                 record, formation.ray if formation else None, accesses, self._sight.nodes or {}
             )
-        self._provider.release(record.id)
+        with contextlib.suppress(ProviderGoneError):  # nothing of it is left
+            self._provider.release(record.id)
         self._workplace.forget(record, accesses)
         try:
             return self._provider.nodes(record.id)  # when they ended is for the bill
         except TrainmasterError:
             return None
+
+
+def _least(record: ClusterRecord, role: RolePlan, token: str) -> int:
+    """How many of the machines of a request will do; 0: all of them."""
+    others = sum(m.role == role.role and m.token != token and bool(m.id) for m in record.live)
+    return max(1, role.needed - others) if role.least else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,10 @@ class NodeAccess:
         """The interpreter of our runtime there."""
         assert self.result.plan is not None
         return self.result.plan.python
+
+    def lend(self) -> AbstractContextManager[Connection]:
+        """A login for a few quick things, for a ``with``; see `Ssh.lend`."""
+        return self.ssh.lend(self.target)
 
     def connect(self) -> Connection:
         """A new login; close it.

@@ -181,8 +181,7 @@ class NodeFiles:
 
         order = {"do": "send", "directory": directory, "entries": entries}
         try:
-            # A connection of its own: it goes with a transfer that failed.
-            with access.connect() as connection:
+            with self.links.own(access) as connection:
                 result = ask_guest(connection, _python(access), _PROGRAM, order, _limit_s(entries), sink=take)
         finally:
             unpacker.close()
@@ -240,7 +239,7 @@ class NodeFiles:
             "wait_s": _WAIT_S,
             **order,
         }
-        with access.connect() as connection:
+        with self.links.own(access) as connection:
             result = ask_guest(
                 connection, _python(access), _PROGRAM, full, _limit_s(missing) + _WAIT_S, answer
             )
@@ -274,7 +273,7 @@ def prepare_node(access: NodeAccess, run: str, snapshot: Path) -> None:
         "otherwise": plan.host_python.path,
         "files": library(),
     }
-    with access.connect() as connection:
+    with access.lend() as connection:
         result = ask_guest(connection, _python(access), "place.py", order, _PLACE_TIMEOUT_S)
     if guest_words(result) != "done":
         raise CommandError(f"{access.target.shown}: {guest_words(result)}")

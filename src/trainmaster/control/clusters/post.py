@@ -155,6 +155,7 @@ class Post:
         self._stops: dict[str, float] = {}  # also those that nobody has heard yet
         self._forgotten: set[str] = set()  # likewise
         self._vacated: set[str] = set()
+        self._told_waits: set[tuple[str, str]] = set()
         self._mute_since: float | None = None
         self._reopen_at = 0.0
 
@@ -204,6 +205,13 @@ class Post:
         elif attempt in self.sent and status.members:
             self.sent[attempt] = status.members
         self.news[attempt] = status
+
+    def waits(self) -> list[str]:
+        """What keeps gangs from a place in the cluster though nobody is in their way, if it is new."""
+        told: Callable[[], Mapping[str, str]] = getattr(self.executor, "waits", dict)
+        now = {(attempt.split("/")[1], why) for attempt, why in told().items()}
+        new, self._told_waits = now - self._told_waits, now
+        return [f"{experiment} waits for room: {why}" for experiment, why in sorted(new)]
 
     # --- the cluster ---------------------------------------------------------------------------------
 

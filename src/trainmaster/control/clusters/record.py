@@ -152,6 +152,12 @@ class ClusterRecord:
                 total -= machine.billed_usd(self.paid_from)
         return total
 
+    def idle_usd(self, now: float) -> float:
+        """What it has cost since it was kept warm, which is on no run's bill; 0 if it is not."""
+        if self.state is not ClusterState.KEPT or self.kept_until is None:
+            return 0.0
+        return replace(self, paid_from=self.kept_until - self.keep_s).spent_usd(min(now, self.kept_until))
+
     def usd_per_hour(self) -> float:
         """Price of what is rented now."""
         return sum(m.rental.usd_per_hour for m in self.machines if m.started_at and m.ended_at is None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-import queue
 import shlex
 import threading
 import time
@@ -11,37 +9,41 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from trainmaster.control.clusters.direct_store import DirectStore
 from trainmaster.control.clusters.node_fetching import fetch
 from trainmaster.control.clusters.node_files import NodeFiles, each
+from trainmaster.control.clusters.node_images import NodeImages
 from trainmaster.control.clusters.node_paths import NodePaths
-from trainmaster.control.clusters.node_setup import set_up_node
+from trainmaster.control.clusters.node_removal import Remover
+from trainmaster.control.clusters.node_sending import Source
+from trainmaster.control.clusters.node_staging import NodeStaging
+from trainmaster.control.clusters.node_verdicts import NodeVerdicts
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home, attempt_id
 from trainmaster.control.site import NodeGoneError
-from trainmaster.control.staging import data_path, environment_path
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import remove
-from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.volumes import CheckpointSeries, UnstableDirectory
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
     from trainmaster.control.job_context import TaskContext
+    from trainmaster.volumes import JSON
 
 T = TypeVar("T")
 
 #: How long a node that does not answer is asked again for what an attempt that ended well has left.
 PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-#: Directories that are no longer needed are removed many at a time.
-_GATHER_S: Final = 0.5
-_REMOVE_AT_ONCE: Final = 200
-_REMOVE_TIMEOUT_S: Final = 600.0
-_CLOSE_S: Final = 10.0
 _STABLE_TRIES: Final = 3
 #: Of what a failed attempt has left more is not fetched: the next one is not to wait for it.
 _LOOK_BYTES: Final = 64 << 20
+#: A disk with less is full; of the words of ``df -Pk``, this one says what is free.
+_FULL_KIB: Final = 64
+_DF_FREE: Final = 3
 _USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -57,6 +59,7 @@ class RemoteSite:
         root: of all nodes; see `NodeAccess`.
         slots_of: given an experiment's name, the slots of each node of its cluster, as planned.
         patience_s: how long a node that does not answer is asked again when a task is saved.
+        tell: shows lines to the user.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class RemoteSite:
         root: str,
         slots_of: Callable[[str], Sequence[int]] = lambda _: (),
         patience_s: float = PATIENCE_S,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._paths = NodePaths(home, run, root)
         self._nodes_of = nodes_of
@@ -76,14 +80,14 @@ class RemoteSite:
         self._slots_of = slots_of
         self._patience_s = patience_s
         self._files = NodeFiles()
+        self._images = NodeImages(self._paths)
+        self._staging = NodeStaging(self._files, self._images, self._paths)
+        self._direct = DirectStore(self._files, tell)
+        self._verdicts = NodeVerdicts(self._files.links)
         self._bare: set[str] = set()
         self._unfetched: set[str] = set()
-        self._linked: set[tuple[str, str]] = set()
-        self._set_up: dict[tuple[str, str], threading.Lock] = {}
-        self._is_set_up: set[tuple[str, str]] = set()
         self._guard = threading.Lock()
-        self._doomed: queue.SimpleQueue[tuple[NodeAccess, str] | None] = queue.SimpleQueue()
-        self._remover: threading.Thread | None = None
+        self._remover = Remover(self._files)
 
     @property
     def root(self) -> str:
@@ -120,27 +124,85 @@ class RemoteSite:
         """A directory on every node for the end of PYTHONPATH."""
         return f"{self.root}/lib"
 
+    @property
+    def images(self) -> NodeImages:
+        """What experiments name as ``container``, on the nodes."""
+        return self._images
+
     def bring(self, context: TaskContext) -> None:
         """Put what an attempt needs on its nodes; see `Site.bring`."""
 
         def work() -> None:
-            each(_distinct(self._members(context)), lambda node: self._bring(node, context))
+            each(_distinct(self._members(context)), lambda node: self._staging.bring(node, context))
 
         # A node that has just been lost is seen to be by others, and then all of it begins anew.
         self._patiently(work)
 
+    def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
+        """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
+        attempt, here = _attempt_of(context), context.place.checkpoint
+        series = CheckpointSeries(context.checkpoints_uri)
+        self._direct.require_lendable(series.uri)
+        if self._was_bare(attempt):
+            return None
+
+        def work() -> int | None:
+            nodes = _distinct(self._members(context, is_patient=is_patient))
+            sources = [Source(node, self.path(here)) for node in nodes]
+            return self._direct.publish_checkpoint(attempt, sources, series, {"attempt": context.attempt})
+
+        return self._at_last(work) if is_patient else work()
+
+    def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
+        """Have the nodes publish what their members left; see `Site.publish_model`."""
+        self._direct.require_lendable(context.model_uri)
+
+        def publish(members: Sequence[tuple[str, NodeAccess]]) -> bool:
+            nodes = dict(members)
+            sources = [
+                Source(nodes[name], self.path(here), prefix)
+                for name, (prefix, here) in zip(context.members, context.parts.items(), strict=True)
+                if name in nodes
+            ]
+            for last in (False, False, True):
+                try:
+                    return self._direct.publish_model(sources, context.model_uri, extra)
+                except UnstableDirectory:
+                    if last:
+                        raise
+            raise AssertionError("the last time either returns or raises")
+
+        return self._take_output(context, publish)
+
+    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
+        self._direct.require_lendable(uri)
+        there = self.path(context.place.checkpoint)
+
+        def work() -> None:
+            sources = [Source(node, there) for node in _distinct(self._members(context))]
+            self._direct.restore(_attempt_of(context), sources, uri, is_own=is_own)
+
+        self._patiently(work)
+
+    def lost(self, attempt: str, members: Sequence[str]) -> None:
+        """Members of an attempt were lost: nodes that do not answer us either are not waited for.
+
+        Args:
+            attempt: its id.
+            members: their names.
+        """
+        self._verdicts.doubt(attempt, [node for name, node in self._nodes_of(attempt) if name in members])
+
     def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
         """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
-        attempt = _attempt_of(context)
         here = context.place.checkpoint
-        with self._guard:
-            is_bare = attempt in self._bare
-            self._bare.discard(attempt)
-        if is_bare and not _has_entries(here):
+        if self._was_bare(_attempt_of(context)) and not _has_entries(here):
             return True
-        sources = [(node, self.path(here)) for node in _distinct(self._members(context))]
+        nodes = _distinct(self._members(context, is_patient=is_patient))
+        sources = [(node, self.path(here)) for node in nodes]
         if is_patient:
-            return self._patiently(lambda: fetch(self._files, sources, here))
+            return self._at_last(lambda: fetch(self._files, sources, here))
         return fetch(self._files, sources, here)
 
     def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
@@ -150,32 +212,34 @@ class RemoteSite:
             context: the attempt.
             is_final: it all has to be here; else what cannot be had is left out.
         """
-        attempt = _attempt_of(context)
         if not is_final:
-            for name, node in self._nodes_of(attempt):
+            for name, node in self._present(_attempt_of(context)):
                 try:
                     self._fetch_outputs(node, [name], context, _LOOK_BYTES)
                 except (TrainmasterError, OSError):  # it is only for the user to look at
                     continue
             return
-        with self._guard:
-            self._unfetched.add(attempt)
-        members = self._nodes_of(attempt)
-        self._require(context, members, helpers_of(context.experiment, context.launcher))
-        nodes = _distinct(members)
 
-        def fetch_of(node: NodeAccess) -> bool:
-            names = [name for name, its in members if its.id == node.id]
+        def fetch_all(members: Sequence[tuple[str, NodeAccess]]) -> bool:
+            def fetch_of(node: NodeAccess) -> None:
+                self._fetch_outputs(node, [name for name, its in members if its.id == node.id], context)
+
+            each(_distinct(members), fetch_of)
+            return True
+
+        self._take_output(context, fetch_all)
+
+    def full_disks(self, context: TaskContext) -> str:
+        """Which of an attempt's nodes have no room left, in words; see `Site.full_disks`."""
+        full = []
+        for node in _distinct(self._nodes_of(_attempt_of(context))):
             try:
-                return self._patiently(lambda: self._fetch_outputs(node, names, context))
-            except ProviderError as error:  # silent for so long that its cluster gives it up, too
-                raise NodeGoneError(f"what {', '.join(names)} made is lost: {one_line(error)}") from error
-
-        bare = each(nodes, fetch_of)
-        with self._guard:
-            self._unfetched.discard(attempt)
-            if all(bare) and len(members) == len(context.members):
-                self._bare.add(attempt)
+                said = self._files.shell(node, f"df -Pk {shlex.quote(self.root)} | tail -n 1").out.split()
+            except TrainmasterError:
+                continue
+            if len(said) > _DF_FREE and said[_DF_FREE].isdigit() and int(said[_DF_FREE]) < _FULL_KIB:
+                full.append(node.target.shown)
+        return f"no space left on the disk of {', '.join(full)}" if full else ""
 
     def clean_up(self, context: TaskContext) -> None:
         """Have an attempt's directories removed from its nodes, soon; see `Site.clean_up`."""
@@ -186,85 +250,74 @@ class RemoteSite:
             is_unfetched = attempt in self._unfetched
             self._unfetched.discard(attempt)
             self._bare.discard(attempt)
-        if is_unfetched:
-            return
+        nodes = [] if is_unfetched else _distinct(self._present(attempt))
+        self._direct.forget(attempt)
+        self._verdicts.forget(attempt)
         directory = self.path(context.place.directory)
-        for node in _distinct(self._nodes_of(attempt)):
-            self._doomed.put((node, directory))
-            if self._remover is None:
-                self._remover = threading.Thread(target=self._remove_all, name="remover", daemon=True)
-                self._remover.start()
+        for node in nodes:
+            self._remover.remove(node, directory)
 
     def close(self) -> None:
         """Finish removing, for a short while, and hang up."""
-        if self._remover is not None:
-            self._doomed.put(None)
-            self._remover.join(_CLOSE_S)
+        self._remover.close()
         self._files.close()
+        self._images.close()
 
-    # -- to a node
+    def _take_output(
+        self, context: TaskContext, take: Callable[[Sequence[tuple[str, NodeAccess]]], bool]
+    ) -> bool:
+        """Take what an attempt that ended well left on its nodes; False if that is nothing.
 
-    def _bring(self, node: NodeAccess, context: TaskContext) -> None:
-        place = context.place
-        outputs = [place.output(name, first=rank == 0) for rank, name in enumerate(context.members)]
-        self._files.make(node, [self.path(each) for each in (place.checkpoint, *outputs)])
-        if _has_entries(place.checkpoint):
-            self._files.push(node, place.checkpoint, self.path(place.checkpoint))
-        for name, source in context.experiment.data.items():
-            here = data_path(context, name)
-            if not here.is_dir():
-                raise UsageError(f"data.{name}: {here} is no directory", "Only directories come to nodes.")
-            self._files.push(node, here, self.path(here), is_shared=True)
-            if source.at is not None:
-                code = self.path(context.home.code_directory(context.run))
-                self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
-        self._set_up_on(node, context)
-
-    def _link(self, node: NodeAccess, link: str, here: Path) -> None:
-        if (node.id, link) in self._linked:
-            return
-        place, target = shlex.quote(link), shlex.quote(self.path(here))
-        above = shlex.quote(link.rpartition("/")[0])
-        command = (
-            f'is() {{ [ "$(readlink {place})" = {target} ]; }}; '
-            f"is || {{ mkdir -p -- {above} && ln -sT -- {target} {place}; }} || is"
-        )
-        result = self._files.shell(node, command)
-        if result.code != 0:
-            raise CommandError(f"{node.target.shown}: {result.last_words}")
-        self._linked.add((node.id, link))
-
-    def _set_up_on(self, node: NodeAccess, context: TaskContext) -> None:
-        here = environment_path(context)
-        if here is None:
-            return
-        key = (node.id, str(here))
+        Args:
+            context: the attempt.
+            take: given members and their nodes, takes it; False if there was nothing.
+        """
+        attempt = _attempt_of(context)
         with self._guard:
-            lock = self._set_up.setdefault(key, threading.Lock())
-        with lock:
-            if key in self._is_set_up:
-                return
-            set_up_node(
-                node,
-                self.path(here),
-                context.experiment.setup or "",
-                self.path(context.home.code_directory(context.run)),
-                context.variables,
-                here.with_suffix(".log"),
-            )
-            self._is_set_up.add(key)
+            self._unfetched.add(attempt)
 
-    # -- from nodes
+        def work() -> bool:
+            members = self._nodes_of(attempt)
+            self._require(context, members, helpers_of(context.experiment, context.launcher))
+            bare = each(_distinct(members), lambda node: self._is_bare(node, members, context))
+            if not all(bare):
+                return take(members)
+            if len(members) == len(context.members):
+                with self._guard:
+                    self._bare.add(attempt)
+            return False
+
+        try:
+            taken = self._patiently(work, is_returning=False)
+        except ProviderError as error:  # silent for so long that its cluster gives it up, too
+            raise NodeGoneError(f"what its members made is lost: {one_line(error)}") from error
+        with self._guard:
+            self._unfetched.discard(attempt)
+        return taken
+
+    def _is_bare(
+        self, node: NodeAccess, members: Sequence[tuple[str, NodeAccess]], context: TaskContext
+    ) -> bool:
+        """Whether an attempt left nothing at all on a node."""
+        outputs = dict(zip(context.members, context.parts.values(), strict=True))
+        places = [context.place.checkpoint, *(outputs[name] for name, its in members if its.id == node.id)]
+        return self._files.probe.are_empty(node, [self.path(place) for place in places])
+
+    def _was_bare(self, attempt: str) -> bool:
+        """Whether nothing was there when its output was taken; told once."""
+        with self._guard:
+            is_bare = attempt in self._bare
+            self._bare.discard(attempt)
+        return is_bare
 
     def _fetch_outputs(
         self, node: NodeAccess, names: Sequence[str], context: TaskContext, limit_bytes: int | None = None
-    ) -> bool:
-        """Fetch what members have written on a node; True if they left nothing at all there."""
+    ) -> None:
+        """Fetch what members have written on a node."""
         place = context.place
         here = {name: place.output(name, first=name == context.members[0]) for name in names}
-        places = [place.checkpoint, *here.values()]
-        if self._files.probe.are_empty(node, [self.path(each) for each in places]):
-            return True
+        if self._files.probe.are_empty(node, [self.path(directory) for directory in here.values()]):
+            return
         for directory in here.values():
             for _ in range(_STABLE_TRIES):
                 if fetch(self._files, [(node, self.path(directory))], directory, limit_bytes=limit_bytes):
@@ -274,22 +327,41 @@ class RemoteSite:
                     f"{node.target.shown}: {self.path(directory)} changes though its member has ended",
                     "Something that the task left behind still writes into it.",
                 )
-        return False
 
-    def _patiently(self, work: Callable[[], T]) -> T:
+    def _at_last(self, work: Callable[[], T]) -> T:
+        """Take an attempt's last checkpoint; a node that is silent for so long is given up by its cluster.
+
+        Raises:
+            NodeGoneError: it was.
+        """
+        try:
+            return self._patiently(work)
+        except ProviderError as error:
+            raise NodeGoneError(f"what was saved last is lost: {one_line(error)}") from error
+
+    def _patiently(self, work: Callable[[], T], *, is_returning: bool = True) -> T:
+        """Try again what a node does not answer to, and, if it may come back, what a missing one does not."""
         deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return work()
-            except (ProviderError, NodeGoneError):  # unreachable, too slow, or perhaps not there yet
-                if time.monotonic() > deadline:
+            except (ProviderError, NodeGoneError) as error:  # unreachable, too slow, or perhaps not there yet
+                is_gone = isinstance(error, NodeGoneError) and not is_returning
+                if is_gone or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
 
-    def _members(self, context: TaskContext) -> Sequence[tuple[str, NodeAccess]]:
-        members = self._nodes_of(_attempt_of(context))
+    def _members(self, context: TaskContext, *, is_patient: bool = True) -> Sequence[tuple[str, NodeAccess]]:
+        attempt = _attempt_of(context)
+        members = self._nodes_of(attempt) if is_patient else self._present(attempt)
         self._require(context, members)
         return members
+
+    def _present(self, attempt: str) -> Sequence[tuple[str, NodeAccess]]:
+        """Members whose nodes are not known to be lost."""
+        members = self._nodes_of(attempt)
+        there = {node.id: self._verdicts.is_there(attempt, node) for _, node in members}
+        return [(name, node) for name, node in members if there[node.id]]
 
     def _require(
         self,
@@ -302,30 +374,6 @@ class RemoteSite:
         if gone:
             verb = "has" if len(gone) == 1 else "have"
             raise NodeGoneError(f"{', '.join(gone)} {verb} no node any more, and what was there is lost")
-
-    def _remove_all(self) -> None:
-        ended = False
-        while not ended:
-            doomed = [self._doomed.get()]
-            if doomed[0] is not None:
-                time.sleep(_GATHER_S)
-            while len(doomed) < _REMOVE_AT_ONCE:
-                try:
-                    doomed.append(self._doomed.get_nowait())
-                except queue.Empty:
-                    break
-            ended = None in doomed
-            by_node: dict[str, tuple[NodeAccess, list[str]]] = {}
-            for node, directory in filter(None, doomed):
-                by_node.setdefault(node.id, (node, []))[1].append(directory)
-            for node, directories in by_node.values():
-                self._remove(node, directories)
-
-    def _remove(self, node: NodeAccess, directories: Sequence[str]) -> None:
-        try:
-            self._files.shell(node, f"rm -rf -- {shlex.join(directories)}", _REMOVE_TIMEOUT_S)
-        except TrainmasterError:  # what cannot be reached keeps it
-            return
 
 
 def _attempt_of(context: TaskContext) -> str:

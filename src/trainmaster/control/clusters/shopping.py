@@ -153,13 +153,15 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
     nodes = count(best)
     enough = [offer for offer in ranked if count(offer) <= nodes]
     rentals = [_rental(offer, group) for offer in _kept(enough, first.hardware, shop)]
-    roles = [_role(WORKER, nodes, rentals, first.hardware)]
+    least = max(needs.gang_nodes(best.accelerators) for needs in group)
+    roles = [_role(WORKER, nodes, rentals, first.hardware, least)]
     if servers is not None and first.server_hardware is not None:
         there = sorted((offer for offer in servers if offer.region == region), key=server_key)
         many = max(needs.server_nodes(best.accelerators) for needs in group)
         slots = max(needs.node_slots for needs in group)
         kept = [_as_rental(offer, slots) for offer in _kept(there, first.server_hardware, shop)]
-        roles.append(_role(SERVER, many, kept, first.server_hardware))
+        one = max(needs.servers for needs in group)
+        roles.append(_role(SERVER, many, kept, first.server_hardware, one))
     return tuple(roles), [*notes, *_silent(group)]
 
 
@@ -215,13 +217,15 @@ def _as_rental(offer: Offer, least_slots: int) -> Rental:
     )
 
 
-def _role(role: str, count: int, rentals: Sequence[Rental], hardware: Hardware) -> RolePlan:
+def _role(role: str, count: int, rentals: Sequence[Rental], hardware: Hardware, least: int = 0) -> RolePlan:
+    """Nodes of one kind, of which ``least`` are enough for the largest task."""
     return RolePlan(
         role=role,
         count=count,
         rentals=tuple(rentals),
         labels={ROLE_LABEL: role},
         disk_bytes=hardware.disk_bytes or 0,
+        least=least if least < count else 0,
     )
 
 
@@ -265,12 +269,13 @@ def _lent(
         if wish
     ]
     least_gpus = min(host.gpus for host in fitting)
-    wanted, share = 1, 1
+    wanted, share, least = 1, 1, 1
     for needs in group:
         gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), shop)
         notes += more
         wanted = max(wanted, gang_nodes * needs.at_once(gang_nodes, len(fitting)))
         share = max(share, needs.slots_on(per_node))
+        least = max(least, gang_nodes)
     servers = max(needs.servers for needs in group)
     if servers and wanted + servers > len(fitting):
         notes.append(f"{first.name}: too few hosts for parameter servers of their own: they sit with workers")
@@ -278,7 +283,7 @@ def _lent(
         servers = 0
     slots = max(min(host.slots for host in fitting), share)
     rental = Rental(slots=slots, gpus=least_gpus)
-    role = _role(WORKER, wanted, [rental], first.hardware)
+    role = _role(WORKER, wanted, [rental], first.hardware, least)
     roles = [replace(role, host_gpus=gpus)]
     if servers:
         roles.append(_role(SERVER, servers, [replace(rental, gpus=0)], Hardware()))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from trainmaster.control.clusters.decision import Refusal, Seen, Stage
 from trainmaster.control.clusters.workplace import key_of, words
-from trainmaster.providers.base import NoCapacityError, Node, NodeState
+from trainmaster.providers.base import NoCapacityError, Node, NodeState, ProviderGoneError
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,6 +90,15 @@ class Sight:
         """What the provider said last of a machine."""
         return (self.nodes or {}).get(machine)
 
+    @property
+    def gone(self) -> frozenset[str]:
+        """Ids of nodes that the provider says are no more, or does not know any more."""
+        nodes = self.nodes
+        if nodes is None:
+            return frozenset()
+        found = ((machine, nodes.get(machine)) for machine in list(self.accesses))
+        return frozenset(machine for machine, node in found if node is None or node.state is NodeState.GONE)
+
     def alive(self, keys: frozenset[str], now: float) -> None:
         """Which nodes Ray takes to be alive."""
         for key in keys:
@@ -154,6 +163,9 @@ class Sight:
         if failed:
             log.info("%s: %s: %s", cluster, name, words(cast("Exception", result)))
         match kind:
+            case "look" if isinstance(result, ProviderGoneError):
+                self.nodes = None
+                self.fatal = self.fatal or result
             case "look":
                 self._take_nodes(None if failed else cast("list[Node]", result))
             case "rent":
@@ -199,8 +211,12 @@ class Sight:
             self.tell(f"{words(result)}; it is asked again")
         else:
             nodes = cast("list[Node]", result)
-            self.rented[token] = tuple(node.id for node in nodes)
-            self.nodes = {**(self.nodes or {}), **{node.id: node for node in nodes}}
+            had = [node for node in nodes if node.state is not NodeState.GONE]
+            for node in nodes:
+                if node.state is NodeState.GONE:
+                    self.tell(f"left out: {node.reason}")
+            self.rented[token] = tuple(node.id for node in had)
+            self.nodes = {**(self.nodes or {}), **{node.id: node for node in had}}
 
     def _take_prepared(self, machine: str, result: object) -> None:
         if self.stages.get(machine) is not Stage.PREPARING:

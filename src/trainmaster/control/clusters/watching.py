@@ -76,6 +76,10 @@ class Watch:
         self._leased_at = now
         return True
 
+    def renewed(self, at: float) -> None:
+        """The provider was told at that time, Unix seconds."""
+        self._leased_at = at
+
     def lost_since(self) -> dict[str, float]:
         """Since when machines have not answered, Unix seconds."""
         with self._lock:

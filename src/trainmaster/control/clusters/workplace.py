@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.node_access import NodeAccess
+from trainmaster.control.clusters.node_memory import NodeMemory
 from trainmaster.control.clusters.record import ClusterRecord, Machine
 from trainmaster.control.clusters.watching import RENEWALS
 from trainmaster.providers.base import Node, NodeState, ProviderError
@@ -81,9 +82,11 @@ class Workplace:
         self._code = code
         self._tell = tell
         self._packing = threading.Lock()
+        self._remembering = threading.Lock()
         self._kits: tuple[Kit, Kit] | None = None
         self._layer: Layer | None = None
         self._shells: dict[str, SshNodes] = {}
+        self._memories: dict[str, NodeMemory] = {}
 
     # --- one machine -----------------------------------------------------------------------------------
 
@@ -100,13 +103,15 @@ class Workplace:
         with self._login(target, is_new=bool(node.instance_type)) as connection:
             self.set_switch(connection, node, self.lease_s, patient=True)
         kits, layer = self._packed()
+        memory = self.memory(node.cluster)
         with self._kept_alive(target, node):
-            result = Bootstrap(self.ssh, kits, self.home.cache / "runtimes", listener=self._tell).one(
-                target, layer
-            )
+            bootstrap = Bootstrap(self.ssh, kits, self.home.cache / "runtimes", listener=self._tell)
+            result = bootstrap.one(target, layer, memory.facts(node.id))
         if not result.ok:
             raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
         assert result.plan is not None
+        if result.known is not None:
+            memory.learn(node, result.known, is_new=not result.was_known)
         access = NodeAccess(
             seat=machine.seat,
             id=machine.id,
@@ -160,20 +165,24 @@ class Workplace:
         finally:
             over.set()
 
-    def _login(self, target: Target, *, is_new: bool) -> Connection:
+    @contextlib.contextmanager
+    def _login(self, target: Target, *, is_new: bool) -> Iterator[Connection]:
         from trainmaster.remote import LoginRefusedError, UnreachableError
 
         begun = time.monotonic()
-        while True:
-            try:
-                return self.ssh.connect(target)
-            except UnreachableError:
-                if time.monotonic() - begun > _LOGIN_S:
-                    raise
-            except LoginRefusedError:
-                if not is_new or time.monotonic() - begun > _REFUSED_S:
-                    raise
-            time.sleep(0.3)
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    connection = stack.enter_context(self.ssh.lend(target))
+                    break
+                except UnreachableError:
+                    if time.monotonic() - begun > _LOGIN_S:
+                        raise
+                except LoginRefusedError:
+                    if not is_new or time.monotonic() - begun > _REFUSED_S:
+                        raise
+                time.sleep(0.3)
+            yield connection
 
     def close(self) -> None:
         """Hang up everywhere."""
@@ -185,11 +194,11 @@ class Workplace:
         self._packed()
 
     def _packed(self) -> tuple[tuple[Kit, Kit], Layer]:
-        from trainmaster.remote import code_layer, make_kits
+        from trainmaster.remote import code_layer, remembered_kits
 
         with self._packing:
             if self._kits is None:
-                self._kits = make_kits(_KIT, _IMPORTS)
+                self._kits = remembered_kits(self.home.cache / "runtimes", _KIT, _IMPORTS)
             if self._layer is None:
                 self._layer = code_layer(self._code)
             return self._kits, self._layer
@@ -215,15 +224,19 @@ class Workplace:
             here = {node.key for node in members}
             lost = RayCluster(directory, old, shell.run, shell.stream)
             lost.stop({node.key for node in old} - here)
-        found = RayCluster.find(directory, shell.run, shell.stream)
-        if found is not None:
+        try:
+            found = RayCluster.find(directory, shell.run, shell.stream)
+            if found is None:
+                return RayCluster.start(directory, members, shell.run, shell.stream)
             known = {node.key for node in found.nodes}
             for key in known - rented:
                 found.remove(key, is_gone=True)
             if new := [node for node in members if node.key not in known]:
                 found.add(new)
-            return found
-        return RayCluster.start(directory, members, shell.run, shell.stream)
+        except TrainmasterError:
+            self.memory(record.id).clear()  # perhaps something of what was taken for granted is not there
+            raise
+        return found
 
     def join(
         self, record: ClusterRecord, cluster: RayCluster, nodes: Sequence[tuple[Machine, NodeAccess]]
@@ -247,9 +260,11 @@ class Workplace:
         """
         from trainmaster.remote import ClusterKeys
 
-        keys = ClusterKeys(self.ssh, record.id)
-        results = [access.result for access in accesses]
-        keys.give(results, self._pair(record))
+        keys, memory = ClusterKeys(self.ssh, record.id), self.memory(record.id)
+        machines = [access.id for access in accesses]
+        if not memory.have_keys(machines):
+            keys.give([access.result for access in accesses], self._pair(record))
+            memory.gave_keys(machines)
         return [replace(access, ssh_config=keys.config(access.result)) for access in accesses]
 
     def take_back(
@@ -289,12 +304,18 @@ class Workplace:
             with contextlib.suppress(TrainmasterError):
                 remove_run(access, self.run)
 
+    def memory(self, cluster: str) -> NodeMemory:
+        """What is known of a cluster's nodes from an earlier time."""
+        with self._remembering:
+            return self._memories.setdefault(cluster, NodeMemory(self._place(cluster)))
+
     def forget(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> None:
         """Remove what is kept here of a cluster that was given back: its keys, and those of its machines."""
         if any(machine.rental.instance_type for machine in record.machines):
             for access in accesses:
                 self.ssh.host_keys.forget(access.target)
-        shutil.rmtree(self.home.root / "clusters" / record.id, ignore_errors=True)
+        self.memory(record.id).clear()
+        shutil.rmtree(self._place(record.id), ignore_errors=True)
 
     def head_of(self, record: ClusterRecord) -> str:
         """Id of the machine that an earlier control process's cluster stands on; empty if it is not there."""
@@ -320,7 +341,7 @@ class Workplace:
     def _pair(self, record: ClusterRecord) -> KeyPair:
         from trainmaster.remote import KeyPair, make_key_pair
 
-        path = self.home.root / "clusters" / record.id / _KEY
+        path = self._place(record.id) / _KEY
         with self._packing:
             if not path.exists():
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -333,7 +354,10 @@ class Workplace:
         return KeyPair(private=private, public=public)
 
     def _directory(self, record: ClusterRecord) -> Path:
-        return self.home.root / "clusters" / record.id / str(record.formed)
+        return self._place(record.id) / str(record.formed)
+
+    def _place(self, cluster: str) -> Path:
+        return self.home.root / "clusters" / cluster
 
     def _cluster_node(self, record: ClusterRecord, machine: Machine, access: NodeAccess) -> ClusterNode:
         from trainmaster.executors.ray_cluster import ClusterNode

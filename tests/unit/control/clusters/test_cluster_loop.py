@@ -16,7 +16,14 @@ from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, new_record
 from trainmaster.control.clusters.tasks import Tasks
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderError
+from trainmaster.providers.base import (
+    NoCapacityError,
+    Node,
+    NodeRequest,
+    NodeState,
+    ProviderError,
+    ProviderGoneError,
+)
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, UsageError
 
 NOW = 1000.0
@@ -132,6 +139,7 @@ class FakeWorkplace:
     rays: list[FakeRay] = field(default_factory=list)
     forgotten: int = 0
     hold: threading.Event | None = None
+    known: Callable[[list[str]], dict[str, Node] | None] = lambda _: None
     ssh: Any = field(default_factory=lambda: SimpleNamespace(connect=lambda _: FakeConnection(lambda: True)))
 
     def head_of(self, _: ClusterRecord) -> str:
@@ -165,6 +173,9 @@ class FakeWorkplace:
         ray.nodes += [SimpleNamespace(key=m.id, address=a.address) for m, a in nodes]
 
     def set_switch(self, *_: Any) -> None: ...
+
+    def memory(self, _: str) -> Any:
+        return SimpleNamespace(nodes=lambda machines: self.known(list(machines)))
 
     def take_back(self, *_: Any) -> None: ...
 
@@ -411,3 +422,61 @@ def test_tasks_of_one_kind_do_not_hold_up_others() -> None:
     assert tasks.start("look", lambda: None)
     assert not tasks.start("prepare 0", lambda: None), "under way"
     hold.set()
+
+
+def test_for_what_a_run_waits_is_told_once_and_now_and_then(bench: Bench) -> None:
+    bench.provider.refusals = [NoCapacityError("none there", zones=["us-a"]) for _ in range(20)]
+    told: list[str] = []
+
+    def waits() -> list[str]:
+        told.extend(note for note in bench.loop.notes() if "asked again at" in note)
+        return told
+
+    bench.until(waits, most_s=10)
+    assert told[0].startswith("train waits for 2 x m4.large (worker-0, worker-1): there are none in us-a; ")
+    assert "TRAINMASTER_CAPACITY_PATIENCE" in told[0]
+    bench.until(lambda: bench.clock.now > NOW + 400 and waits(), most_s=500)
+    assert 2 <= len(told) <= 8, "not with every look"
+    bench.provider.refusals = []
+    bench.until(lambda: bench.loop.formation)
+
+
+def test_a_lab_that_is_down_ends_the_run_and_nobody_waits_for_its_machines(bench: Bench) -> None:
+    bench.until(lambda: bench.loop.formation)
+    gone = ProviderGoneError("the lab is down")
+
+    def fail(*_: Any) -> Any:
+        raise gone
+
+    bench.provider.nodes = bench.provider.release = fail  # type: ignore[method-assign, assignment]
+    assert bench.until(lambda: bench.loop.fatal, most_s=10) is gone
+    bench.loop.end()
+    bench.until(lambda: bench.loop.is_over, most_s=10)
+
+
+def test_who_takes_over_a_warm_cluster_goes_on_with_what_is_known() -> None:
+    bench = Bench(record())
+    bench.loop.want()
+    bench.until(lambda: bench.loop.formation)
+    taken = replace(bench.loop.record, state=ClusterState.ACTIVE)
+    asked: list[str] = []
+    listed = bench.provider.nodes
+    bench.provider.nodes = lambda cluster: asked.append(cluster) or listed(cluster)  # type: ignore[method-assign, func-returns-value]
+    bench.workplace.known = lambda machines: {name: bench.provider.machines[name] for name in machines}
+    bench.workplace.head = "i-0"
+    bench.loop = bench.make(taken)
+    bench.loop.recall()
+    bench.loop.want()
+    bench.until(lambda: bench.loop.formation, most_s=1.6)
+    assert not asked, "the provider is asked in a moment"
+    bench.provider.end("i-1")
+    bench.until(lambda: "i-2" in bench.provider.live, most_s=30)
+    assert asked
+
+
+def test_what_is_not_known_is_looked_at(bench: Bench) -> None:
+    bench.until(lambda: bench.loop.formation)
+    bench.loop = bench.make(replace(bench.loop.record, state=ClusterState.ACTIVE))
+    bench.loop.recall()
+    bench.loop.want()
+    bench.until(lambda: bench.loop.formation)

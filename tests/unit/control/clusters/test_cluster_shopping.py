@@ -529,3 +529,33 @@ def test_ways_out_stay_below_the_cap(tmp_path_factory, cap, prices, count):
     assert cheapest <= found.budget.usd_per_hour + 1e-6
     assert sum(dearest_usd_per_hour(plan) for plan in kept) <= found.budget.usd_per_hour + 1e-6
     assert [plan.usd_per_hour for plan in kept] == [plan.usd_per_hour for plan in plans]
+
+
+# --- how many are enough ---------------------------------------------------------------------------------
+
+
+def test_single_processes_do_with_fewer_hosts_and_gangs_with_all_of_one(recipe):
+    sweep = recipe({"a": {"parameters": {"x": {"range": "0-7", "step": 1}}}})
+    assert only(plan_clusters(sweep, hosts({}, {}, {}))).roles[0].least == 1
+    spread = recipe({"a": {"parameters": {"x": {"range": "0-7", "step": 1}}, "workers": 4}})
+    assert only(plan_clusters(spread, shop())).roles[0].least == 1
+    gang = recipe({"a": {"distributed": {"strategy": "allreduce", "workers": 2}}})
+    role = only(plan_clusters(gang, hosts({}, {}, {}))).roles[0]
+    assert (role.count, role.least, role.needed) == (2, 0, 2)
+    gangs = recipe(
+        {
+            "a": {
+                "distributed": {"strategy": "allreduce", "workers": 2},
+                "parameters": {"x": {"range": "0-7", "step": 1}},
+                "workers": 4,
+            }
+        }
+    )
+    role = only(plan_clusters(gangs, shop())).roles[0]
+    assert (role.count, role.least) == (4, 2), "room for one gang is enough"
+
+
+def test_who_shares_a_cluster_with_a_gang_needs_what_the_gang_needs(recipe):
+    found = recipe({"a": {}, "b": {"distributed": {"strategy": "allreduce", "workers": 3}}})
+    role = only(plan_clusters(found, hosts({}, {}, {}))).roles[0]
+    assert (role.count, role.needed) == (3, 3)

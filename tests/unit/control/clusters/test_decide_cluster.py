@@ -417,3 +417,55 @@ def test_only_what_is_rented_is_kept_warm() -> None:
     assert new_record("run", plan(), "home", keep_s=60.0).keep_s == 60
     own = plan(RolePlan("worker", 2, (Rental(slots=2),)))
     assert new_record("run", own, "home", keep_s=60.0).keep_s == 0, "hosts would never be free of us"
+
+
+# --- some are enough ---------------------------------------------------------------------------------------
+
+
+def some(count: int = 3, least: int = 1) -> ClusterRecord:
+    """Hosts of one's own, asked for."""
+    role = RolePlan("worker", count, (Rental(slots=2),), least=least)
+    return step(new_record("run", plan(role), "home")).record
+
+
+def test_hosts_that_cannot_be_had_are_left_out_and_not_asked_for_again() -> None:
+    record = step(some(), Seen(rented={"worker-0": ("a", "b")})).record
+    assert [(m.seat, m.id) for m in record.live] == [("worker-0", "a"), ("worker-1", "b")]
+    seen = Seen(nodes=nodes(record), stages=dict.fromkeys(("a", "b"), Stage.READY))
+    decision = step(record, seen, NOW + 60)
+    assert kinds(decision) == [ActionKind.FORM], "two of three are one cluster"
+    assert [m.id for m in decision.record.live] == ["a", "b"]
+
+
+def test_a_host_that_cannot_become_a_node_is_left_out_if_the_others_suffice() -> None:
+    record = step(some(2, least=1), Seen(rented={"worker-0": ("a", "b")})).record
+    stages = {"a": Stage.READY, "b": Stage.BROKEN}
+    decision = step(record, Seen(nodes=nodes(record), stages=stages, troubles={"b": "it has no Python"}))
+    assert not decision.fatal
+    assert decision.notes == ["worker-1 (b) is given up: it has no Python"]
+    assert ActionKind.FORM in kinds(decision)
+    strict = step(some(2, least=0), Seen(rented={"worker-0": ("a", "b")})).record
+    stopped = step(strict, Seen(nodes=nodes(strict), stages=stages, troubles={"b": "it has no Python"}))
+    assert stopped.fatal == "worker-1 (b) cannot be used: it has no Python"
+
+
+def test_for_what_a_run_waits_is_said() -> None:
+    asked = step(new_record("run", plan(), "home")).record
+    second = step(asked, Seen(refusals={"worker-0": Refusal(("us-a",), "none")}))
+    assert not second.waits
+    third = step(second.record, Seen(refusals={"worker-1": Refusal(("us-b",), "none")}))
+    assert third.waits == "waits for 2 x m4.large (worker-0, worker-1): there are none in us-a, us-b"
+    hosts = step(some(), Seen(refusals={"worker-0": Refusal((), "bob uses them")}))
+    assert hosts.waits == (
+        "waits for 3 x host (worker-0, worker-1, worker-2): there are none free that are suited"
+    )
+
+
+def test_what_it_costs_to_be_kept_warm() -> None:
+    machines = tuple(replace(m, started_at=NOW - 3600) for m in rented().machines)
+    record = replace(rented(), machines=machines, keep_s=600.0)
+    assert record.idle_usd(NOW) == 0.0
+    kept = replace(record, state=ClusterState.KEPT, kept_until=NOW + 600)
+    assert kept.idle_usd(NOW) == pytest.approx(0.0)
+    assert kept.idle_usd(NOW + 300) == pytest.approx(2 * 0.36 * 300 / 3600)
+    assert kept.idle_usd(NOW + 9000) == pytest.approx(2 * 0.36 * 600 / 3600), "then it has ended itself"

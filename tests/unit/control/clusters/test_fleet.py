@@ -37,6 +37,7 @@ class FakeLoop:
 
     formation: Any = None
     leaving: dict[str, float] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
     is_sought: bool = False
     head_answers: bool = True
     head_address: str = "10.0.0.1"
@@ -281,6 +282,21 @@ def test_a_lost_formation_takes_what_ran_along_but_not_what_had_ended_or_never_b
     bench.fleet.submit([gang(other)])
     bench.until(lambda: bench.asked("submit", other, number=1))
     assert ONE not in bench.clusters[1].gangs, "started once"
+
+
+def test_lost_members_are_told_and_machines_that_are_gone_have_no_files(bench: Bench) -> None:
+    told: list[tuple[str, Sequence[str]]] = []
+    bench.fleet.on_lost = lambda attempt, members: told.append((attempt, members))
+    running(bench, ONE)
+    bench.loop.accesses = {"i-2": SimpleNamespace(id="i-2", address="10.0.0.2")}
+    assert [(name, node.id) for name, node in bench.fleet.nodes_of(ONE)] == [("worker-0", "i-2")]
+    bench.loop.gone = frozenset({"i-2"})
+    assert bench.fleet.nodes_of(ONE) == []
+    known = bench.clusters[0].gangs[ONE]
+    lost = tuple(replace(member, lost=True, ended_at=1005.0) for member in known.members)
+    bench.clusters[0].gangs[ONE] = replace(known, phase=Phase.EXITED, members=lost, ended_at=1005.0)
+    bench.fleet.changes(0.0)
+    assert told == [(ONE, ["worker-0"])]
 
 
 def test_what_went_down_with_the_head_before_it_began_is_submitted_again(bench: Bench) -> None:

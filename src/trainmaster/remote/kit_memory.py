@@ -1,0 +1,144 @@
+"""`remembered_kits`: what hosts need, without reading hundreds of megabytes each time to name it.
+
+What was found is kept with the size, time of change and number of every file, and of the directories in which
+a new one would show. As long as all of them are what they were, so are the kits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import trainmaster
+from trainmaster.remote.kit import Kit, Layer, make_kits
+
+#: Changes when what is written changes, or what a kit is made of.
+_FORMAT: Final = 1
+_NAME_CHARACTERS: Final = 16
+
+Stamp = tuple[int, int, int]
+
+
+def remembered_kits(cache: Path, roots: Sequence[str], imports: Sequence[str]) -> tuple[Kit, Kit]:
+    """What `make_kits` gives, found out again only if a file has changed since the last time.
+
+    Args:
+        cache: a directory for what can be made again.
+        roots: see `make_kits`.
+        imports: see there.
+
+    Raises:
+        MissingPartError: something is not installed here.
+    """
+    about = [_FORMAT, roots, imports, sys.prefix, sys.version, str(Path(trainmaster.__file__).parent)]
+    name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:_NAME_CHARACTERS]
+    path = cache / f"kits-{name}.json"
+    found = _recall(path)
+    if found is None:
+        places, begun_ns = _places(), time.time_ns()
+        found = make_kits(roots, imports)
+        with contextlib.suppress(OSError):  # a full disk: it is found out again
+            _write(path, found, places, begun_ns)
+    return found
+
+
+def _recall(path: Path) -> tuple[Kit, Kit] | None:
+    try:
+        data = json.loads(path.read_text())
+        if any(_stamp(place) != tuple(stamp) for place, stamp in data["places"]):
+            return None
+        kits = [_kit(row) for row in data["kits"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if any(kit is None for kit in kits):
+        return None
+    first, *others = (kit for kit in kits if kit is not None)
+    return first, others[0] if others else first
+
+
+def _kit(row: dict[str, Any]) -> Kit | None:
+    packages, source = _layer(row["packages"]), _layer(row["source"])
+    if packages is None or source is None:
+        return None
+    return Kit(
+        minor=(row["minor"][0], row["minor"][1]),
+        soabi=row["soabi"],
+        packages=packages,
+        source=source,
+        pins=tuple(row["pins"]),
+        imports=tuple(row["imports"]),
+    )
+
+
+def _layer(row: dict[str, Any]) -> Layer | None:
+    """The layer, if its files are what they were."""
+    files = []
+    for name, file, stamp in row["files"]:
+        if _stamp(file) != tuple(stamp):
+            return None
+        files.append((name, Path(file)))
+    return Layer(row["kind"], row["name"], tuple(files), row["size_bytes"])
+
+
+def _write(path: Path, kits: tuple[Kit, Kit], places: list[tuple[str, Stamp]], begun_ns: int) -> None:
+    different = kits[:1] if kits[0] is kits[1] else kits
+    rows = [_row(kit) for kit in different]
+    changed_ns = (
+        stamp[1] for row in rows for kind in ("packages", "source") for *_, stamp in row[kind]["files"]
+    )
+    if max(changed_ns, default=0) >= begun_ns:
+        return  # somebody has written to a file while it was read: what is kept must be what was read
+    data = {"places": places, "kits": rows}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(data, separators=(",", ":")))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _row(kit: Kit) -> dict[str, Any]:
+    return {
+        "minor": kit.minor,
+        "soabi": kit.soabi,
+        "pins": kit.pins,
+        "imports": kit.imports,
+        "packages": _layer_row(kit.packages),
+        "source": _layer_row(kit.source),
+    }
+
+
+def _layer_row(layer: Layer) -> dict[str, Any]:
+    return {
+        "kind": layer.kind,
+        "name": layer.name,
+        "size_bytes": layer.size_bytes,
+        "files": [(name, str(file), _stamp(file)) for name, file in layer.files],
+    }
+
+
+def _places() -> list[tuple[str, Stamp]]:
+    """Directories in which something new would show: of installed libraries, and of our own source."""
+    own = Path(trainmaster.__file__).parent
+    found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *_directories(own)]
+    return [(place, _stamp(place)) for place in dict.fromkeys(found)]
+
+
+def _directories(root: Path) -> Iterable[str]:
+    for place, names, _ in os.walk(root):
+        names[:] = [name for name in names if name != "__pycache__"]
+        yield place
+
+
+def _stamp(path: str | Path) -> Stamp:
+    status = os.stat(path)  # noqa: PTH116 - of thousands, one after the other
+    return status.st_size, status.st_mtime_ns, status.st_ino

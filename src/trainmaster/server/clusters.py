@@ -1,0 +1,150 @@
+"""`clusters_of_home`, `end_clusters`: what is rented now, and the end of what no run uses."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState
+from trainmaster.providers.base import ProviderGoneError
+from trainmaster.providers.finding import get_provider
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import State
+from trainmaster.store.leases import is_alive
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.store import Store
+
+#: How a cluster is, as it is told.
+KEPT: Final = "kept"
+USED: Final = "used"
+LEFT: Final = "left"
+
+Tell = Callable[[str], None]
+
+
+def clusters_of_home(store: Store, home: Home, now: float) -> list[dict[str, Any]]:
+    """Clusters that have machines, the newest first, as ``--json`` prints them.
+
+    Args:
+        store: the database.
+        home: whose.
+        now: Unix seconds.
+    """
+    found = []
+    for row in store.living_clusters(None, home.identity()):
+        record = ClusterRecord.of_row(row)
+        if (how := _how(row, record, now)) and record.machines:
+            found.append(_shown(record, row["run_id"], how, now))
+    return found
+
+
+def end_clusters(
+    store: Store, home: Home, environ: Mapping[str, str], wanted: Sequence[str] | None, tell: Tell
+) -> list[dict[str, Any]]:
+    """Give back machines that no run uses; those clusters as they were.
+
+    Args:
+        store: the database.
+        home: whose.
+        environ: of the caller: credentials.
+        wanted: ids; None for all that no run uses.
+        tell: shows lines to the user.
+
+    Raises:
+        NotFoundError: there is no such cluster.
+        UsageError: a run uses it, or its provider cannot be used.
+        ProviderError: the provider cannot be reached; what is warm ends itself in any case.
+    """
+    rows = {row["id"]: row for row in store.living_clusters(None, home.identity())}
+    now = time.time()
+    records = {name: ClusterRecord.of_row(row) for name, row in rows.items()}
+    how = {name: _how(row, records[name], now) for name, row in rows.items()}
+    if wanted is None:
+        chosen = [name for name in rows if how[name] in (KEPT, LEFT)]
+    else:
+        chosen = list(dict.fromkeys(wanted))
+        for name in chosen:
+            if not how.get(name):
+                raise NotFoundError(
+                    f"no cluster {name!r} has machines", "`trainmaster clusters` lists those that do."
+                )
+            if how[name] == USED:
+                run = rows[name]["run_id"]
+                raise UsageError(f"{name} is used by {run}", f"`trainmaster cancel {run}` ends both.")
+    ended = []
+    for name in chosen:
+        if _end(store, home, environ, records[name]):
+            ended.append(_shown(records[name], rows[name]["run_id"], how[name], now))
+            tell(f"{name}: {_machines(records[name])} given back")
+        else:
+            tell(f"{name}: a run uses it again")
+    return ended
+
+
+def _end(store: Store, home: Home, environ: Mapping[str, str], record: ClusterRecord) -> bool:
+    provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    # Written first: no run takes it over from now on, and who comes after a crash gives it back.
+    ending = replace(record, state=ClusterState.ENDING, kept_until=None)
+    if not store.end_unused_cluster(ending.as_row(), time.time()):
+        return False
+    nodes = []
+    try:
+        provider.release(record.id)
+        nodes = provider.nodes(record.id)
+    except ProviderGoneError:  # nothing of it is left
+        pass
+    ended_at = {node.id: node.ended_at for node in nodes}
+    now = time.time()
+    machines = [
+        replace(m, is_over=True, ended_at=ended_at.get(m.id) or now if m.started_at else None)
+        for m in record.machines
+        if m.ended_at is None
+    ]
+    over = replace(ending.changed(machines), state=ClusterState.ENDED)
+    store.end_unused_cluster(over.as_row(), now)
+    shutil.rmtree(home.root / "clusters" / record.id, ignore_errors=True)  # its keys are of no use to anybody
+    return True
+
+
+def _how(row: Mapping[Any, Any], record: ClusterRecord, now: float) -> str:
+    """Whether a run uses it, it is kept warm, or was left behind; empty if nothing of it is there."""
+    if record.state is ClusterState.KEPT:
+        return KEPT if (record.kept_until or 0.0) > now else ""
+    if record.state in (ClusterState.PLANNED, ClusterState.ENDED):
+        return ""
+    if row["run_state"] != State.DONE or is_alive(row["lease_owner"], row["lease_expires_at"], now):
+        return USED
+    return LEFT
+
+
+def _shown(record: ClusterRecord, run: str, how: str, now: float) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "provider": record.provider,
+        "state": how,
+        "run": run,
+        "machines": [
+            {
+                "id": machine.id,
+                "seat": machine.seat,
+                "type": machine.rental.instance_type or "host",
+                "zone": machine.zone,
+                "spot": machine.rental.spot,
+            }
+            for machine in record.rented
+        ],
+        "usd_per_hour": record.usd_per_hour(),
+        "kept_until": record.kept_until,
+        "idle_usd": record.idle_usd(now),
+    }
+
+
+def _machines(record: ClusterRecord) -> str:
+    count = len(record.rented)
+    return f"{count} machine{'s' * (count != 1)}"

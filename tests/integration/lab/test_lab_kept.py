@@ -1,0 +1,68 @@
+"""Machines that a run leaves warm: the next one takes them over in a moment, and they can be ended early."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+
+from renter import Renter
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
+SAYS = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2}
+    framework: plain
+    hardware: {instance: m4.xlarge}
+    command: cat words.txt
+"""
+
+
+def clusters(renter: Renter) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
+    return found
+
+
+def said(renter: Renter, run: str) -> list[str]:
+    return [line.split("| ")[-1] for line in renter.call("logs", run).stdout.splitlines()]
+
+
+def test_warm_machines_are_used_again_and_ended_early(renter: Renter, lab: Any, tmp_path: Path) -> None:
+    words, recipe = renter.work / "words.txt", renter.recipe(SAYS)
+    words.write_text("first\n")
+    first = renter.run(recipe, "--keep", "20m")
+    assert first.end()["reason"] == "SUCCEEDED"
+    assert "ends it" in first.text
+    (kept,) = clusters(renter)
+    assert (kept["state"], len(kept["machines"]), kept["run"]) == ("kept", 2, first.run)
+    machines = {machine["id"] for machine in kept["machines"]}
+
+    words.write_text("second\n")  # other code on the same machines
+    second = renter.run(recipe, "--keep", "20m")
+    found = second.end()
+    assert found["reason"] == "SUCCEEDED"
+    assert f"{kept['id']} is still warm and used again" in second.text
+    assert said(renter, found["run"]) == ["second", "second"]
+    assert machines <= lab.alive()
+
+    # A run that knows nothing of it, as its database is another one, does not take it for nobody's.
+    other = f"sqlite:///{tmp_path}/other.db"
+    stranger = renter.run(renter.recipe(SAYS.replace("workers: 2", "workers: 1")), TRAINMASTER_DATABASE=other)
+    assert stranger.end()["reason"] == "SUCCEEDED"
+    assert machines <= lab.alive()
+    assert renter.call("clusters", "end", "--all", TRAINMASTER_DATABASE=other).stderr.startswith(
+        "no machines"
+    )
+
+    (kept,) = clusters(renter)
+    done = renter.call("clusters", "end", kept["id"])
+    assert "2 machines given back" in done.stderr
+    assert not machines & lab.alive()
+    assert clusters(renter) == []
+    assert "no cluster" in renter.call("clusters", "end", kept["id"], code=2).stderr

@@ -1,0 +1,132 @@
+"""`container: IMAGE` on a host over SSH: the image is sent there, and a task finds inside what it should."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+
+from private_engines import IMAGE, NoEngineError, PrivateEngine
+from private_sshd import SshHost
+
+pytestmark = [pytest.mark.container, pytest.mark.ray]
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[dict[str, PrivateEngine]]:
+    """The user's docker, which has the image, and the host's podman, which has it not."""
+    try:
+        with PrivateEngine("docker") as docker, PrivateEngine("podman") as podman:
+            podman.client("rmi", IMAGE)
+            yield {"docker": docker, "podman": podman}
+    except NoEngineError as error:
+        pytest.skip(str(error))
+
+
+class Containers:
+    """A user with one host, where containers are to run."""
+
+    def __init__(self, tm: Any, host: SshHost, engines: dict[str, PrivateEngine]) -> None:
+        self.tm, self.host, self.theirs = tm, host, engines["podman"]
+        tm.env |= engines["docker"].env
+        entry = {
+            "address": "127.0.0.1",
+            "private_address": "127.0.0.2",
+            "port": host.port,
+            "key": str(host.key),
+            "python": host.python,
+            "slots": 4,
+        }
+        tm.home.mkdir(exist_ok=True)
+        (tm.home / "hosts.yaml").write_text(json.dumps({"hosts": [entry]}))
+
+    def recipe(self, command: str, **keys: Any) -> Path:
+        return self.tm.task(command, container=IMAGE, **keys)
+
+    def run(self, recipe: Path, code: int = 0) -> Any:
+        return self.tm.call("run", recipe, "--provider", "hosts", "--yes", "--json", code=code, timeout_s=150)
+
+    def start(self, recipe: Path) -> Any:
+        return self.tm.start("run", recipe, "--provider", "hosts", "--yes", "--json")
+
+
+@pytest.fixture
+def user(
+    tm: Any, new_host: Callable[..., SshHost], engines: dict[str, PrivateEngine]
+) -> Iterator[Containers]:
+    host = new_host(**engines["podman"].env)
+    found = Containers(tm, host, engines)
+    yield found
+    identity = tm.home / "identity"
+    root = Path(
+        "/var/tmp", f"trainmaster-{identity.read_text().strip()[:8]}" if identity.exists() else "none"
+    )
+    for name in found.theirs.containers():
+        found.theirs.client("rm", "--force", name)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def test_the_image_goes_there_and_a_task_finds_the_same_inside(user: Containers) -> None:
+    tm = user.tm
+    tm.write("data/numbers", "1 2 3\n")
+    tm.env |= {"OF_THE_CALLER": "1", "TOKEN": "battery staple"}
+    keys = {
+        "parameters": {"lr": ["it's; $HOME"], "n": [1, 2]},
+        "env": {"WORD": 'a "b" $c'},
+        "secrets": ["TOKEN"],
+        "data": {"numbers": {"dir": "data", "at": "deep/link"}},
+        "setup": "echo once >> $VIRTUAL_ENV/made\n"
+        "echo 'where = __file__' > $(echo $VIRTUAL_ENV/lib/python*/site-packages)/installed.py",
+    }
+    recipe = user.recipe(
+        """
+        echo "image $FROM_IMAGE, caller ${OF_THE_CALLER-none}, word $WORD, secret $TOKEN, lr" {{lr}}
+        python -c 'import installed, trainmaster; print(installed.where); trainmaster.report(loss=0.5)'
+        cat "$TRAINMASTER_DATA_NUMBERS/numbers" deep/link/numbers $VIRTUAL_ENV/made
+        echo model of {{n}} > "$TRAINMASTER_OUTPUT_DIR/model"
+        echo checkpoint > "$TRAINMASTER_CHECKPOINT_DIR/checkpoint"
+        """,
+        **keys,
+    )
+    found = user.run(recipe).json
+    log = tm.logs(found["run"])
+    assert log.count('image yes, caller none, word a "b" $c, secret battery staple, lr it\'s; $HOME\n') == 2
+    assert log.count("site-packages/installed.py") == 2
+    assert log.count("1 2 3\n") == 4
+    assert log.count("once") == 2  # each task sees one line
+    assert [model["metrics"] for model in found["models"]] == [{"loss": 0.5}] * 2
+    tm.call("models", "get", found["models"][1]["uri"], tm.root / "got")
+    assert (tm.root / "got/model").read_text() == "model of 2\n"
+    assert list((tm.home / "store").rglob("checkpoint*"))
+    assert not list((tm.cache / "images").glob("*")), "what was sent is not kept"
+    assert user.theirs.containers() == []
+    assert IMAGE in user.theirs.client("images", "--format", "{{.Repository}}:{{.Tag}}")
+
+
+def test_it_is_stopped_saves_and_goes_on(user: Containers) -> None:
+    tm = user.tm
+    recipe = user.recipe(
+        """
+        if [[ -e $TRAINMASTER_CHECKPOINT_DIR/saved ]]; then cat $TRAINMASTER_CHECKPOINT_DIR/saved; exit; fi
+        trap 'echo saved once > $TRAINMASTER_CHECKPOINT_DIR/saved; exit 3' TERM
+        echo ready
+        sleep 600 & wait
+        """
+    )
+    call = user.start(recipe)
+    run = call.run_id()
+    log = tm.home / "runs" / run / "tasks/main/0/1/worker-0.log"
+    tm.until(lambda: log.exists() and "ready" in log.read_text(), "the task says ready", timeout_s=120)
+    assert len(user.theirs.containers()) == 1
+    call.send(signal.SIGINT)
+    call.wait(130)
+    assert user.theirs.containers() == []
+    tm.resume(run, timeout_s=150)
+    assert "saved once" in tm.logs(run)
