@@ -14,6 +14,7 @@ SCRIPTS = (
     "sweep_tasks",
     "executors",
     "clusters",
+    "schedules",
     "postgres",
     "ddp_rate",
     "tf_rate",
