@@ -2,7 +2,8 @@
 
 ``python benchmarks/schedules.py [--count 50] [--first 0] [--minutes 0]``: each is a run of a gang whose
 machines are terminated, interrupted, frozen and cut off, and whose driver is killed
-(`tests/integration/lab/test_lab_schedules.py`). With ``--minutes`` no schedule is begun after that time. Needs root.
+(`tests/integration/lab/test_lab_schedules.py`). With ``--minutes``
+no schedule is begun after that time. Needs root.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Seeded random schedules of faults: whatever happens, the run ends well and nothing is left or told twice.
 
-``TRAINMASTER_SCHEDULES`` says how many (3 by default; `benchmarks/schedules.py` runs 50), ``TRAINMASTER_SCHEDULE`` which.
+``TRAINMASTER_SCHEDULES`` says how many, ``TRAINMASTER_SCHEDULE`` which; `benchmarks/schedules.py` runs 50.
 """
 
 from __future__ import annotations
