@@ -152,9 +152,6 @@ def test_wishes_are_only_noted(tm):
 
 
 def test_what_cannot_be_run_there_is_refused_before_anything_starts(tm):
-    main = {"command": "true", "container": "debian"}
-    refusal = tm.refused(tm.recipe({"provider": "hosts", "experiments": {"main": main}}))
-    assert "experiments.main.container" in refusal
     refusal = tm.refused(tm.recipe({"provider": "nowhere", "experiments": {"main": {"command": "true"}}}))
     assert "nowhere" in refusal
     assert "local" in refusal, "what there is instead"

@@ -232,7 +232,7 @@ class RemoteSite:
     def full_disks(self, context: TaskContext) -> str:
         """Which of an attempt's nodes have no room left, in words; see `Site.full_disks`."""
         full = []
-        for node in _distinct(self._nodes_of(_attempt_of(context))):
+        for node in _distinct(self._present(_attempt_of(context))):
             try:
                 said = self._files.shell(node, f"df -Pk {shlex.quote(self.root)} | tail -n 1").out.split()
             except TrainmasterError:
