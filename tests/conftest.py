@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does: a timed test would fail for no reason.
+settings.register_profile("trainmaster", deadline=None)
+settings.load_profile("trainmaster")
 
 pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
 
