@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
 
 
@@ -50,4 +50,16 @@ def most_at_once(
         taken = usd_per_hour[one] + heaviest(beside)
         return taken if len(beside) == len(rest) else max(taken, heaviest(rest))
 
-    return heaviest(list(usd_per_hour))
+    def apart(names: Sequence[str]) -> Iterator[list[str]]:
+        """Groups between which nobody has to wait for anybody: each is looked at by itself."""
+        left = list(names)
+        while left:
+            group, todo = [], [left.pop()]
+            while todo:
+                group.append(one := todo.pop())
+                near = [other for other in left if follows(one, other) or follows(other, one)]
+                left = [other for other in left if other not in near]
+                todo += near
+            yield sorted(group, key=names.index)
+
+    return sum(heaviest(group) for group in apart(list(usd_per_hour)))

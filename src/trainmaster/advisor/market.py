@@ -231,7 +231,7 @@ def that_fit(
     notes: tuple[str, ...] = ()
     if not fits.all():
         notes = (f"{int((~fits).sum())} clusters are left out: their memory is too small for this batch",)
-    cheap = candidates.price <= limits.usd_per_hour
+    cheap = candidates.price <= limits.usd_per_hour * (1 + 1e-9)  # 3 x $0.10 is $0.30
     if not (fits & cheap).any():
         least = float(candidates.price[fits].min())
         raise NoFeasibleQuote(

@@ -354,7 +354,7 @@ def _infeasible_plan(
     best: Plan,
     shares_machine: bool,
 ) -> NoFeasibleQuote:
-    if best.usd_per_hour > limits.usd_per_hour:
+    if best.usd_per_hour > limits.usd_per_hour * (1 + 1e-9):
         frugal = {name: _least_hourly(each) for name, each in options.items()}
         least = plan(options, frugal, after, Limits(), shares_machine).usd_per_hour
         raise NoFeasibleQuote(

@@ -57,7 +57,7 @@ class Learner:
         if self.shares is not None:
             catalogue = catalogue.with_offers(map(self.shares.of, catalogue))
         for measurement in [*same, *similar]:
-            offer = catalogue.cheapest(measurement.offer)
+            offer = catalogue.cheapest(measurement.offer) or catalogue.cheapest(measurement.offer, spot=True)
             if offer is not None:
                 gpus = max(offer.accelerators, 1.0)
                 devices[measurement.offer] = Device(

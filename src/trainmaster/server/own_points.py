@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.gangs import workers_per_node
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -91,6 +93,8 @@ def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Cata
     from trainmaster.advisor.surroundings import STARTUP_UNSEEN_S
 
     point = table.point(row)
+    if point.nodes is None:  # as the recipe would spread them
+        point = replace(point, nodes=math.ceil(point.workers / workers_per_node(experiment)))
     wanted = Sync(experiment.distributed.strategy) if experiment.distributed else Sync.ALLREDUCE
     if point.sync is not wanted:
         raise UsageError(

@@ -21,6 +21,8 @@ BLOCK_BYTES = 2 << 20
 _HEAD_BYTES = 16 << 10
 _CONNECT_S = 5.0
 _SILENCE_S = 30
+# A range is some megabytes: what takes so long trickles.
+_RANGE_S = 300.0
 _MOST_IDLE = 64
 # After so many failures in a row the library is asked right away, for a while.
 _MOST_FAILURES = 8
@@ -86,6 +88,7 @@ class DirectReader:
             NotDirectError: not with this server, or not now. What was yielded is right.
         """
         block = BUFFERS.take()
+        deadline = time.monotonic() + _RANGE_S
         connection: _Connection | None = None
         try:
             request = _request(url, start, length, etag)
@@ -94,14 +97,14 @@ class DirectReader:
             while left:
                 part = memoryview(block)[: min(left, BLOCK_BYTES)]
                 part[: len(rest)] = rest[: len(part)]
-                connection.fill(part[len(rest) :])
+                connection.fill(part[len(rest) :], deadline)
                 left, rest = left - len(part), rest[len(part) :]
                 yield part
             self._failures = 0
             if connection.stays_open and len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
                 connection = None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._failures += 1
             if self._failures >= _MOST_FAILURES:
                 self._failures, self._not_before_s = 0, time.monotonic() + _PAUSE_S
@@ -122,9 +125,10 @@ class DirectReader:
                 is_new = False
             try:
                 return connection, connection.ask(request, length)
-            except OSError:
+            except OSError as error:
                 connection.close()
-                if is_new:
+                # Another answer, or none for so long, is no better on the next connection.
+                if is_new or not isinstance(error, (BrokenPipeError, ConnectionResetError)):
                     raise
 
     def forget_connections(self) -> None:
@@ -151,6 +155,8 @@ class _Connection:
         seen = b""
         while (end := seen.find(b"\r\n\r\n")) < 0:
             piece = self._socket.recv(_HEAD_BYTES)
+            if not piece and not seen:
+                raise ConnectionResetError("closed while it was idle")
             if not piece or len(seen) > _HEAD_BYTES:
                 raise ConnectionError("no answer")
             seen += piece
@@ -162,9 +168,11 @@ class _Connection:
             raise ConnectionError("another answer")
         return seen[end + 4 :][:length]
 
-    def fill(self, target: memoryview) -> None:
-        """Receives as many bytes as there is room for."""
+    def fill(self, target: memoryview, deadline_s: float) -> None:
+        """Receives as many bytes as there is room for, until a time of the monotonic clock."""
         while len(target):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("too slow")
             count = self._socket.recv_into(target, 0, socket.MSG_WAITALL)
             if count == 0:
                 raise ConnectionError("cut off")
@@ -182,6 +190,8 @@ class _Connection:
 
 def _request(url: str, start: int, length: int, etag: str) -> bytes:
     parts = urlsplit(url)
+    if not all(" " <= character <= "~" for character in etag):  # it would write lines of its own
+        raise ValueError("an ETag that cannot be sent")
     condition = f"If-Match: {etag}\r\n" if etag else ""
     return (
         f"GET {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: trainmaster\r\n"

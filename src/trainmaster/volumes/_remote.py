@@ -242,6 +242,7 @@ class RemoteBackend:
         try:
             return obstore.sign(store, "GET", self._key(key), _SIGNED_FOR)
         except obstore.exceptions.BaseError:
+            self._direct = None  # each try may ask a service for credentials, and wait for it
             return ""
 
     def _key(self, key: str) -> str:
@@ -259,7 +260,8 @@ def runtime_is_lost() -> bool:
 def _direct_reader(scheme: str) -> DirectReader | None:
     """One for each server that speaks plain HTTP and signs URLs as S3 does."""
     endpoint = _s3_endpoint() if scheme == "s3" else ""
-    if not endpoint.startswith("http://"):
+    is_anonymous = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("true", "1", "yes")
+    if not endpoint.startswith("http://") or is_anonymous:  # there is nothing to sign with
         return None
     return _direct_readers.setdefault(endpoint, DirectReader())
 

@@ -149,7 +149,9 @@ def commit(
     if store.put_if_absent(MANIFEST_KEY, data):
         return manifest
     present = stored_manifest(store)
-    _discard_all(store, uploads)
+    # Who came first may have gone on with an upload of ours: then the same files are named, and stay.
+    named = named_folders(present)
+    _discard_all(store, [each for each in uploads if each.folder not in named])
     if present is None:
         raise PublishError(f"{store.url}: it was deleted while it was published.", "Publish it again.")
     return _kept(store, present, manifest.files)
@@ -182,6 +184,11 @@ def publish_uploads(
     manifest = commit(uri, uploads, kind=kind, extra=extra)
     _tidy(store, manifest, others)
     return manifest
+
+
+def named_folders(manifest: Manifest | None) -> set[str]:
+    """Folders of uploads that an artifact consists of."""
+    return {entry.object.partition("/")[0] for entry in manifest.files} if manifest is not None else set()
 
 
 def stored_manifest(store: ObjectStore) -> Manifest | None:

@@ -15,7 +15,7 @@ from trainmaster.control.clusters.node_trees import Tree, moved, unite
 from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, OUTWARD, Entry
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes import FileEntry, ObjectStore, UnstableDirectory, Upload
-from trainmaster.volumes.publishing import FILES_PREFIX, discard
+from trainmaster.volumes.publishing import FILES_PREFIX, discard, named_folders, stored_manifest
 from trainmaster.volumes.sending import ToSend
 
 if TYPE_CHECKING:
@@ -123,8 +123,10 @@ def send(
             )
     except UnstableDirectory:  # they will never be these files again
         store = ObjectStore(uri)
+        named = named_folders(stored_manifest(store))  # another driver may have published them meanwhile
         for folder in folders:
-            discard(store, folder)
+            if folder not in named:
+                discard(store, folder)
         raise
     return Sent(
         trees,

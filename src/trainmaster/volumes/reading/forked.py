@@ -127,7 +127,7 @@ class Helper:
         while True:
             try:
                 number, error, value = _receive(self._process.stdout)
-            except (EOFError, OSError, pickle.UnpicklingError):
+            except Exception:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                 break
             done, answer = self._waiting.pop(number)
             answer.append((error, value))
@@ -198,7 +198,10 @@ def main() -> None:
         except Exception as raised:  # noqa: BLE001 - the other side raises it
             error = PublishError(f"It could not be fetched: {raised!r}.")
         with mutex:
-            _send(answers, (number, error, value))
+            try:
+                _send(answers, (number, error, value))
+            except (pickle.PicklingError, TypeError, AttributeError) as raised:
+                _send(answers, (number, PublishError(f"It could not be handed over: {raised!r}."), None))
 
     with ThreadPoolExecutor(16) as pool:
         while True:
