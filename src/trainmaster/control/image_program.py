@@ -132,6 +132,8 @@ def _write_engine(path: Path, engine: Engine) -> None:
 
 
 def _ended(number: int, _frame: object) -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):  # a second one would wait for what the first one does
+        signal.signal(each, signal.SIG_IGN)
     end_all()
     os._exit(128 + number)
 

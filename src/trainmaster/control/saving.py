@@ -91,8 +91,9 @@ def save(context: TaskContext) -> Job:
         ):
             fields["model_uri"] = context.model_uri
         publish_checkpoint(context, is_patient=True)
-    except NodeGoneError:  # of a member that only served: the model is here, and nobody goes on from there
-        pass
+    except NodeGoneError as error:  # of a member that only served, if the model is here
+        if "model_uri" not in fields:
+            return _not_saved(error, fields)
     except (TrainmasterError, OSError) as error:
         return _not_saved(error, fields)
     return Job(done=True, fields=fields)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from trainmaster.providers.base import ProviderGoneError
 from trainmaster.spec.errors import UsageError
 
 _GIB: Final = 2**30
@@ -150,7 +151,9 @@ class AwsSettings:
                 backoff_s=0.1,  # it answers at once, and its hosts are gone within seconds
             )
         except FileNotFoundError:
-            raise UsageError(f"no lab is up in {directory}", "Put one up: `trainmaster lab up`.") from None
+            raise ProviderGoneError(
+                f"no lab is up in {directory}", "Put one up: `trainmaster lab up`."
+            ) from None
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"{path} cannot be used: {type(error).__name__}: {error}",

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
-from trainmaster.providers.base import ProviderGoneError
+from trainmaster.providers.base import Node, Provider, ProviderGoneError
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.store.leases import is_alive
 
@@ -78,25 +78,39 @@ def end_clusters(
                 run = rows[name]["run_id"]
                 raise UsageError(f"{name} is used by {run}", f"`trainmaster cancel {run}` ends both.")
     ended = []
+    failed: TrainmasterError | None = None
     for name in chosen:
-        if _end(store, home, environ, records[name]):
+        try:
+            is_ended = _end(store, home, environ, records[name])
+        except TrainmasterError as error:  # the others are to be given back all the same
+            tell(f"{name}: {one_line(error)}")
+            failed = failed or error
+            continue
+        if is_ended:
             ended.append(_shown(records[name], rows[name]["run_id"], how[name], now))
             tell(f"{name}: {_machines(records[name])} given back")
         else:
             tell(f"{name}: a run uses it again")
+    if failed is not None:
+        raise failed
     return ended
 
 
 def _end(store: Store, home: Home, environ: Mapping[str, str], record: ClusterRecord) -> bool:
-    provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    provider: Provider | None
+    try:
+        provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    except ProviderGoneError:  # and its machines with it
+        provider = None
     # Written first: no run takes it over from now on, and who comes after a crash gives it back.
     ending = replace(record, state=ClusterState.ENDING, kept_until=None)
     if not store.end_unused_cluster(ending.as_row(), time.time()):
         return False
-    nodes = []
+    nodes: list[Node] = []
     try:
-        provider.release(record.id)
-        nodes = provider.nodes(record.id)
+        if provider is not None:
+            provider.release(record.id)
+            nodes = provider.nodes(record.id)
     except ProviderGoneError:  # nothing of it is left
         pass
     ended_at = {node.id: node.ended_at for node in nodes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,9 @@ _CONNECT_S: Final = 5.0
 _DATABASE: Final = "database"
 #: A run on warm machines begins before it is asked what else is rented.
 _REAP_LATER_S: Final = 4.0
+_REAPED_S: Final = 5.0
+
+log = logging.getLogger(__name__)
 
 Tell = Callable[[str], None]
 
@@ -182,6 +186,8 @@ class Machines:
         """Hang up; what is rented lives on as long as its lease does."""
         if self._reaping is not None:
             self._reaping.cancel()
+            if self._reaping is not threading.current_thread():
+                self._reaping.join(_REAPED_S)
         self.fleet.close()
         self.site.close()
         self._workplace.close()
@@ -243,6 +249,7 @@ class Machines:
             or is_alive(row["lease_owner"], row["lease_expires_at"], now)
             or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
         ]
+        known += [record.id for record in self.fleet.records()]
         for row in rows:
             if row["id"] not in known:  # its keys are of no use to anybody
                 self._workplace.forget(ClusterRecord.of_row(row), ())
@@ -259,6 +266,8 @@ class Machines:
             self._reap(identity)
         except TrainmasterError as error:
             self._tell(f"note: {one_line(error)}")
+        except Exception:  # the run goes on, and lost machines end themselves
+            log.exception("cannot look for machines without a run")
 
     def _open(self, loop: ClusterLoop, formation: Formation) -> Executor:
         from trainmaster.executors.ray import RayExecutor
@@ -271,7 +280,7 @@ class Machines:
         found = []
         for mark in sorted((self._home.root / "clusters").glob(f"*/{_DATABASE}")):
             with contextlib.suppress(OSError):
-                if mark.read_text() != mine:
+                if mark.read_text() not in ("", mine):
                     found.append(mark.parent.name)
         return found
 
@@ -285,7 +294,9 @@ class Machines:
             return
         with contextlib.suppress(OSError):  # a full disk
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (directory / _DATABASE).write_text(self._database())
+            draft = directory / f".{_DATABASE}"
+            draft.write_text(self._database())
+            draft.replace(directory / _DATABASE)
 
     def _write(self, record: ClusterRecord) -> None:
         self._mark(record)

@@ -196,6 +196,8 @@ class Hands:
         self._tasks.start(f"drop {' '.join(ids)}", drop)
 
     def _release(self, record: ClusterRecord) -> list[Node] | None:
+        # Killed half-way, what is left of it may become a cluster again: it is to be looked at anew.
+        self._workplace.memory(record.id).clear()
         formation, self._sight.formation = self._sight.formation, None
         accesses = list(self._sight.accesses.values())
         with self._ray:

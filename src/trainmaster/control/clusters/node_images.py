@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -167,6 +168,8 @@ class NodeImages:
     def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> Image:
         own = self._find_own(name)
         order = self._order(context, name)
+        facts = node.result.facts
+        order["gpus"] = order["gpus"] and bool(facts and facts.gpus)  # that of a parameter server has none
         if own is not None:
             order |= {"offered": own[1].id, "is_own": own[1].is_own}
         with node.connect() as connection:
@@ -199,7 +202,13 @@ class NodeImages:
         """An archive of an image, made once for all nodes."""
         with self._saving:
             if name not in self._archives:
-                place = context.home.cache / "images" / f"{context.run}-{image.id[:12]}"
+                images = context.home.cache / "images"
+                in_use = {path.parent for path in self._archives.values()}
+                for left in images.glob(f"{context.run}-*"):  # by a driver of this run that was killed
+                    if left not in in_use:
+                        shutil.rmtree(left, ignore_errors=True)
+                digest = hashlib.sha256(f"{image.id} {name}".encode()).hexdigest()[:12]
+                place = images / f"{context.run}-{digest}"
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._archives[name] = place / "image.tar.gz"
                 plain = place / "image.tar"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 #: An SSH server that is well says who it is at once; on a busy machine it may take a second.
 _ANSWER_S: Final = 2.0
+_AGAIN_S: Final = 0.5
 _GREETING: Final = b"SSH-"
 
 
@@ -30,6 +32,7 @@ class NodeVerdicts:
         self._links = links
         self._guard = threading.Lock()
         self._verdicts: dict[tuple[str, str], Future[bool]] = {}
+        self._asked: dict[str, Future[bool]] = {}
 
     def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
         """Members of an attempt were lost with their nodes: see in the background whether those answer us."""
@@ -37,7 +40,11 @@ class NodeVerdicts:
             with self._guard:
                 if (attempt, node.id) in self._verdicts:
                     continue
-                verdict = self._verdicts[attempt, node.id] = Future()
+                asked = self._asked.get(node.id)
+                if asked is not None and not asked.done():  # for another attempt: one knock will do
+                    self._verdicts[attempt, node.id] = asked
+                    continue
+                verdict = self._verdicts[attempt, node.id] = self._asked[node.id] = Future()
             threading.Thread(target=self._judge, args=(verdict, node), name="verdict", daemon=True).start()
 
     def is_there(self, attempt: str, node: NodeAccess) -> bool:
@@ -53,7 +60,11 @@ class NodeVerdicts:
                 del self._verdicts[key]
 
     def _judge(self, verdict: Future[bool], node: NodeAccess) -> None:
+        began = time.monotonic()
         answers = greets(node.target)
+        if not answers and time.monotonic() - began < _ANSWER_S / 2:
+            time.sleep(_AGAIN_S)  # a server that many call at once turns some away without a word
+            answers = greets(node.target)
         verdict.set_result(answers)
         if not answers:  # keepalives would find out much later
             self._links.hang_up(node.id)

@@ -92,12 +92,14 @@ class Sight:
 
     @property
     def gone(self) -> frozenset[str]:
-        """Ids of nodes that the provider says are no more, or does not know any more."""
+        """Ids of nodes that the provider says are no more; one that it does not name may only be late."""
         nodes = self.nodes
         if nodes is None:
             return frozenset()
         found = ((machine, nodes.get(machine)) for machine in list(self.accesses))
-        return frozenset(machine for machine, node in found if node is None or node.state is NodeState.GONE)
+        return frozenset(
+            machine for machine, node in found if node is not None and node.state is NodeState.GONE
+        )
 
     def alive(self, keys: frozenset[str], now: float) -> None:
         """Which nodes Ray takes to be alive."""
@@ -211,9 +213,10 @@ class Sight:
             self.tell(f"{words(result)}; it is asked again")
         else:
             nodes = cast("list[Node]", result)
-            had = [node for node in nodes if node.state is not NodeState.GONE]
+            # One that has cost something is ours, and on the bill, though it is no more.
+            had = [node for node in nodes if node.state is not NodeState.GONE or node.started_at]
             for node in nodes:
-                if node.state is NodeState.GONE:
+                if node not in had:
                     self.tell(f"left out: {node.reason}")
             self.rented[token] = tuple(node.id for node in had)
             self.nodes = {**(self.nodes or {}), **{node.id: node for node in had}}

@@ -175,7 +175,7 @@ class FakeWorkplace:
     def set_switch(self, *_: Any) -> None: ...
 
     def memory(self, _: str) -> Any:
-        return SimpleNamespace(nodes=lambda machines: self.known(list(machines)))
+        return SimpleNamespace(nodes=lambda machines: self.known(list(machines)), clear=lambda: None)
 
     def take_back(self, *_: Any) -> None: ...
 
