@@ -59,7 +59,7 @@ def assert_nowhere_below(*directories):
     for path in files:
         data = path.read_bytes()
         assert not any(part in data for part in PARTS), path
-    assert len(files) > 10
+    assert len(files) >= 5, "there was something to look at"
 
 
 def rows_of(url):
