@@ -174,3 +174,15 @@ def test_entries_survive_the_way(path: str, number: int, sha256: str, mode: int)
 def test_what_describes_no_file_is_refused(said: object) -> None:
     with pytest.raises(ValueError, match="describes no file"):
         listed_entry(said)  # type: ignore[arg-type]
+
+
+def test_who_commits_the_same_upload_second_leaves_its_files(tmp_path):
+    uri = f"file://{tmp_path}/store/checkpoint"
+    (tmp_path / "x").write_bytes(b"one")
+    status = (tmp_path / "x").stat()
+    file = ToSend("x", str(tmp_path / "x"), 3, status.st_mtime_ns, status.st_ino, status.st_mode & 0o7777)
+    entries = tuple(Sender(uri, "files-0123", tmp_path / "journal").send([file]))
+    for _ in range(2):  # a driver that slept, and the one that went on in its place
+        publish_uploads(uri, [Upload("files-0123", entries)], kind="checkpoint")
+    fetch(uri, tmp_path / "back")
+    assert (tmp_path / "back/x").read_bytes() == b"one"
