@@ -35,7 +35,7 @@ lint: install
 	@$(BIN)/python scripts/file_length.py
 
 test: install lint
-	@sh scripts/test.sh $(BIN)/python
+	@bash scripts/test.sh $(BIN)/python
 
 bench: install
 	@$(BIN)/python benchmarks/run_all.py

@@ -1,33 +1,65 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # All tests, three groups at once: the lab's mostly wait for hosts, those of decisions and maths only compute.
-set -u
+# Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
+set -mu # each group is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
-logs=$(mktemp -d)
 lab=tests/integration/lab
-runs="$lab/test_lab_runs.py $lab/test_lab_schedules.py $lab/test_lab_adopting.py"
-end() {
-    # shellcheck disable=SC2046 # they are numbers
-    kill $(jobs -p) 2>/dev/null
-    rm -rf "$logs"
+volumes=tests/integration/volumes
+runs=("$lab/test_lab_runs.py" "$lab/test_lab_schedules.py" "$lab/test_lab_adopting.py")
+patience_s=60 # taking a lab down takes some seconds
+logs=$(mktemp -d)
+groups=()
+
+signal_all() {
+    for group in "${groups[@]}"; do
+        kill -s "$1" -- "-$group" 2>/dev/null
+    done
 }
-trap end EXIT
-trap 'exit 130' INT TERM
-# shellcheck disable=SC2086 # it is a list
-"$python" -m pytest $runs >"$logs/runs" 2>&1 &
-runs_of_lab=$!
+are_there() {
+    for group in "${groups[@]}"; do
+        kill -s 0 -- "-$group" 2>/dev/null && return 0
+    done
+    return 1
+}
+interrupted() {
+    trap 'signal_all KILL' INT TERM
+    echo "interrupted: what the tests have started is taken down" >&2
+    signal_all INT # as a terminal would: pytest takes fixtures down
+    for ((tries = 0; tries < patience_s * 10; tries++)); do
+        are_there || break
+        sleep 0.1
+    done
+    signal_all KILL
+    exit 130
+}
+trap 'rm -rf "$logs"' EXIT
+trap interrupted INT TERM
+
 {
+    trap 'exit 130' INT # else the second one would begin
+    "$python" -m pytest "${runs[@]}" >"$logs/runs" 2>&1
+    code=$?
+    "$python" -m pytest $volumes >"$logs/volumes" 2>&1 || code=1
+    exit $code
+} </dev/null &
+groups+=($!)
+{
+    trap 'exit 130' INT
     "$python" -m pytest src tests/unit >"$logs/unit" 2>&1
     code=$?
-    # shellcheck disable=SC2046,SC2086 # they are lists
-    "$python" -m pytest $lab $(printf -- '--ignore=%s ' $runs) >"$logs/lab" 2>&1 || code=1
+    "$python" -m pytest $lab "${runs[@]/#/--ignore=}" >"$logs/lab" 2>&1 || code=1
     exit $code
-} &
-unit_and_lab=$!
-"$python" -m pytest tests --ignore=tests/unit --ignore=$lab
+} </dev/null &
+groups+=($!)
+"$python" -m pytest tests --ignore=tests/unit --ignore=$lab --ignore=$volumes </dev/null &
+groups+=($!)
+
+wait "${groups[2]}"
 code=$?
-wait $runs_of_lab || code=1
-wait $unit_and_lab || code=1
-for group in unit runs lab; do
+for group in "${groups[@]:0:2}"; do
+    wait "$group" || code=1
+done
+for group in unit runs volumes lab; do
     echo "--- $group:"
     cat "$logs/$group"
 done

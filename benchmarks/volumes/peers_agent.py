@@ -30,8 +30,12 @@ _FOREVER_S = 1e6
 _WORD = (1 << 64) - 1
 
 
-def methods() -> dict[str, Callable[[Place, str], Method]]:
-    """How each is made, by name."""
+def methods(large: bool) -> dict[str, Callable[[Place, str], Method]]:
+    """How each is made, by name; other ones for large files."""
+    if large:
+        from peers_large import METHODS
+
+        return METHODS
     import peers_folder as folders
     import peers_objects as objects
     import peers_shards as shards
@@ -48,8 +52,10 @@ def methods() -> dict[str, Callable[[Place, str], Method]]:
         "s3fs": folders.S3fs,
         "webdataset": shards.WebDataset,
         "webdataset_w2": lambda place, name: shards.WebDataset(place, name, workers=2),
+        "webdataset_w8": lambda place, name: shards.WebDataset(place, name, workers=8),
         "mosaicml": shards.MosaicML,
         "mosaicml_w2": lambda place, name: shards.MosaicML(place, name, workers=2),
+        "mosaicml_w8": lambda place, name: shards.MosaicML(place, name, workers=8),
         "mosaicml_full": lambda place, name: shards.MosaicML(place, name, full=True),
         "ours": shards.Ours,
         "ours_w2": lambda place, name: shards.Ours(place, name, workers=2),
@@ -69,8 +75,10 @@ PEERS = {
     "s3fs": "s3fs",
     "webdataset": "webdataset",
     "webdataset_w2": "webdataset",
+    "webdataset_w8": "webdataset",
     "mosaicml": "mosaicml",
     "mosaicml_w2": "mosaicml",
+    "mosaicml_w8": "mosaicml",
     "mosaicml_full": "mosaicml",
 }
 
@@ -152,7 +160,7 @@ class Worker:
         self.at = Place(**place)
         os.environ.update(environment(self.at))  # some clients trust it more than what they are told
         if self.method is None:
-            self.method = methods()[self.name](self.at, self.name)
+            self.method = methods(self.at.large)[self.name](self.at, self.name)
             self.method.prepare()
         one = self.method
         return {
@@ -196,16 +204,12 @@ class Worker:
         cpu_s = sum(one["cpu_s"] for one in found)
         return {"files": files, "bytes": size, "seconds": wall_s, "cpu_s": cpu_s, "sum": found[0]["sum"]}
 
-    def train(
-        self, count: int, step_s: float, share: float, seed: int, empty: bool
-    ) -> list[dict[str, float]]:
-        """Trains epochs."""
+    def train(self, **how: Any) -> list[dict[str, float]]:
+        """Trains epochs, the first with an empty cache; arguments are those of `epochs`."""
         from peers_training import epochs
 
-        if empty:
-            self.method.start(self.at)
+        self.method.start(self.at)
         os.sync()
-        how = {"count": count, "step_s": step_s, "share": share, "seed": seed}
         [found] = self._forked(
             1, lambda: lambda seen: epochs(self.method, self.at, seen, **how), _FOREVER_S, thorough=False
         )

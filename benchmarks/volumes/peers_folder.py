@@ -68,7 +68,7 @@ class Ours(Folder):
 
     layout = "volume"
     whole = True
-    settings = "defaults; cold: 16 threads, 64 far away"
+    settings = "defaults; cold: 16 threads, 66 at 50 ms"
 
     def start(self, place: Place) -> None:
         super().start(place)
@@ -133,10 +133,11 @@ class Rclone(Mounted):
     """`rclone mount`."""
 
     peer = "rclone"
+    more = ""
     layout = "objects"
     settings = (
         "vfs-cache-mode full, dir-cache-time and attr-timeout 24 h, no-modtime, no-checksum, "
-        "fast fingerprint, max-read-ahead 1M; cold: 16 threads, 64 far away"
+        "fast fingerprint, max-read-ahead 1M; cold: 16 threads, 66 at 50 ms"
     )
 
     def command(self, place: Place) -> list[str]:
@@ -151,7 +152,15 @@ class Rclone(Mounted):
             "--transfers 64 --s3-no-head-object"
         )
         there = [program("rclone", "rclone"), "mount", remote, str(self.root / "mnt")]
-        return [*there, "--cache-dir", str(self.cache), "--config", "/dev/null", *options.split()]
+        return [
+            *there,
+            "--cache-dir",
+            str(self.cache),
+            "--config",
+            "/dev/null",
+            *options.split(),
+            *self.more.split(),
+        ]
 
 
 class JuiceFS(Mounted):
@@ -161,7 +170,7 @@ class JuiceFS(Mounted):
     layout = "juicefs"
     settings = (
         "Redis; open-cache, attr, entry and dir caches 24 h, max-fuse-io 1M, buffer 1 GiB, prefetch 3, "
-        "checksum of the cache off; cold: 16 threads, 64 far away"
+        "checksum of the cache off; cold: 16 threads, 66 at 50 ms"
     )
 
     def command(self, place: Place) -> list[str]:
@@ -183,7 +192,7 @@ class S3fs(Mounted):
     layout = "objects"
     settings = (
         "use_cache, kernel_cache, max_stat_cache_size 200,000 for 24 h, multireq_max 64, parallel_count 16; "
-        "cold: 16 threads, 64 far away"
+        "cold: 16 threads, 66 at 50 ms"
     )
 
     def command(self, place: Place) -> list[str]:

@@ -19,7 +19,7 @@ class Seen:
     """Counts what was read and compares it with what it should be.
 
     Args:
-        index: name -> size, fingerprint, spot, SHA-256.
+        index: name -> size, fingerprint, spot, SHA-256; of large files, fingerprints of blocks.
         thorough: compare every byte by the fingerprint; else size and eight bytes in the middle.
         seconds: how long to read at most.
 
@@ -46,7 +46,7 @@ class Seen:
         Raises:
             AssertionError: its content is not what it should be.
         """
-        size, whole, middle, _ = self.index[name]
+        size, whole, middle = self.index[name][:3]
         if not self.thorough:  # one thread only, and nothing that is not needed
             at = size >> 1
             if len(data) != size or int.from_bytes(data[at : at + 8], "little") != middle:
@@ -61,6 +61,19 @@ class Seen:
             self.files += 1
             self.bytes += size
             self.sum += whole
+
+    def note_block(self, name: str, number: int, data: bytes | memoryview) -> None:
+        """Adds a block of a large file.
+
+        Raises:
+            AssertionError: its content is not what it should be.
+        """
+        expected = self.index[name][4][number]
+        if fingerprint(data) != expected:
+            raise AssertionError(f"{name}: its block {number} has other bytes than were written")
+        with self._lock:
+            self.bytes += len(data)
+            self.sum += expected
 
     def _wrong(self, name: str, data: bytes | memoryview) -> AssertionError:
         return AssertionError(
@@ -181,6 +194,12 @@ def one_by_one(names: list[str], get: Callable[[Any], bytes], keys: list[Any] | 
     return read
 
 
-def at_once(place: Place, near: int) -> int:
-    """How many requests at once a user would set for a line."""
-    return place.at_once or (64 if place.latency_ms else near)
+def at_once(place: Place, near: int, files_per_s: float = 1000.0) -> int:
+    """How many requests at once a user would set for a line.
+
+    Args:
+        place: with the line.
+        near: as many as are best without latency.
+        files_per_s: which they bring there; far away as many more keep that rate.
+    """
+    return near + int(files_per_s * place.latency_ms / 1e3)

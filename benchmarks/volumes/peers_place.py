@@ -30,6 +30,7 @@ from trainmaster.volumes.packed import push
 HERE = Path(__file__).resolve().parent
 #: The layouts of the same files.
 LARGE_MIB = 256
+BLOCK_BYTES = 8 << 20
 LAYOUTS = ("objects", "volume", "mosaicml", "tar", "juicefs")
 
 
@@ -49,7 +50,7 @@ class Place:
         shard_bytes: of chunks, MosaicML's shards and tars.
         redis: URL of the metadata of JuiceFS; "" where there is none.
         latency_ms: of the line.
-        at_once: how many requests at once each method may make; 0: what suits it.
+        large: whether the files are large, and read in blocks.
     """
 
     root: str
@@ -63,7 +64,7 @@ class Place:
     shard_bytes: int = 64 << 20
     redis: str = ""
     latency_ms: float = 0.0
-    at_once: int = 0
+    large: bool = False
 
     def as_json(self) -> str:
         """For another process."""
@@ -144,11 +145,12 @@ def serving(root: Path, files: int, mean_bytes: int, large_mib: int) -> Iterator
         yield Place(
             str(root),
             str(source),
-            described(root, source),
+            (described_large if large_mib else described)(root, source),
             server.url,
             server.new_bucket(),
             found["AWS_ACCESS_KEY_ID"],
             found["AWS_SECRET_ACCESS_KEY"],
+            large=large_mib > 0,
         )
 
 
@@ -175,6 +177,18 @@ def described(root: Path, source: Path) -> str:
     return str(root / "index.json")
 
 
+def described_large(root: Path, source: Path) -> str:
+    """The same for large files, block by block."""
+    index = {}
+    for path in sorted(source.iterdir()):
+        with path.open("rb", buffering=0) as file:
+            sums = [fingerprint(data) for data in iter(lambda file=file: file.read(BLOCK_BYTES), b"")]
+        index[path.name] = [path.stat().st_size, 0, 0, "", sums]
+    evict(source)
+    (root / "index.json").write_text(json.dumps(index))
+    return str(root / "index.json")
+
+
 def put_objects(place: Place, prefix: str = "objects", jobs: int = 16) -> None:
     """Each file an object."""
     from concurrent.futures import ThreadPoolExecutor
@@ -182,10 +196,13 @@ def put_objects(place: Place, prefix: str = "objects", jobs: int = 16) -> None:
     there, names = store(place, prefix), list(json.loads(Path(place.index).read_text()))
 
     def put(name: str) -> None:
-        data = Path(place.source, name).read_bytes()
-        obstore.put(there, name, data, use_multipart=len(data) > 64 << 20)
+        path = Path(place.source, name)
+        if place.large:  # streamed, in parts of 8 MiB
+            obstore.put(there, name, path, chunk_size=BLOCK_BYTES, max_concurrency=4)
+        else:
+            obstore.put(there, name, path.read_bytes(), use_multipart=False)
 
-    with ThreadPoolExecutor(place.at_once or jobs) as pool:
+    with ThreadPoolExecutor(4 if place.large else jobs) as pool:
         list(pool.map(put, names))
 
 

@@ -14,7 +14,8 @@ def rows(found: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, Any]:
             values: dict[str, list[float]] = {}
             for one in runs:
                 if "files" in one:
-                    values.setdefault("files_per_s", []).append(one["files"] / one["seconds"])
+                    if one["files"]:
+                        values.setdefault("files_per_s", []).append(one["files"] / one["seconds"])
                     values.setdefault("mb_per_s", []).append(one["bytes"] / one["seconds"] / 1e6)
                     values.setdefault("client_cpu_s_per_gb", []).append(one["cpu_s"] / one["bytes"] * 1e9)
                 else:

@@ -94,7 +94,7 @@ def main() -> None:
                         plain(url, objects, options.jobs)
                     else:
                         report = push(source, url, cache=scratch / f"cache-{number}", jobs=options.jobs)
-                        assert report.sent_bytes == report.head.total_bytes == total
+                        assert report.sent_bytes >= report.head.total_bytes == total  # files are aligned
                     taken = time.perf_counter() - begun
                     results[name].append(
                         {

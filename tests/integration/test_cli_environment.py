@@ -203,6 +203,6 @@ def test_nothing_of_trainmasters_own_leaks_into_a_task(tm):
     env = environment(tm)
     added = {name for name in env.keys() - tm.env.keys() if not name.startswith("TRAINMASTER_")}
     assert added <= {"PYTHONUNBUFFERED", "PWD", "OLDPWD", "SHLVL", "_"}
-    assert {name for name in tm.env if name not in env} == set()
+    assert {name for name in tm.env if name not in env} <= {"PS1"}, "which bash takes away without a terminal"
     changed = {name for name in env.keys() & tm.env.keys() if env[name] != tm.env[name]}
     assert changed <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}

@@ -34,7 +34,7 @@ def with_credits(
 
 
 def with_nic_credits(
-    busy_s: Floats, sending_s: Floats, rate: Floats, fast: Floats, sustained: Floats, launch_s: Floats
+    busy_s: Floats, sent_mbit: Floats, fast: Floats, sustained: Floats, launch_s: Floats
 ) -> Floats:
     """Seconds that work takes over a network card that slows down when its credits are used up.
 
@@ -44,17 +44,16 @@ def with_nic_credits(
 
     Args:
         busy_s: (S, m) seconds of work while the card is fast.
-        sending_s: (S, m) how long of that it sends, at ``rate``.
-        rate: (m,) Mbit/s at which it sends: not all of what it can, if the other side is slower.
+        sent_mbit: (S, m) what it sends meanwhile.
         fast: (m,) Mbit/s that the card reaches, NaN if unknown.
         sustained: (m,) Mbit/s that it does for good.
         launch_s: (S, m) seconds at full speed that the reserve is good for.
 
     >>> of = lambda *some: [np.array([x]) for x in some]
-    >>> with_nic_credits(*of(7200.0, 7200.0, 10e3, 10e3, 1e3, 1800.0)).item()  # a fourth, then a tenth of it
+    >>> with_nic_credits(*of(7200.0, 72e6, 10e3, 1e3, 1800.0)).item()  # a fourth, then a tenth of it
     55800.0
-    >>> with_nic_credits(*of(7200.0, 600.0, 10e3, 10e3, 1e3, 1800.0)).item()  # it rests most of the time
+    >>> with_nic_credits(*of(7200.0, 6e6, 10e3, 1e3, 1800.0)).item()  # it rests most of the time
     7200.0
     """
-    beyond = sending_s * rate - (fast - sustained) * launch_s
+    beyond = sent_mbit - (fast - sustained) * launch_s
     return np.fmax(busy_s, beyond / np.maximum(sustained, 1e-3))

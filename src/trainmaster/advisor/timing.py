@@ -25,7 +25,7 @@ from trainmaster.advisor.serving import served_s
 from trainmaster.advisor.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.steptime import StepTimeModel
 from trainmaster.advisor.surroundings import LogNormal
-from trainmaster.advisor.wire import sending_s, slowed
+from trainmaster.advisor.wire import sent_mbit, slowed
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Offer
 
@@ -188,8 +188,7 @@ class Timing:
             step = self._own_s(theta, shapes) * self.slowness(some)
         else:
             step = step_time(theta, shapes, slowness=self.slowness(some))
-        misfit = self._misfit(some, shapes)
-        step = step * misfit
+        step = step * self._misfit(some, shapes)
         times = some.steps * (1 + self.knowledge.rare_share) * self._contention(some)
         total = times * step
         if not at_best:
@@ -197,8 +196,8 @@ class Timing:
         cards = Cards.of(self.machines, self.servers, some.machine, some.server)
         if not at_best and not self.own_machine and not cards.all_sustain:
             credit_s = _draw(surroundings.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
-            worker, server = sending_s(theta, shapes)
-            total = slowed(total, (times * worker * misfit, times * server * misfit), cards, credit_s)
+            worker, server = sent_mbit(theta, shapes, model.context.nic)
+            total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
         return np.asarray(total + self._pauses(some, step), dtype=float)
 
     def _served_s(self, some: Candidates) -> Floats:

@@ -68,12 +68,14 @@ def _table(found: list[dict[str, Any]]) -> str:
         for machine in one["machines"]:
             kind = machine["type"] + " (spot)" * machine["spot"]
             kinds[kind] = kinds.get(kind, 0) + 1
-        how = {"used": f"used by {one['run']}", "left": f"left by {one['run']}, which is over"}.get(
-            one["state"]
-        )
+        since = f"{bill(one['idle_usd'])} since then"
+        how = {
+            "used": f"used by {one['run']}",
+            "left": f"left by {one['run']}, which is over, {since}",
+        }.get(one["state"])
         if how is None:
             left = duration(max(one["kept_until"] - time.time(), 0.0))
-            how = f"kept warm for {left} more, {bill(one['idle_usd'])} since {one['run']}"
+            how = f"kept warm for {left} more by {one['run']}, which is over, {since}"
         machines = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none yet"
         return [one["id"], one["provider"], machines, f"${one['usd_per_hour']:.4g}", how]
 

@@ -8,8 +8,11 @@ from typing import Annotated, Optional
 import typer
 
 from trainmaster.cli.volume_mount import mount_volume, unmount_volume
+from trainmaster.cli.volume_push import index_objects, push
 
 app = typer.Typer(help="Data on object storage: packed, versioned, verified.", no_args_is_help=True)
+app.command("push", no_args_is_help=True)(push)
+app.command("index", no_args_is_help=True)(index_objects)
 app.command("mount", no_args_is_help=True)(mount_volume)
 app.command("unmount", no_args_is_help=True)(unmount_volume)
 
@@ -21,108 +24,6 @@ _Volume = Annotated[
     ),
 ]
 _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved at the same time.")]
-
-
-@app.command(no_args_is_help=True)
-def push(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SRC", help="A directory, a tar, or the http(s):// or file:// URL of one."),
-    ],
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
-    ],
-    chunk_size: Annotated[str, typer.Option(help="No chunk is larger.")] = "64MiB",
-    jobs: _Jobs = 4,
-    expect: Annotated[
-        Optional[int],  # noqa: UP045 - typer reads the annotations
-        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
-    ] = None,
-    read_back: Annotated[
-        bool, typer.Option("--read-back", help="Read every chunk again and prove it.")
-    ] = False,
-    as_json: _Json = False,
-) -> None:
-    """Make a new version of a volume from files. What is there already is not sent again."""
-    from trainmaster.cli.output import duration, print_json, say, size
-    from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
-    from trainmaster.cli.volume_tools import files_text, head_document
-    from trainmaster.volumes.packed import PushProgress
-    from trainmaster.volumes.packed import push as make
-
-    interruptible()
-    progress = PushProgress()
-    began_s = now_s()
-    with Progress(
-        "push",
-        lambda: (progress.done_bytes, progress.total_bytes),
-        lambda: f"{size(progress.sent_bytes)} sent",
-    ):
-        report = make(
-            source,
-            url,
-            chunk_limit_bytes=chunk_bytes(chunk_size),
-            jobs=jobs,
-            expect=expect,
-            read_back=read_back,
-            progress=progress,
-            say=say,
-        )
-    taken_s = now_s() - began_s
-    for note in report.notes:
-        say(note)
-    if as_json:
-        print_json(
-            {
-                **head_document(report.head, report.uri),
-                "sent_chunks": report.sent_chunks,
-                "sent_bytes": report.sent_bytes,
-                "shared_chunks": report.shared_chunks,
-                "seconds": round(taken_s, 3),
-            }
-        )
-        return
-    say(
-        f"{report.uri}: {files_text(report.head)} in {report.head.chunk_count:,} chunks, of which "
-        f"{report.sent_chunks:,} ({size(report.sent_bytes)}) were sent, in {duration(taken_s)}"
-    )
-
-
-@app.command("index", no_args_is_help=True)
-def index_objects(
-    source: Annotated[
-        str, typer.Argument(metavar="URL", help="A folder of objects: any files, tars, or MDS shards.")
-    ],
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
-    ],
-    kind: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--as", metavar="files|tar|mds", help="What the objects are; found out by default."),
-    ] = None,
-    expect: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
-    ] = None,
-    as_json: _Json = False,
-) -> None:
-    """Make a volume over objects as they are, by byte range; nothing is copied."""
-    from trainmaster.cli.output import duration, print_json, say
-    from trainmaster.cli.volume_progress import interruptible, now_s
-    from trainmaster.cli.volume_tools import files_text, head_document
-    from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes.packed import index
-
-    if kind not in (None, "files", "tar", "mds"):
-        raise UsageError(f"--as {kind}: objects are files, tar or mds.", "Leave it out to have it found out.")
-    interruptible()
-    began_s = now_s()
-    report = index(source, url, kind=kind, expect=expect, say=say)  # type: ignore[arg-type] # checked above
-    taken_s = now_s() - began_s
-    if as_json:
-        print_json({**head_document(report.head, report.uri), "seconds": round(taken_s, 3)})
-        return
-    say(f"{report.uri}: {files_text(report.head)}, nothing copied, in {duration(taken_s)}")
 
 
 @app.command("ls")
@@ -140,12 +41,11 @@ def list_files(
         _list_volumes(as_json)
         return
     from trainmaster.cli.volume_progress import printed
-    from trainmaster.cli.volume_tools import entry_document, entry_line, row_at, rows_below
-    from trainmaster.volumes.packed import open_volume
+    from trainmaster.cli.volume_tools import entry_document, entry_line, listed_row, opened_volume, rows_below
 
-    opened = open_volume(volume)
+    opened = opened_volume(volume)
     table = opened.table
-    row = row_at(opened, path)
+    row = listed_row(opened, path)
     rows = rows_below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
     if as_json:
         import json
@@ -169,19 +69,16 @@ def cat(
     """Write a file's content to standard output, proved by its hash."""
     import sys
 
-    from trainmaster.cli.volume_tools import followed, row_at
+    from trainmaster.cli.volume_tools import opened_volume, row_at
     from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes.packed import open_volume
     from trainmaster.volumes.packed.getting import file_blocks
 
-    opened = open_volume(volume)
+    opened = opened_volume(volume)
     row = row_at(opened, path)
-    for _ in range(40):
-        if opened.table.kind(row) != "symlink":
-            break
-        row = row_at(opened, followed(opened.table.path(row), opened.table.entry(row).target))
     if opened.table.kind(row) != "file":
-        raise UsageError(f"{opened.uri}: {path!r} is no file.", "List it: `trainmaster volume ls`.")
+        raise UsageError(
+            f"{opened.uri}: {path!r} is a directory.", f"List it: trainmaster volume ls {opened.uri} {path}"
+        )
     for block in file_blocks(opened, row):
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
@@ -193,33 +90,46 @@ def get(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
     ],
+    only: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--only", metavar="PATH", help="Only this file or folder of it; may be repeated."),
+    ] = None,
     jobs: _Jobs = 4,
     as_json: _Json = False,
 ) -> None:
-    """Download a version, verified; the directory appears when it is complete."""
-    from trainmaster.cli.output import duration, print_json, say
+    """Download a version or a part of it, verified; the directory appears when it is complete."""
+    from trainmaster.cli.output import duration, print_json, say, size
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
-    from trainmaster.cli.volume_tools import files_text, head_document
-    from trainmaster.volumes.packed import GetProgress, open_volume
+    from trainmaster.cli.volume_tools import counted, head_document, opened_volume
+    from trainmaster.volumes.packed import GetProgress
     from trainmaster.volumes.packed import get as download
 
-    interruptible()
     began_s = now_s()
-    opened = open_volume(volume)
-    progress = GetProgress(opened.table.total_bytes)
-    with Progress("get", lambda: (progress.done_bytes, progress.total_bytes)):
-        download(opened, directory, jobs=jobs, progress=progress)
+    opened = opened_volume(volume)
+    progress = GetProgress()
+    with (
+        interruptible("what is there already is used when you try again"),
+        Progress("get", lambda: progress.shown),
+    ):
+        download(opened, directory, only=only or (), jobs=jobs, progress=progress)
     taken_s = now_s() - began_s
     if as_json:
         print_json(
             {
                 **head_document(opened.head, opened.uri),
                 "directory": str(directory),
+                "only": only or [],
+                "got_files": progress.file_count,
+                "got_bytes": progress.file_bytes,
+                "fetched_bytes": progress.total_bytes,
                 "seconds": round(taken_s, 3),
             }
         )
         return
-    say(f"{files_text(opened.head)} in {directory}, verified, in {duration(taken_s)}")
+    # Of objects as they are nobody knows a hash; but each request was for the ETag that was indexed.
+    proof = "verified" if opened.head.kind == "packed" else "unchanged since they were indexed"
+    got = f"{counted(progress.file_count, 'file')}, {size(progress.file_bytes)}"
+    say(f"{got} in {directory}, {proof}, in {duration(taken_s)}")
 
 
 @app.command(no_args_is_help=True)
@@ -271,6 +181,7 @@ def rm(
     import sys
 
     from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.volume_progress import interruptible
     from trainmaster.spec.errors import UsageError
     from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.packed import remove_version, remove_volume, volume_address
@@ -287,7 +198,8 @@ def rm(
                     "Add --yes, or name a version: URL@3.",
                 )
             typer.confirm(f"Delete {store.url} with all its versions?", abort=True, err=True)
-        remove_volume(store)
+        with interruptible("ask again; what is gone is gone"):
+            remove_volume(store)
     if as_json:
         print_json({"volume": store.url, "removed": address.version or "all"})
         return
@@ -302,12 +214,14 @@ def gc(
 ) -> None:
     """Delete the chunks that no version names. Safe beside pushes."""
     from trainmaster.cli.output import print_json, say, size
-    from trainmaster.cli.volume_progress import seconds
+    from trainmaster.cli.volume_progress import interruptible, seconds
     from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.packed import collect_garbage, volume_address
 
     store = ObjectStore(volume_address(volume).url)
-    done = collect_garbage(store, seconds(grace))
+    grace_s = seconds(grace)
+    with interruptible("collect again; what versions name is whole"):
+        done = collect_garbage(store, grace_s)
     if as_json:
         print_json(
             {
@@ -317,11 +231,16 @@ def gc(
                 "young_chunks": done.young_chunks,
                 "kept_chunks": done.kept_chunks,
                 "under_way": done.under_way,
+                "owners": list(done.owners),
             }
         )
         return
     if done.under_way:
-        say(f"{store.url}: a push or another collection is under way: nothing was deleted; try later")
+        owners = f" ({', '.join(done.owners)})" if done.owners else ""
+        say(
+            f"{store.url}: a push or another collection is under way{owners}: nothing was deleted; "
+            "try later. One that was killed on another machine counts for an hour."
+        )
         return
     young = f"; {done.young_chunks:,} more are younger than {grace}" if done.young_chunks else ""
     say(f"{done.deleted_chunks:,} chunks deleted, {size(done.deleted_bytes)} freed{young}")

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+class MountMeans(StrEnum):
+    """Who answers for a mounted volume."""
+
+    fuse = "fuse"
+    kernel = "kernel"
 
 
 def mount_volume(
@@ -14,16 +22,27 @@ def mount_volume(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Serve until Ctrl-C instead of in the background.")
     ] = False,
+    means: Annotated[
+        MountMeans | None,
+        typer.Option(
+            "--means", help="`fuse`: always through a process. `kernel`: fetch all, then without one."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
-    from trainmaster.cli.output import say
+    from trainmaster.cli.output import print_json, say
     from trainmaster.volumes.mounting import mount
+    from trainmaster.volumes.mounting.mounts import means_of
 
     if foreground:
         say(f"mounting {uri} at {directory}; Ctrl-C ends it")
-    mounted = mount(uri, directory, foreground=foreground)
+    mounted = mount(uri, directory, foreground=foreground, means=means.value if means else None)
     if not foreground:
         say(f"{mounted} is mounted at {directory}; `trainmaster volume unmount {directory}` ends it")
+        if as_json:
+            place = directory.absolute()
+            print_json({"uri": mounted, "directory": str(place), "means": means_of(str(place))})
 
 
 def unmount_volume(
@@ -35,5 +54,5 @@ def unmount_volume(
     from trainmaster.volumes.mounting import withdraw
 
     if not withdraw(directory):
-        raise UsageError(f"No volume is mounted at {directory}.", "See `findmnt -t fuse.trainmaster`.")
+        raise UsageError(f"No volume is mounted at {directory}.", "See `findmnt -t fuse.trainmaster,erofs`.")
     say(f"{directory} is no longer mounted")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
 from typing import Any
 
 now_s = time.monotonic
 _REDRAWN_EVERY_S = 0.2
+# Each chunk is an object and a request: below this a volume would be as slow as its files.
+_LEAST_CHUNK_BYTES = 64 << 10
+_MOST_CHUNK_BYTES = 1 << 30
 
 
 class Progress:
@@ -74,38 +78,80 @@ class Progress:
             self._bar.update(self._task, completed=done, total=total, more=self._more())
 
 
-def interruptible() -> None:
-    """Lets Ctrl-C unwind: what is half done is taken away again, or kept for the next try."""
+class _Ended(BaseException):
+    """A signal asks for the end; no exception that anybody would handle on the way."""
+
+
+@contextmanager
+def interruptible(hint: str) -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM unwind: marks on the store and scratch files are taken away again.
+
+    Args:
+        hint: what has become of the work, and how to go on.
+
+    Raises:
+        SystemExit: with 130, after the hint was said.
+    """
     import signal
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise _Ended
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # `nohup`
+            signal.signal(number, end)
+    try:
+        yield
+    except _Ended:
+        from trainmaster.cli.output import say
+
+        say(f"interrupted: {hint}")
+        raise SystemExit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def printed(line: str) -> None:
-    """A line of standard output; bytes of names that are not UTF-8 as they are."""
+    """A line of standard output; bytes of names that are not UTF-8 as they are.
+
+    On a terminal control characters are shown, not sent: a name in a volume may come from anybody.
+    """
     import os
 
+    if sys.stdout.isatty():
+        line = "".join(
+            char if char.isprintable() or "\udc80" <= char <= "\udcff" else ascii(char)[1:-1] for char in line
+        )
     sys.stdout.buffer.write(os.fsencode(line.replace("\n", "\\n")) + b"\n")
 
 
 def chunk_bytes(text: str) -> int:
-    """Reads a size.
+    """Reads the size of a chunk; K, M and G are those of computers (1024).
 
-    >>> chunk_bytes("64MiB"), chunk_bytes("1000000"), chunk_bytes("8 MB")
-    (67108864, 1000000, 8000000)
+    >>> chunk_bytes("64MiB"), chunk_bytes("64M"), chunk_bytes("1000000"), chunk_bytes("8 MB")
+    (67108864, 67108864, 1000000, 8000000)
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is none, or too small or large for a chunk.
     """
     import re
 
     from trainmaster.spec.errors import UsageError
 
-    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-    found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2].upper() not in units or int(found[1]) == 0:
+    powers = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3}
+    found = re.fullmatch(r"\s*(\d{1,12})\s*([KMG]?)(|B|IB)\s*", text.upper())
+    if found is None or (not found[2] and found[3] == "IB"):
         raise UsageError(f"--chunk-size {text}: this is no size.", "Write 64MiB or 8MB.")
-    return int(found[1]) * units[found[2].upper()]
+    size_bytes: int = int(found[1]) * (1000 if found[3] == "B" else 1024) ** powers[found[2]]
+    if not _LEAST_CHUNK_BYTES <= size_bytes <= _MOST_CHUNK_BYTES:
+        fault = "small" if size_bytes < _LEAST_CHUNK_BYTES else "large"
+        raise UsageError(
+            f"--chunk-size {text}: chunks of {size_bytes:,} bytes are too {fault}.",
+            "Give 64KiB to 1GiB; the default of 64MiB suits nearly everything.",
+        )
+    return size_bytes
 
 
 def seconds(text: str) -> float:

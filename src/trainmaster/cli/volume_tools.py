@@ -5,23 +5,60 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import Entry, Head
+    from trainmaster.volumes.packed import Entry, Head, OpenVolume
+
+
+def opened_volume(uri: str) -> OpenVolume:
+    """Opens a version; what a script would be warned of is said.
+
+    Raises:
+        NotFoundError: there is no such volume or version.
+        UsageError: this is no address of a volume.
+        PublishError: it is damaged, or the store fails.
+    """
+    import warnings
+
+    from trainmaster.cli.output import say
+    from trainmaster.volumes.packed import open_volume
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        opened = open_volume(uri)
+    for warning in caught:
+        say(str(warning.message))
+    return opened
 
 
 def row_at(opened: Any, path: str) -> int:  # noqa: ANN401 - an OpenVolume, imported late
-    """Gives the row at a path that a user has given.
+    """Gives the row of the file or directory at a path that a user has given; links are followed.
 
     Raises:
         NotFoundError: there is none.
     """
     from trainmaster.spec.errors import NotFoundError
+    from trainmaster.volumes.reading.paths import resolved
 
-    row: int = opened.table.row_of(path.strip("/"))
+    row: int = resolved(opened.table, path)
     if row < 0:
         raise NotFoundError(
             f"{opened.uri}: there is no {path!r}.", f"List it: trainmaster volume ls {opened.uri}"
         )
     return row
+
+
+def listed_row(opened: Any, path: str) -> int:  # noqa: ANN401 - an OpenVolume, imported late
+    """Gives the row that is to be listed: a link that leads to no directory is shown as it is.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    row: int = opened.table.row_of(path.strip("/"))
+    if row >= 0 and opened.table.kind(row) == "symlink":
+        from trainmaster.volumes.reading.paths import resolved
+
+        there = resolved(opened.table, path)
+        return there if there >= 0 and opened.table.kind(there) == "directory" else row
+    return row_at(opened, path)
 
 
 def rows_below(table: Any, row: int, recursive: bool) -> Any:  # noqa: ANN401
@@ -35,13 +72,6 @@ def rows_below(table: Any, row: int, recursive: bool) -> Any:  # noqa: ANN401
         yield found
         if recursive and table.kind(found) == "directory":
             stack.append(iter(sorted(table.children(found), key=table.path_bytes)))
-
-
-def followed(link: str, target: str) -> str:
-    """Gives where a symbolic link leads."""
-    import os.path
-
-    return os.path.normpath(os.path.join(os.path.dirname(link), target))  # noqa: PTH118, PTH120 - bytes as text
 
 
 def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:
@@ -82,4 +112,13 @@ def files_text(head: Head) -> str:
     """Says how much a version is."""
     from trainmaster.cli.output import size
 
-    return f"{head.file_count:,} {'file' if head.file_count == 1 else 'files'}, {size(head.total_bytes)}"
+    return f"{counted(head.file_count, 'file')}, {size(head.total_bytes)}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Says how many there are.
+
+    >>> counted(1, "chunk"), counted(2000, "chunk")
+    ('1 chunk', '2,000 chunks')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -12,7 +12,7 @@ import tarfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -25,7 +25,7 @@ from trainmaster.spec.errors import (
     TrainmasterError,
     UsageError,
 )
-from trainmaster.volumes import ObjectStore
+from trainmaster.volumes import ObjectStore, fetch
 
 #: Which version of a volume a run uses, beside the place where it appears: the first look decides.
 _PIN: Final = ".volume"
@@ -72,6 +72,51 @@ def require_volume(name: str, address: str) -> None:
         return
 
 
+def pinned_volume(name: str, address: str, directory: Path) -> str | None:
+    """Which version of a volume all attempts of a run see: the one that the first look has seen.
+
+    Args:
+        name: as in the recipe.
+        address: see `volume_url`.
+        directory: where the volume appears here, or would.
+
+    Returns:
+        Its URI with its number; None for a built-in set.
+
+    Raises:
+        UsageError: there is no such volume.
+        TrainmasterError: the store cannot be read.
+    """
+    with locked(directory.with_name(directory.name + _PIN)):
+        return _pinned(name, address, directory)
+
+
+def _pinned(name: str, address: str, directory: Path) -> str | None:
+    from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
+    from trainmaster.volumes.packed.head import read_head
+
+    pin = directory.with_name(directory.name + _PIN)
+    if pin.exists():
+        return pin.read_text()
+    found = volume_address(address)
+    store = ObjectStore(found.url)
+    try:
+        head = read_head(store, found.version)
+    except NotFoundError as error:
+        if name in BUILT_IN:
+            return None
+        plain = name.rpartition("@")[0] or name
+        raise UsageError(
+            f"there is no volume {name}: {error.args[0]}",
+            f"`trainmaster volume push DIRECTORY {plain}` makes one.",
+        ) from error
+    uri = str(VolumeAddress(store.url, head.version))
+    draft = pin.with_name(pin.name + ".new")
+    draft.write_text(uri)
+    draft.replace(pin)
+    return uri
+
+
 def provide_volume(name: str, address: str, directory: Path) -> None:
     """Make a volume's files appear at a directory: mounted where that is possible, else fetched.
 
@@ -86,30 +131,14 @@ def provide_volume(name: str, address: str, directory: Path) -> None:
         UsageError: there is no such volume.
         TrainmasterError: the store cannot be read.
     """
-    from trainmaster.volumes.mounting import provide
-    from trainmaster.volumes.mounting.mounts import is_dead, mounted_at
-    from trainmaster.volumes.packed import open_volume
+    from trainmaster.volumes.mounting import provide, provided
 
-    pin = directory.with_name(directory.name + _PIN)
     with locked(directory):
-        if not pin.exists():
-            try:
-                found = open_volume(address).uri
-            except NotFoundError as error:
-                if name not in BUILT_IN:
-                    plain = name.rpartition("@")[0] or name
-                    raise UsageError(
-                        f"there is no volume {name}: {error.args[0]}",
-                        f"`trainmaster volume push DIRECTORY {plain}` makes one.",
-                    ) from error
-                BUILT_IN[name](directory)
-                return
-            draft = pin.with_name(pin.name + ".new")
-            draft.write_text(found)
-            draft.replace(pin)
-        there = mounted_at(str(directory))
-        if there is None or there.source != f"trainmaster:{pin.read_text()}" or is_dead(str(directory)):
-            provide(pin.read_text(), directory)
+        uri = pinned_volume(name, address, directory)
+        if uri is None:
+            BUILT_IN[name](directory)
+        elif provided(uri, directory) is None:
+            provide(uri, directory)
 
 
 def withdraw_volumes(data: Path) -> None:
@@ -122,6 +151,30 @@ def withdraw_volumes(data: Path) -> None:
     for pin in pins:
         with contextlib.suppress(TrainmasterError, OSError):
             withdraw(pin.with_name(pin.name.removesuffix(_PIN)))
+
+
+def fetch_models(models: Sequence[tuple[int, str]], directory: Path, *, is_single: bool) -> None:
+    """Bring models into a directory, whole or not at all; once.
+
+    Args:
+        models: tasks and URIs.
+        directory: where.
+        is_single: there is one, and it is the directory; else each has one of its own, named by its task.
+
+    Raises:
+        TrainmasterError: one cannot be read, or there is no room.
+    """
+    with locked(directory):
+        if directory.is_dir():
+            return
+        if is_single:
+            fetch(models[0][1], directory)
+            return
+        partial = directory.with_name(directory.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        for task, uri in models:
+            fetch(uri, partial / str(task))
+        partial.rename(directory)
 
 
 def fetch_url(url: str, directory: Path) -> None:

@@ -179,6 +179,12 @@ def _staging(task: Task, seen: Seen) -> list[Step]:
                 return [_effect(task, EffectKind.STAGE)]
             if not job.done or seen.launched:
                 return []
+            if job.error and job.reason is EndReason.NODE_LOST and task.free_restarts < MAX_FREE_RESTARTS:
+                again = {"free_restarts": task.free_restarts + 1}
+                return [
+                    Progress(task.experiment, task.number, again),
+                    _effect(task, EffectKind.STAGE),
+                ]
             if job.error:
                 reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
                 return [_move(task, State.STOPPING, reason, job.error, fields={"end_reason": reason})]
@@ -226,9 +232,13 @@ def _recovering(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
         return []
     fields = dict(job.fields)
     duration_s = (seen.gang.ended_at or now) - (seen.gang.started_at or now)
-    stillborn = not job.progressed and duration_s < DIED_AT_ONCE_S and not _reason(task).is_free_retry
+    was_free = _was_free(task, job)
+    is_own_fault = not was_free and not _reason(task).is_free_retry
+    stillborn = is_own_fault and not job.progressed and duration_s < DIED_AT_ONCE_S
     if stillborn and task.restored is not None:
         fields["bad_checkpoints"] = (*task.bad_checkpoints, task.restored)
+    if was_free and task.retries_used:
+        fields |= {"retries_used": task.retries_used - 1, "free_restarts": task.free_restarts + 1}
     return [_next_attempt(task, fields, _closed(task, seen, job, _reason(task), now)), _forget(task)]
 
 
@@ -240,13 +250,23 @@ def _saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     if not job.done:
         return []
     is_lost = kind is EffectKind.SAVE and job.error and job.reason is EndReason.NODE_LOST
-    if is_lost and task.free_restarts < MAX_FREE_RESTARTS:  # it ended well, but what it made is lost
+    if (is_lost and task.free_restarts < MAX_FREE_RESTARTS) or _was_free(task, job):
+        # It ended well, but what it made is lost; or it ended badly, as something of its node's was lost.
         fields: dict[str, object] = {
             "end_reason": EndReason.NODE_LOST,
             "free_restarts": task.free_restarts + 1,
         }
-        return [_move(task, State.RECOVERING, EndReason.NODE_LOST, job.error, fields)]
+        return [_move(task, State.RECOVERING, EndReason.NODE_LOST, job.error or job.message, fields)]
     return _finish(task, seen, job, now)
+
+
+def _was_free(task: Task, job: Job) -> bool:
+    """Whether a failure of the script was found to be none of its own."""
+    return (
+        _reason(task) is EndReason.USER_ERROR
+        and job.reason is EndReason.NODE_LOST
+        and task.free_restarts < MAX_FREE_RESTARTS
+    )
 
 
 def _stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:

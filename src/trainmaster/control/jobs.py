@@ -14,13 +14,20 @@ JobKey = tuple[str, int, int, EffectKind]
 #: Threads of each pool. Staging has a pool of its own: four tasks that wait for one `setup` must not
 #: hold up the checkpoints of all others.
 THREADS = 4
+#: Of one that stages on nodes: it takes as long as they fetch their data, and costs little here.
+MOST_STAGED = 64
 _Todo = queue.SimpleQueue[tuple[JobKey, Job, Callable[[], Job]]]
 
 
 class Jobs:
-    """Runs jobs in daemon threads, started when the first job comes. One loop owns it."""
+    """Runs jobs in daemon threads, started when the first job comes. One loop owns it.
 
-    def __init__(self) -> None:
+    Args:
+        most_staged: how many attempts are staged at the same time.
+    """
+
+    def __init__(self, most_staged: int = THREADS) -> None:
+        self._limits = {True: most_staged, False: THREADS}
         self._results: dict[JobKey, Job] = {}
         self._todo: dict[bool, _Todo] = {True: queue.SimpleQueue(), False: queue.SimpleQueue()}
         self._done: queue.SimpleQueue[tuple[JobKey, Job, Job]] = queue.SimpleQueue()
@@ -53,7 +60,7 @@ class Jobs:
         self._pending += 1
         staging = key[3] is EffectKind.STAGE
         self._todo[staging].put((key, begun, work))
-        if self._threads[staging] < min(THREADS, self._pending):
+        if self._threads[staging] < min(self._limits[staging], self._pending):
             self._threads[staging] += 1
             name = f"{'stage' if staging else 'publish'}-{self._threads[staging]}"
             threading.Thread(target=self._work, args=(self._todo[staging],), name=name, daemon=True).start()

@@ -142,6 +142,11 @@ def recover(context: TaskContext) -> Job:
     reason, message = explain_failure(context)
     if not message and context.site is not None:
         message = context.site.full_disks(context)
+    if reason is None and context.site is not None and context.experiment.data:
+        is_lost, words = context.site.lost_data(context)
+        if is_lost:  # whatever the script said of it, it was not the script's fault
+            reason, message = EndReason.NODE_LOST, words
+        message = message or words
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     return Job(done=True, error=error, fields=fields, reason=reason, message=message, progressed=progressed)
 

@@ -23,7 +23,7 @@ class NodeGoneError(TrainmasterError):
 
 
 class RelayError(TrainmasterError):
-    """Its nodes cannot use the store: what they left has to be fetched, and published from here."""
+    """Its nodes cannot use the store: files go through this machine."""
 
 
 class Site(Protocol):
@@ -53,6 +53,21 @@ class Site(Protocol):
 
     def path(self, here: Path) -> str:
         """Where a path of this machine's home or cache, or of the user's data, lies on every node."""
+        ...
+
+    def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
+        """Have the nodes of an attempt get data themselves, from where they lie.
+
+        Args:
+            context: the attempt.
+            name: of the data: a volume, a URL, or the models of another experiment.
+            models: the tasks and URIs of those.
+
+        Raises:
+            RelayError: not all of the nodes can do so; those that could have them.
+            UsageError: there is no such volume.
+            TrainmasterError: a node cannot be reached, or has failed to get them.
+        """
         ...
 
     def bring(self, context: TaskContext) -> None:
@@ -145,6 +160,10 @@ class Site(Protocol):
 
         A member that fails for want of room can hardly write down why.
         """
+        ...
+
+    def lost_data(self, context: TaskContext) -> tuple[bool, str]:
+        """Whether nodes of an attempt lost data that they had; what went wrong there with data, in words."""
         ...
 
     def clean_up(self, context: TaskContext) -> None:

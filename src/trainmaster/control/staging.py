@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -20,9 +20,11 @@ from urllib.parse import quote
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
-from trainmaster.control.site import RelayError
+from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.providers.base import ProviderError
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
-from trainmaster.volumes import CheckpointSeries, fetch
+from trainmaster.spec.states import EndReason
+from trainmaster.volumes import CheckpointSeries
 from trainmaster.volumes.tree import parts_listing
 
 
@@ -42,10 +44,11 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         if restored is None and context.parent_checkpoints_uri is not None:
             _inherit(context, context.parent_checkpoints_uri)
         for name, source in context.experiment.data.items():
-            if source.experiment is not None:
-                take_over(context, name, models[name])
-            elif source.volume is not None or source.url is not None:
-                _provide(context, name)
+            if not _provided_by_nodes(context, name, models.get(name, ())):
+                if source.experiment is not None:
+                    take_over(context, name, models[name])
+                elif source.volume is not None or source.url is not None:
+                    _provide(context, name)
             link_at(context, name)
         if context.site is not None:
             context.site.bring(context)
@@ -55,6 +58,8 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         setup_environment(context)
     except UsageError as error:
         return Job(done=True, error=one_line(error), users_fault=True)
+    except (ProviderError, NodeGoneError) as error:
+        return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST)
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=one_line(error))
     return Job(done=True, fields={"restored": restored})
@@ -90,6 +95,20 @@ def _provide(context: TaskContext, name: str) -> None:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
 
 
+def _provided_by_nodes(context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> bool:
+    """Have the nodes get data from where they are; False if not all of them can: they get ours."""
+    source = context.experiment.data[name]
+    if context.site is None or source.directory is not None or (source.experiment is not None and not models):
+        return False
+    try:
+        context.site.provide(context, name, models)
+    except RelayError:
+        return False
+    except UsageError as error:
+        raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
+    return True
+
+
 def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) -> None:
     """Bring the models of another experiment here: one directory, shared by the run's tasks.
 
@@ -99,25 +118,15 @@ def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) ->
     Raises:
         UsageError: the experiment left no model at all.
     """
+    from trainmaster.control.data_sources import fetch_models  # few recipes have any
+
     source = context.experiment.data[name]
     if not models:
         raise UsageError(
             f"data.{name}: the experiment {source.experiment!r} left no model",
             "Its tasks must write files into TRAINMASTER_OUTPUT_DIR.",
         )
-    target = data_path(context, name)
-    single = source.best is not None or len(models) == 1
-    with locked(target):
-        if target.is_dir():
-            return
-        if single:
-            fetch(models[0][1], target)
-            return
-        partial = target.with_name(target.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        for task, uri in models:
-            fetch(uri, partial / str(task))
-        partial.rename(target)
+    fetch_models(models, data_path(context, name), is_single=source.best is not None or len(models) == 1)
 
 
 def link_at(context: TaskContext, name: str) -> None:

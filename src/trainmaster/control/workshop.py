@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.board import Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
-from trainmaster.control.environment import member_environment, on_nodes
+from trainmaster.control.gang_environments import gang_environments
 from trainmaster.control.gangs import (
     gang_of,
     gpus_on_nodes,
@@ -22,7 +22,7 @@ from trainmaster.control.gangs import (
     workers_per_node,
 )
 from trainmaster.control.job_context import TaskContext
-from trainmaster.control.jobs import Jobs
+from trainmaster.control.jobs import MOST_STAGED, THREADS, Jobs
 from trainmaster.control.layout import Home, attempt_id
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.launchers import Gang, Launcher, get_launcher
@@ -70,7 +70,7 @@ class Workshop:
         slots: int,
         site: Site | None = None,
     ) -> None:
-        self.jobs = Jobs()
+        self.jobs = Jobs(THREADS if site is None else MOST_STAGED)
         self._home = home
         self._run = run
         self._recipe = recipe
@@ -357,45 +357,5 @@ class Workshop:
         ports: Mapping[str, tuple[int, ...]],
         addresses: Mapping[str, str] | None = None,
     ) -> dict[str, dict[str, str]]:
-        experiment, place = context.experiment, context.place
-        gang = gang_of(experiment, LOOPBACK, ports, addresses)
-        identity = {
-            "TRAINMASTER_RUN": context.run,
-            "TRAINMASTER_EXPERIMENT": experiment.name,
-            "TRAINMASTER_TASK": str(context.task),
-            "TRAINMASTER_ATTEMPT": str(context.attempt),
-        }
-        data = {
-            f"TRAINMASTER_DATA_{name.upper()}": self._path(at) for name, at in context.data_places.items()
-        }
-        values, venv = experiment.environment(context.parameters), context.venv
-        base, added, variables = self._base, {}, context.variables
-        images = self._source_of(experiment)
-        if images is not None and experiment.container is not None:
-            base = images.environment(experiment.container)
-            added = images.additions(experiment.container)
-        elif self._site is not None:
-            base = added = dict(self._site.environment(experiment.name))
-        if self._site is not None:
-            variables = on_nodes(variables, self._site.library, base.get("PYTHONPATH"))
-            venv = Path(self._path(venv)) if venv is not None else None
-        return {
-            member.name: added
-            | member_environment(
-                gang=gang,
-                member=member,
-                launcher=context.launcher,
-                base=base,
-                identity=identity,
-                places={
-                    **data,
-                    "TRAINMASTER_CHECKPOINT_DIR": self._path(place.checkpoint),
-                    "TRAINMASTER_OUTPUT_DIR": self._path(place.output(member.name, first=rank == 0)),
-                    "TRAINMASTER_METRICS": self._path(place.metrics(member.name)),
-                },
-                recipe_env=variables,
-                values=values,
-                venv=venv,
-            )
-            for rank, member in enumerate(gang.members)
-        }
+        gang = gang_of(context.experiment, LOOPBACK, ports, addresses)
+        return gang_environments(context, gang, self._base, self._source_of(context.experiment))

@@ -1,6 +1,6 @@
 """Starting one member: a bash in a process group of its own, without a detour through another process."""
 
-# ruff: noqa: PTH118, PTH123 - pathlib would slow down the supervisor's start
+# ruff: noqa: PTH103, PTH118, PTH123 - pathlib would slow down the supervisor's start
 from __future__ import annotations
 
 import os
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainmaster.executors._gangs import Gang, Member
+    from trainmaster.executors._outputs import Outputs
 
 #: The kernel takes no argument over 128 KiB; longer scripts go through a file.
 LONG_SCRIPT_BYTES = 100_000
@@ -189,3 +190,32 @@ def explain(error: OSError) -> str:
         24: "; the limit of open files (ulimit -n) is reached",
     }
     return f"cannot be started: {error.strerror}{where}{hints.get(error.errno or 0, '')}"
+
+
+def start_member(
+    gang: Gang, member: Member, base: dict[str, str], outputs: Outputs, spawner: Spawner
+) -> None:
+    """Make a member's directories, open its log, and start it.
+
+    Raises:
+        OSError: it cannot be started; nothing of it is left.
+    """
+    if "/" in member.name or not member.name:
+        raise OSError(22, "a member's name is no file name", member.name)
+    key = (gang.attempt, member.name)
+    for directory in member.directories:
+        os.makedirs(directory, exist_ok=True)
+    path = os.path.join(gang.directory, member.name + ".log")
+    try:
+        output, writing = outputs.open(key, path)
+    except FileNotFoundError:
+        os.makedirs(gang.directory, exist_ok=True)
+        output, writing = outputs.open(key, path)
+    try:
+        spawner.spawn(gang, member, base, writing)
+    except OSError:
+        outputs.close(output)
+        raise
+    finally:
+        os.close(writing)
+    member.output = output

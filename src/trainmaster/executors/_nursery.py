@@ -1,6 +1,5 @@
 """The life of gangs on this node: granted, started, watched, stopped, cleaned up after."""
 
-# ruff: noqa: PTH103, PTH118 - pathlib would slow down the supervisor's start
 from __future__ import annotations
 
 import os
@@ -8,7 +7,7 @@ import time
 
 from trainmaster.executors._engine_calls import EngineCalls
 from trainmaster.executors._gangs import EXITED, GRANTED, QUEUED, RUNNING, UNKNOWN, Gang, Member
-from trainmaster.executors._members import explain
+from trainmaster.executors._members import explain, start_member
 from trainmaster.executors._oom import OomWatch
 from trainmaster.executors._owners import Owners, ask
 from trainmaster.executors._processes import has_orphans
@@ -188,7 +187,7 @@ class Nursery:
         for index, member in enumerate(gang.members):
             if failed is None:
                 try:
-                    self._spawn(gang, member, base)
+                    start_member(gang, member, base, self._outputs, self._spawner)
                     self._members[member.pid or 0] = (gang, index)
                 except OSError as error:
                     failed = member
@@ -210,27 +209,6 @@ class Nursery:
                 self._finish(gang)
         self._changed(gang)
         self.flush()
-
-    def _spawn(self, gang: Gang, member: Member, base: dict[str, str]) -> None:
-        if "/" in member.name or not member.name:
-            raise OSError(22, "a member's name is no file name", member.name)
-        key = (gang.attempt, member.name)
-        for directory in member.directories:
-            os.makedirs(directory, exist_ok=True)
-        path = os.path.join(gang.directory, member.name + ".log")
-        try:
-            output, writing = self._outputs.open(key, path)
-        except FileNotFoundError:
-            os.makedirs(gang.directory, exist_ok=True)
-            output, writing = self._outputs.open(key, path)
-        try:
-            self._spawner.spawn(gang, member, base, writing)
-        except OSError:
-            self._outputs.close(output)
-            raise
-        finally:
-            os.close(writing)
-        member.output = output
 
     def _refuse(self, gang: Gang, reason: str) -> None:
         """It cannot be started at all: every member gets an exit record that says why."""

@@ -50,7 +50,7 @@ class RayExecutor(LocalExecutor):
         is_gone: a second witness: whether a node that cannot be reached, though Ray has not given it up, is
             no more. Ray's own word is enough without it.
         revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
-            `ExecutorError` at once: the caller opens another executor when it suits him.
+            `ExecutorError` at once: the caller opens another executor when it suits him; see `hurry`.
 
     Example:
         >>> from trainmaster.executors.ray_cluster import RayCluster
@@ -68,8 +68,6 @@ class RayExecutor(LocalExecutor):
     ) -> None:
         super().__init__(Path("/"))
         self._revives = revives
-        if not revives:
-            self._answer_s = _BRIEF_S
         self._cluster = cluster
         self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
         self._connection = self._gateway
@@ -90,6 +88,14 @@ class RayExecutor(LocalExecutor):
             raise ExecutorError(
                 f"the head of the cluster, {self._cluster.head.key}, is gone", "Start another cluster."
             ) from None
+
+    def hurry(self) -> None:
+        """From now on the caller has other things to do: an answer is waited for 8 s, not 30.
+
+        Not while a cluster is being reached, which is done beside the run's loop: a head that is starved of
+        its processors answers, though late, and is not to be taken for one that never will.
+        """
+        self._answer_s = _BRIEF_S
 
     @property
     def is_lost(self) -> bool:

@@ -21,6 +21,7 @@ from trainmaster.lab.shell import call
 
 #: Beside what every Debian has. They are what people, Ansible and Trainmaster's node agent call on a host.
 PACKAGES: Final = (
+    "fuse3",
     "openmpi-bin",
     "openssh-server",
     "sudo",
@@ -33,7 +34,7 @@ PACKAGES: Final = (
     "rsync",
 )
 #: Counted up when what is done to an image changes.
-RECIPE: Final = 1
+RECIPE: Final = 2
 _MIRRORS: Final = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ubuntu.com/ubuntu"}
 _FALLBACK: Final = ("bookworm", _MIRRORS["debian"])
 _PHASES: Final = (
@@ -165,6 +166,8 @@ def _finish(root: Path) -> None:
     for name in ("resolv.conf", "motd"):
         (root / "etc" / name).unlink(missing_ok=True)
         (root / "etc" / name).write_text("")
+    (root / "etc/mtab").unlink(missing_ok=True)
+    (root / "etc/mtab").symlink_to("../proc/self/mounts")  # fusermount3 looks there
     power = root / "usr/local/sbin/lab-power"
     power.write_text(_guest("power.sh"))
     power.chmod(0o755)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.remote.errors import RemoteTimeoutError, UnreachableError
+from trainmaster.remote.errors import ConnectionLostError, RemoteTimeoutError
 
 if TYPE_CHECKING:
     import asyncssh
@@ -166,12 +166,12 @@ async def converse(
         await _kill(connection, process, err.heard or "", _KILL_S)
         raise
     except (OSError, asyncssh.Error) as error:
-        raise UnreachableError(
+        raise ConnectionLostError(
             f"{shown}: the connection was lost ({error or type(error).__name__})"
         ) from error
     code = process.returncode
     if code is None:
-        raise UnreachableError(f"{shown}: the connection was lost while it ran: {_short(talk.command)}")
+        raise ConnectionLostError(f"{shown}: the connection was lost while it ran: {_short(talk.command)}")
     return Result(
         code if code >= 0 else 128 - code, out.text, err.after(_PID), out.truncated or err.truncated
     )

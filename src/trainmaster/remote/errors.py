@@ -2,7 +2,8 @@
 
 * TrainmasterError
   + ProviderError             (trainmaster.providers) somebody cannot be reached; later may help
-    - UnreachableError        no connection, or it was lost; `stage` says how far it came
+    - UnreachableError        no connection, or it was lost
+      + ConnectionLostError   it was lost while a command ran
     - RemoteTimeoutError      connected, but a command was not done in time
   + UsageError                exit code 2
     - LoginRefusedError       the host does not take the user or the key
@@ -18,6 +19,10 @@ from trainmaster.spec.errors import TrainmasterError, UsageError
 
 class UnreachableError(ProviderError):
     """No connection, or it was lost."""
+
+
+class ConnectionLostError(UnreachableError):
+    """It was lost while a command ran."""
 
 
 class RemoteTimeoutError(ProviderError):

@@ -12,6 +12,7 @@ from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.providers.base import Node, Provider, ProviderGoneError
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
+from trainmaster.server.promise import dollars
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.store.leases import is_alive
@@ -40,7 +41,7 @@ def clusters_of_home(store: Store, home: Home, now: float) -> list[dict[str, Any
     for row in store.living_clusters(None, home.identity()):
         record = ClusterRecord.of_row(row)
         if (how := _how(row, record, now)) and record.machines:
-            found.append(_shown(record, row["run_id"], how, now))
+            found.append(_shown(record, row, how, now))
     return found
 
 
@@ -87,8 +88,10 @@ def end_clusters(
             failed = failed or error
             continue
         if is_ended:
-            ended.append(_shown(records[name], rows[name]["run_id"], how[name], now))
-            tell(f"{name}: {_machines(records[name])} given back")
+            shown = _shown(records[name], rows[name], how[name], now)
+            ended.append(shown)
+            since = f", {dollars(shown['idle_usd'])} since {shown['run']}" if shown["idle_usd"] else ""
+            tell(f"{name}: {_machines(records[name])} given back{since}")
         else:
             tell(f"{name}: a run uses it again")
     if failed is not None:
@@ -137,12 +140,12 @@ def _how(row: Mapping[Any, Any], record: ClusterRecord, now: float) -> str:
     return LEFT
 
 
-def _shown(record: ClusterRecord, run: str, how: str, now: float) -> dict[str, Any]:
+def _shown(record: ClusterRecord, row: Mapping[Any, Any], how: str, now: float) -> dict[str, Any]:
     return {
         "id": record.id,
         "provider": record.provider,
         "state": how,
-        "run": run,
+        "run": row["run_id"],
         "machines": [
             {
                 "id": machine.id,
@@ -155,7 +158,7 @@ def _shown(record: ClusterRecord, run: str, how: str, now: float) -> dict[str, A
         ],
         "usd_per_hour": record.usd_per_hour(),
         "kept_until": record.kept_until,
-        "idle_usd": record.idle_usd(now),
+        "idle_usd": record.idle_usd(now, row["run_ended_at"] if how == LEFT else None),
     }
 
 

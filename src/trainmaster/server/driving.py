@@ -132,12 +132,17 @@ def _drive(
     finally:
         store.patience.hurried = None
         if controller.board.state is State.DONE:
+            data = home.data_directory(run)
             if machines is not None:
-                machines.finish(
-                    succeeded=controller.board.reason is EndReason.SUCCEEDED,
-                    hurried=lambda: controller.interrupts > 1,
-                )
-            if (data := home.data_directory(run)).is_dir():
+                try:
+                    if data.is_dir():  # of machines that are kept
+                        machines.site.withdraw_data(recipe.experiments)
+                finally:  # nothing may leave machines rented
+                    machines.finish(
+                        succeeded=controller.board.reason is EndReason.SUCCEEDED,
+                        hurried=lambda: controller.interrupts > 1,
+                    )
+            if data.is_dir():
                 from trainmaster.control.data_sources import withdraw_volumes  # few runs have any
 
                 withdraw_volumes(data)

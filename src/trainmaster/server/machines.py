@@ -20,7 +20,7 @@ from trainmaster.control.clusters.workplace import Workplace
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.server.shells import PLACES
-from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
 from trainmaster.store.leases import is_alive
@@ -45,6 +45,8 @@ _KEEPALIVE_S: Final = 2.0
 _CONNECT_S: Final = 5.0
 #: In a cluster's directory: the database that its run is in.
 _DATABASE: Final = "database"
+#: A run that nobody has driven for so long keeps nothing on machines that others use, too.
+_LEFT_ALONE_S: Final = 86_400.0
 #: A run on warm machines begins before it is asked what else is rented.
 _REAP_LATER_S: Final = 4.0
 _REAPED_S: Final = 5.0
@@ -154,6 +156,7 @@ class Machines:
             root=self._workplace.root,
             patience_s=patience.lost_s,
             tell=self._tell,
+            is_over=self._is_over,
         )
         self.fleet.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None
@@ -234,6 +237,16 @@ class Machines:
             self._taken.add(taken.id)
             return taken
         return None
+
+    def _is_over(self, run: str) -> bool:
+        """Whether a run has ended, or was left alone for so long that nobody will come back to it."""
+        try:
+            row = self._store.run_row(run)
+        except NotFoundError:  # another database's: nobody knows
+            return False
+        owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], time.time()
+        is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S
+        return row["state"] == State.DONE or is_left
 
     def _reap(self, identity: str) -> None:
         """Give back machines of this home that belong to no run that goes on."""

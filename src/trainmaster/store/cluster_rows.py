@@ -133,10 +133,16 @@ def of_run(run: str) -> sa.Select[Any]:
 def not_ended(provider: str | None, home_id: str) -> sa.Select[Any]:
     """Clusters of a provider (None: of all) that may still have machines, the newest first.
 
-    With ``run_state``, ``lease_owner`` and ``lease_expires_at`` of their runs.
+    With ``run_state``, ``run_ended_at``, ``lease_owner`` and ``lease_expires_at`` of their runs.
     """
     found = (
-        sa.select(t.cluster, t.run.c.state.label("run_state"), t.run.c.lease_owner, t.run.c.lease_expires_at)
+        sa.select(
+            t.cluster,
+            t.run.c.state.label("run_state"),
+            t.run.c.ended_at.label("run_ended_at"),
+            t.run.c.lease_owner,
+            t.run.c.lease_expires_at,
+        )
         .join(t.run)
         .where(t.cluster.c.home_id == home_id, t.cluster.c.state != ENDED)
         .order_by(t.cluster.c.changed_at.desc())

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 #: Written at once, at a multiple of it, this makes one huge page of a new file: a sixteenth of the time.
 BLOCK_BYTES = 2 << 20
 _HEAD_BYTES = 16 << 10
+_EARLY_BYTES = 1 << 20
 _CONNECT_S = 5.0
 _SILENCE_S = 30
 # A range is some megabytes: what takes so long trickles.
@@ -82,7 +83,9 @@ class DirectReader:
             etag: of the object that is meant; empty: any.
 
         Yields:
-            The bytes in their order; each block is overwritten when the next one is asked for.
+            The bytes in their order; each block is overwritten when the next one is asked for. Before them
+            three empty ones, so that the way can be timed: when the server is asked, when it answers, and
+            when the first MiB is there.
 
         Raises:
             NotDirectError: not with this server, or not now. What was yielded is right.
@@ -92,14 +95,21 @@ class DirectReader:
         connection: _Connection | None = None
         try:
             request = _request(url, start, length, etag)
+            yield memoryview(b"")
             connection, rest = self._answered(url, request, length)
-            left = length
-            while left:
-                part = memoryview(block)[: min(left, BLOCK_BYTES)]
-                part[: len(rest)] = rest[: len(part)]
-                connection.fill(part[len(rest) :], deadline)
-                left, rest = left - len(part), rest[len(part) :]
+            yield memoryview(b"")
+            left, part = length, memoryview(block)[: min(length, BLOCK_BYTES)]
+            part[: len(rest)] = rest
+            connection.fill(part[len(rest) : _EARLY_BYTES], deadline)
+            yield memoryview(b"")
+            connection.fill(part[max(len(rest), _EARLY_BYTES) :], deadline)
+            while True:
+                left -= len(part)
                 yield part
+                if not left:
+                    break
+                part = part[:left]
+                connection.fill(part, deadline)
             self._failures = 0
             if connection.stays_open and len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)

@@ -3,13 +3,22 @@
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.spec.errors import PublishError
+from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.volumes._amazon import (
+    DEFAULT_REGION,
+    amazon_identity,
+    amazon_settings,
+    is_anonymous,
+    profile_credentials,
+)
 from trainmaster.volumes._direct import DirectReader, NotDirectError
-from trainmaster.volumes.objects import ObjectDetail, ObjectInfo
+from trainmaster.volumes.objects import ENDPOINT_VARIABLES, ObjectDetail, ObjectInfo
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -137,6 +146,10 @@ class RemoteBackend:
                 yield block
 
     def put(self, key: str, data: bytes | memoryview) -> None:
+        with _into_bucket():
+            self._put(key, data)
+
+    def _put(self, key: str, data: bytes | memoryview) -> None:
         import obstore
 
         if self._keeps_buffers:
@@ -166,7 +179,8 @@ class RemoteBackend:
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            obstore.put(self._store, self._key(key), data, mode="create")
+            with _into_bucket():
+                obstore.put(self._store, self._key(key), data, mode="create")
         except AlreadyExistsError:
             return False
         return True
@@ -177,14 +191,15 @@ class RemoteBackend:
         if size_bytes <= _PART_BYTES:
             self.put(key, b"".join(blocks))
             return
-        obstore.put(
-            self._store,
-            self._key(key),
-            iter(blocks),
-            use_multipart=True,
-            chunk_size=max(_PART_BYTES, -(-size_bytes // _MAX_PARTS)),
-            max_concurrency=_PARTS_IN_FLIGHT,
-        )
+        with _into_bucket():
+            obstore.put(
+                self._store,
+                self._key(key),
+                iter(blocks),
+                use_multipart=True,
+                chunk_size=max(_PART_BYTES, -(-size_bytes // _MAX_PARTS)),
+                max_concurrency=_PARTS_IN_FLIGHT,
+            )
 
     def exists(self, key: str) -> bool:
         import obstore
@@ -259,24 +274,24 @@ def runtime_is_lost() -> bool:
 
 def _direct_reader(scheme: str) -> DirectReader | None:
     """One for each server that speaks plain HTTP and signs URLs as S3 does."""
-    endpoint = _s3_endpoint() if scheme == "s3" else ""
-    is_anonymous = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("true", "1", "yes")
-    if not endpoint.startswith("http://") or is_anonymous:  # there is nothing to sign with
+    if scheme != "s3" or is_anonymous():  # there is nothing to sign with
+        return None
+    endpoint = amazon_settings().endpoint_url
+    if not endpoint.startswith("http://"):
         return None
     return _direct_readers.setdefault(endpoint, DirectReader())
 
 
-def _s3_endpoint() -> str:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-
-
 def _opened(scheme: str, bucket: str) -> "AnyStore":
-    environment = sorted(
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")) and scheme != "memory"
-    )
-    identity = (scheme, bucket, *environment)
+    given: tuple[str, ...] = ()
+    if scheme == "s3":
+        given = amazon_identity()
+    elif scheme != "memory":
+        names = ("GOOGLE_", "AZURE_")
+        given = tuple(
+            f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(names)
+        )
+    identity = (scheme, bucket, *given)
     store = _stores.get(identity)
     if store is None:
         # setdefault: two threads may come here at once, and a memory store must not be made twice.
@@ -295,16 +310,44 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
         "client_options": {"timeout": _REQUEST_TIMEOUT, "connect_timeout": timedelta(seconds=5)},
         "retry_config": _RETRIES,
     }
-    if scheme == "gs":
-        return GCSStore(bucket, **options)
-    if scheme == "az":
-        return AzureStore(bucket, **options)
-    if endpoint := _s3_endpoint():
-        options["endpoint"] = endpoint
+    if scheme in ("gs", "az"):
+        endpoints = (os.environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme])
+        options["client_options"]["allow_http"] = any(each.startswith("http://") for each in endpoints)
+        return GCSStore(bucket, **options) if scheme == "gs" else AzureStore(bucket, **options)
+    settings = amazon_settings()
+    endpoint = settings.endpoint_url
+    if endpoint:
+        if not endpoint.startswith(("http://", "https://")):
+            raise UsageError(
+                f"AWS_ENDPOINT_URL: {endpoint!r} is no URL.", "Write http://HOST:PORT or https://HOST."
+            )
         options["client_options"]["allow_http"] = endpoint.startswith("http://")
-    if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
-        options["region"] = "us-east-1"
+    options["region"] = settings.region or DEFAULT_REGION
+    if not endpoint and any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")):
+        # One that is to be ignored; obstore would take it.
+        endpoint = f"https://s3.{options['region']}.amazonaws.com"
+    if endpoint:
+        options["endpoint"] = endpoint
+    if bundle := settings.ca_bundle:
+        try:
+            options["client_options"]["root_certificate"] = Path(bundle).read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"AWS_CA_BUNDLE: {bundle} cannot be read: {error.strerror}.",
+                "Name a file of certificates (PEM), or unset it.",
+            ) from error
+    if credentials := profile_credentials():
+        options["credential_provider"] = credentials
     return S3Store(bucket, **options)
+
+
+@contextmanager
+def _into_bucket() -> Iterator[None]:
+    """What is not found when something is written is the bucket."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OSError(str(error).partition("\n\nDebug")[0]) from error
 
 
 def _require_bucket(error: FileNotFoundError) -> None:

@@ -30,6 +30,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _TIMEOUT_S = 120.0
 # A datanode that dies is noticed by the namenode after half a minute or more.
 _PATIENCE_S = 60.0
+#: One that has never answered is more likely a wrong address than one that starts again.
+_FIRST_PATIENCE_S = 5.0
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -72,6 +74,7 @@ class WebHdfsBackend:
         self._namenode = (host, int(port) if port else DEFAULT_PORT)
         self._root = "/" + path.strip("/")
         self._user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._has_answered = False
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -258,15 +261,17 @@ class WebHdfsBackend:
         """Asks the namenode; one that does not answer is asked again for a while."""
         query = urlencode({"op": operation, "user.name": self._user, **options})
         url = f"http://{self._namenode[0]}:{self._namenode[1]}/webhdfs/v1{quote(self._path(key))}?{query}"
-        deadline = time.monotonic() + _PATIENCE_S
-        pause_s = 0.2
+        began, pause_s = time.monotonic(), 0.2
         while True:
+            deadline = began + (_PATIENCE_S if self._has_answered else min(_FIRST_PATIENCE_S, _PATIENCE_S))
             try:
                 answer = self._request(method, url)
             except _BROKEN:
                 if time.monotonic() > deadline:
                     raise
             else:
+                self._has_answered = True
+                deadline = began + _PATIENCE_S
                 if answer.status < 400:
                     return answer
                 # 403 is also said while it starts ("safe mode") and to writes that come too early.

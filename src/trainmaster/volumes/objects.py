@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 from trainmaster.spec.errors import PublishError, UsageError
 
 _REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "memory", "hdfs")
+#: Variables that name other servers than the public ones.
+ENDPOINT_VARIABLES = {"gs": ("GOOGLE_BASE_URL",), "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -66,8 +68,9 @@ class ObjectStore:
 
     Keys are relative to the URL, with ``/``, never empty. Objects appear whole or not at
     all. Credentials come from the environment (``AWS_*``, ``GOOGLE_*``, ``AZURE_*``;
-    ``AWS_ENDPOINT_URL`` names another S3 server, also by plain http). Safe to use from
-    several threads; connections are shared by all stores of a process.
+    ``AWS_ENDPOINT_URL`` names another S3 server, also by plain http), and for S3 from
+    profiles as boto3 reads them. Safe to use from several threads; connections are shared by
+    all stores of a process.
 
     Attributes:
         url: the URL without a trailing ``/``; a bare path has become ``file://``.
@@ -128,7 +131,8 @@ class ObjectStore:
         """Reads like :meth:`get_range`, block by block, with as little copying as the store allows.
 
         Yields:
-            The bytes in their order; a block may be overwritten when the next one is asked for.
+            The bytes in their order; a block may be overwritten when the next one is asked for. Some are
+            empty: see :class:`~trainmaster.volumes.reading.chunk.RangeSource`.
 
         Raises:
             The same as :meth:`get_range`.
@@ -260,8 +264,10 @@ def split_url(url: str) -> tuple[str, str]:
                 "or hdfs://namenode/path.",
             )
         rest = rest.rstrip("/")
-        if not rest:
+        if not rest or rest.startswith("/"):
             raise UsageError(f"{url}: no bucket is named.", f"Write {scheme}://BUCKET/PREFIX.")
+        if {".", ".."} & set(rest.split("/")):
+            raise UsageError(f"{url}: objects have no `.` and `..` in their names.", "Write the URL without.")
         return ("s3" if scheme == "s3a" else scheme), rest
     if not url:
         raise UsageError(
@@ -284,13 +290,13 @@ def _unquoted(path: str) -> str:
 
 
 _CREDENTIALS = (
-    "Check the credentials in the environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://), "
+    "Check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (s3://), "
     "GOOGLE_APPLICATION_CREDENTIALS (gs://), AZURE_STORAGE_ACCOUNT_NAME and _KEY (az://)."
 )
 _HINTS = (
     (
         r"No space left|ENOSPC|Disk quota|File too large",
-        "Free some space there, or use another TRAINMASTER_STORE.",
+        "Free some space there, or use another place.",
     ),
     (
         r"NoSuchBucket|bucket does not exist|ContainerNotFound",
@@ -303,14 +309,45 @@ _HINTS = (
         "A file is where a directory is needed; move it away or use another path.",
     ),
     (
-        r"Unauth|credential|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoesNotMatch|\b40[13]\b|169\.254\.",
+        r"Unauth|credential|Account must|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoesNotMatch"
+        r"|\b40[13]\b|169\.254\.",
         _CREDENTIALS,
+    ),
+    (r"incorrectly configured region", "Set AWS_REGION to the region that the bucket is in."),
+    (
+        r"certificate",
+        "Its certificate is not trusted here: name the file of its authority (PEM) in AWS_CA_BUNDLE "
+        "or SSL_CERT_FILE.",
     ),
     (
         r"connect|dns|timed out|timeout|reset by peer|error sending request",
-        "Check the network and AWS_ENDPOINT_URL, then try again: nothing half-written is visible.",
+        "Check the network and the address (AWS_ENDPOINT_URL for S3), then try again: "
+        "nothing half-written is visible.",
     ),
 )
+
+
+_XML_ERROR = re.compile(
+    r"(?:<\?xml.*?\?>\s*)?<Error\b.*?<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?.*</Error>", re.DOTALL
+)
+# An error of ours, from the one who gives the keys: its words and its hint.
+_PROVIDER = re.compile(r".*External AWS credential provider: \w+: (.*?)\s*\n\s*\.?\s*\n?(.*)", re.DOTALL)
+# Why a request could not be sent is said only in the dump behind the text.
+_DUMPED = (
+    (re.compile(r"InvalidCertificate\(\s*(\w+)"), "its certificate is not trusted ({})"),
+    (re.compile(r"\b(ConnectionRefused|HostUnreachable|NetworkUnreachable)\b"), "{}"),
+)
+
+
+def _plain_reason(text: str) -> str:
+    """What the library of a store has said, without what only its authors read."""
+    reason, _, dump = text.partition("\n\nDebug")
+    reason = _XML_ERROR.sub(lambda found: ": ".join(filter(None, found.groups())), reason)
+    reason = reason.strip().rstrip(".:")
+    for pattern, words in _DUMPED:
+        if found := pattern.search(dump):
+            return f"{reason}: {words.format(found[1])}"
+    return reason
 
 
 def explained(error: Exception, verb: str, where: str) -> PublishError:
@@ -325,8 +362,9 @@ def explained(error: Exception, verb: str, where: str) -> PublishError:
     if isinstance(error, OSError) and error.errno is not None:
         reason = error.strerror or kind
     else:
-        # obstore appends a Rust debug dump; its first paragraph says it all.
-        reason = str(error).partition("\n\nDebug")[0].strip() or kind
+        reason = _plain_reason(str(error)) or kind
+    if found := _PROVIDER.fullmatch(reason):
+        return PublishError(f"Cannot {verb} {where}: {found[1].rstrip('.')}.", f"{found[2].rstrip('.')}.")
     if isinstance(error, PermissionError) and error.errno is not None:
         hint = "Change the permissions there, or use another directory."
     elif kind in ("PermissionDeniedError", "UnauthenticatedError"):

@@ -16,6 +16,9 @@ pytest.importorskip("ray", reason="ray is not installed")
 from private_engines import IMAGE, NoEngineError, PrivateEngine
 from private_sshd import SshHost
 
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.volumes.mounting import available
+
 pytestmark = [pytest.mark.container, pytest.mark.ray]
 
 
@@ -130,3 +133,29 @@ def test_it_is_stopped_saves_and_goes_on(user: Containers) -> None:
     assert user.theirs.containers() == []
     tm.resume(run, timeout_s=150)
     assert "saved once" in tm.logs(run)
+
+
+@pytest.mark.s3
+def test_a_volume_that_the_host_has_mounted_is_seen_inside(user: Containers) -> None:
+    pytest.importorskip("boto3", reason="buckets are made with boto3")
+    tm = user.tm
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server:
+        tm.env |= server.environment(server.url)
+        tm.env["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+        source = tm.write("images/deep/a", "of the volume\n").parents[1]
+        tm.call("volume", "push", source, "images")
+        source.rename(tm.root / "images")
+        recipe = user.recipe(
+            "cd $TRAINMASTER_DATA_IMAGES && cat deep/a $OLDPWD/in/images/deep/a && cat /proc/mounts",
+            data={"images": {"volume": "images", "at": "in/images"}},
+        )
+        call = user.run(recipe)
+        log = tm.logs(call.json["run"])
+    assert log.count("of the volume\n") == 2
+    assert "trainmaster:s3://" in log or available() is not None
+    assert "through this machine" not in call.err
+    assert " trainmaster:" not in Path("/proc/self/mountinfo").read_text()

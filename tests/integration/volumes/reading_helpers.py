@@ -112,3 +112,9 @@ def contents(root: Path) -> dict[str, bytes]:
         for path in root.rglob("*")
         if path.is_file() and not path.is_symlink()
     }
+
+
+def kernel_can() -> bool:
+    """Whether the kernel of this machine can read volumes by itself, for this user."""
+    kinds = Path("/proc/filesystems").read_text().split()
+    return os.geteuid() == 0 and "erofs" in kinds and Path("/dev/loop-control").exists()

@@ -19,7 +19,7 @@ def small_disk(tmp_path):
     if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
         pytest.skip("mounting a small file system needs root")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(place)], check=True)  # a cache may still be mapped
 
 
 @pytest.fixture
@@ -82,3 +82,15 @@ def test_a_cache_on_it(small_disk, source, tmp_path):
         open_volume(f"file://{tmp_path}/v", small_disk)
     (small_disk / "in the way").unlink()
     assert open_volume(f"file://{tmp_path}/v", small_disk).table.file_count == 10
+
+
+def test_chunks_on_it(small_disk, monkeypatch):
+    from trainmaster.volumes.reading.cache import ChunkCache
+    from trainmaster.volumes.reading.errors import CacheError
+
+    monkeypatch.delenv("TRAINMASTER_CACHE_BYTES", raising=False)
+    (small_disk / "in the way").write_bytes(bytes(3 << 20))
+    with pytest.raises(CacheError, match=r"(?s)disk of the chunk cache .*small.* is full: .*another disk"):
+        ChunkCache(small_disk / "chunks", slot_bytes=1 << 20)
+    (small_disk / "in the way").unlink()
+    ChunkCache(small_disk / "chunks", slot_bytes=1 << 20).close()  # what was too little is not remembered

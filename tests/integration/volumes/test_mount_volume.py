@@ -3,6 +3,7 @@
 """A mounted volume as unmodified programs meet it, and what is left of one that was killed."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,29 @@ from pathlib import Path
 
 import psutil
 import pytest
-from reading_helpers import CHUNK, contents, home, pictures, python, wait_until  # noqa: F401 - fixtures
+from reading_helpers import (  # noqa: F401 - fixtures
+    CHUNK,
+    contents,
+    home,
+    kernel_can,
+    pictures,
+    python,
+    wait_until,
+)
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.mounting import MountError, available, mount, provide, unmount, withdraw
-from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, mounted_at
+from trainmaster.volumes.mounting import (
+    MountError,
+    available,
+    lifecycle,
+    mount,
+    provide,
+    unmount,
+    withdraw,
+)
+from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, means_of, mounted_at
+from trainmaster.volumes.mounting.own import new_record
+from trainmaster.volumes.mounting.server import command
 from trainmaster.volumes.packed import push
 
 if problem := available():
@@ -44,8 +63,19 @@ def place(tmp_path):
 
 
 @pytest.fixture
-def mounted(volume, place):
-    mount(volume, place)
+def served(volume, place):
+    """Answered by a process, whatever is in the cache."""
+    mount(volume, place, means="fuse")
+    return place
+
+
+@pytest.fixture(params=["fuse", "kernel"])
+def mounted(volume, place, request):
+    """Each way to mount: what programs meet is the same."""
+    if request.param == "kernel" and not kernel_can():
+        pytest.skip("needs root, loop devices and EROFS")
+    mount(volume, place, means=request.param)
+    assert means_of(str(place)) == request.param
     return place
 
 
@@ -120,7 +150,7 @@ def test_names_that_are_no_text(home, place):
 
 
 @pytest.mark.timeout(120)
-def test_tensorflow_reads_it(mounted, pictures):
+def test_tensorflow_reads_it(served, pictures):
     if find_spec("tensorflow") is None:
         pytest.skip("needs TensorFlow")
     program = (
@@ -133,7 +163,7 @@ def test_tensorflow_reads_it(mounted, pictures):
     )
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(mounted)],
+        [sys.executable, "-c", program, str(served)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -157,9 +187,9 @@ def test_it_is_read_only(mounted):
         assert caught.value.errno == errno.EROFS
 
 
-def test_reading_again_asks_nobody(mounted, pictures):
-    contents(mounted)
-    server = one(mounted, "serve")
+def test_reading_again_asks_nobody(served, pictures):
+    contents(served)
+    server = one(served, "serve")
     server.suspend()  # who is asked now would not answer
     try:
         # Not Python's open(): it asks each file whether it is a terminal, which the kernel passes on.
@@ -167,7 +197,7 @@ def test_reading_again_asks_nobody(mounted, pictures):
             "import os, sys; f = os.open(sys.argv[1], os.O_RDONLY); size = os.fstat(f).st_size\n"
             "data = os.read(f, size); os.close(f); print(len(data))"
         )
-        reader = python(program, mounted / "large.bin")
+        reader = python(program, served / "large.bin")
         wait_until(lambda: reader.poll() is not None)
         assert reader.communicate()[0] == f"{len(pictures['large.bin'])}\n"
     finally:
@@ -204,10 +234,10 @@ def test_a_mount_whose_process_is_killed_is_taken_away(mounted, role):
     assert list(mounted.iterdir()) == []
 
 
-def test_readers_of_a_killed_mount_get_an_error(mounted):
-    server = one(mounted, "serve")
+def test_readers_of_a_killed_mount_get_an_error(served):
+    server = one(served, "serve")
     server.suspend()
-    path = str(mounted / "train/dog/001.bin")
+    path = str(served / "train/dog/001.bin")
     reader = python(f"open({path!r}, 'rb').read()")
     try:
         with pytest.raises(subprocess.TimeoutExpired):
@@ -220,37 +250,37 @@ def test_readers_of_a_killed_mount_get_an_error(mounted):
         reader.communicate()
 
 
-def test_what_a_crash_left_is_cleared_by_the_next_mount(mounted, volume, pictures):
-    assert contents(mounted) == pictures  # the kernel remembers all that it was told
-    guard, server = one(mounted, "guard"), one(mounted, "serve")
+def test_what_a_crash_left_is_cleared_by_the_next_mount(served, volume, pictures):
+    assert contents(served) == pictures  # the kernel remembers all that it was told
+    guard, server = one(served, "guard"), one(served, "serve")
     guard.suspend()
     server.kill()
-    wait_until(lambda: is_dead(str(mounted)))
+    wait_until(lambda: is_dead(str(served)))
     guard.kill()
-    wait_until(lambda: not processes(mounted))
-    assert is_ours(str(mounted))
-    mount(volume, mounted)
-    assert contents(mounted) == pictures
+    wait_until(lambda: not processes(served))
+    assert is_ours(str(served))
+    mount(volume, served)
+    assert contents(served) == pictures
 
 
-def test_what_goes_wrong_in_a_mount_ends_its_process(mounted, home):
+def test_what_goes_wrong_in_a_mount_ends_its_process(served, home):
     # The tables are cut behind its back: it cannot go on, and must not let its readers hang.
     (table,) = (path for path in (home / "cache/volumes/tables").iterdir() if path.is_dir())
     for column in table.iterdir():
         os.truncate(column, 0)
-    assert run("cat", str(mounted / "train/dog/005.bin")).returncode != 0
-    wait_until(lambda: gone(mounted))
+    assert run("cat", str(served / "train/dog/005.bin")).returncode != 0
+    wait_until(lambda: gone(served))
 
 
-def test_a_chunk_that_is_missing_is_an_error_of_that_file_only(mounted, home, pictures):
-    (mounted / "notes with spaces.txt").read_bytes()
+def test_a_chunk_that_is_missing_is_an_error_of_that_file_only(served, home, pictures):
+    (served / "notes with spaces.txt").read_bytes()
     for chunk in (home / "store/volumes/pets/chunks").rglob("*"):
         if chunk.is_file():
             chunk.unlink()
     with pytest.raises(OSError) as caught:  # noqa: PT011 - the number says it
-        (mounted / "large.bin").read_bytes()
+        (served / "large.bin").read_bytes()
     assert caught.value.errno == errno.EIO
-    assert (mounted / "notes with spaces.txt").read_bytes() == pictures["notes with spaces.txt"]
+    assert (served / "notes with spaces.txt").read_bytes() == pictures["notes with spaces.txt"]
     assert "is missing" in "".join(log.read_text() for log in (home / "cache/mounts").iterdir())
 
 
@@ -267,9 +297,54 @@ def test_in_the_foreground(volume, place):
     wait_until(lambda: gone(place))
 
 
-def test_bad_places(mounted, volume, tmp_path):
+def test_who_is_interrupted_leaves_no_mount(volume, place, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lifecycle, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mount(volume, place)
+    assert gone(place)
+    assert not place.exists()
+
+
+def test_who_is_killed_while_mounting_leaves_no_mount(volume, place):
+    caller = python(
+        "import sys; from pathlib import Path; from trainmaster.volumes.mounting import mount\n"
+        "mount(sys.argv[1], Path(sys.argv[2]))",
+        volume,
+        place,
+    )
+    wait_until(lambda: processes(place))
+    caller.kill()
+    caller.communicate()
+    wait_until(lambda: gone(place))
+
+
+def test_without_its_guard_no_server_begins(volume, place):
+    place.mkdir()
+    record = new_record()
+    line = [*command("serve", volume, str(place), "", -1, "fuse", record), "1"]
+    done = subprocess.run(line, pass_fds=[record], stdin=subprocess.DEVNULL, timeout=20, check=False)
+    os.close(record)
+    assert done.returncode == 0
+    assert not is_ours(str(place))
+
+
+def test_the_words_of_a_server_that_crashed(volume, place, monkeypatch):
+    monkeypatch.setattr(lifecycle, "available", lambda: None)
+    monkeypatch.setenv("FUSE_LIBRARY_PATH", "/nowhere/libfuse.so")
+    with pytest.raises(
+        MountError, match=r"its process ended\. \(.*nowhere.*\)\n.* are in (.*)\.log"
+    ) as caught:
+        mount(volume, place, means="fuse")
+    log = Path(str(caught.value).rpartition(" are in ")[2].removesuffix("."))
+    assert "Traceback" in log.read_text()
+
+
+def test_bad_places(served, volume, tmp_path):
     with pytest.raises(MountError, match=r"something is mounted there already.*\n.*volume unmount"):
-        mount(volume, mounted)
+        mount(volume, served)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
     with pytest.raises(UsageError, match="is not empty"):
@@ -299,6 +374,9 @@ def test_the_command_line(volume, place, home):
     done = run(TRAINMASTER, "volume", "mount", "pets", str(place))
     assert done.returncode == 0, done.stderr
     assert (place / "empty").exists()
+    assert run(TRAINMASTER, "volume", "unmount", str(place)).returncode == 0
+    done = run(TRAINMASTER, "volume", "mount", "pets", str(place), "--means", "fuse", "--json")
+    assert json.loads(done.stdout) == {"uri": volume, "directory": str(place), "means": "fuse"}
     assert run(TRAINMASTER, "volume", "unmount", str(place)).returncode == 0
     assert run(TRAINMASTER, "volume", "unmount", str(place)).returncode == 2
     missing = run(TRAINMASTER, "volume", "mount", "nope", str(place))

@@ -86,6 +86,9 @@ def test_no_such_bucket(s3, source):
         volumes.publish({"": source}, "s3://modles/m", kind="model")
     with pytest.raises(PublishError, match="Create the bucket first"):
         volumes.CheckpointSeries("s3://modles/m").newest()
+    with pytest.raises(PublishError, match="Create the bucket first") as caught:
+        ObjectStore("s3://modles/m").put("x", b"1")
+    assert "Debug" not in str(caught.value)
 
 
 def test_no_permission(s3, source):

@@ -88,7 +88,7 @@ def test_calls_that_are_wrong(tm, call, match):
 def test_what_is_not_in_it(tm, data):
     tm.call("volume", "push", data, "cats", code=0)
     assert "there is no 'nothing'" in tm.call("volume", "cat", "cats", "nothing", code=2).err
-    assert "is no file" in tm.call("volume", "cat", "cats", "d0", code=2).err
+    assert "is a directory" in tm.call("volume", "cat", "cats", "d0", code=2).err
     (tm.work / "full").mkdir()
     (tm.work / "full/x").touch()
     assert "not empty" in tm.call("volume", "get", "cats", tm.work / "full", code=2).err

@@ -1,5 +1,7 @@
 """``budget.per_hour`` holds for all machines that may be there at the same time."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,3 +76,30 @@ def test_what_is_there_at_the_same_time_costs_no_more_than_all_and_no_less_than_
     assert max(prices) <= most <= sum(prices) * (1 + 1e-9)
     if not any(after.values()):
         assert most == pytest.approx(sum(prices))
+
+
+def test_many_short_chains_side_by_side_are_summed_chain_by_chain():
+    """Thirty recipes' worth of `prepare`, then `train`: to look at each pair for itself takes no time."""
+    names = [f"{step}{i}" for i in range(30) for step in ("a", "b")]
+    after = ancestors({name: [f"a{name[1:]}"] if name.startswith("b") else [] for name in names})
+    usd = {name: 1.0 + (name.startswith("b") != (int(name[1:]) % 2 == 0)) for name in names}
+    assert most_at_once(usd, {name: [name] for name in names}, after) == pytest.approx(2.0 * 30)
+
+
+def test_three_machines_at_ten_cents_cost_thirty_cents():
+    """As a sum of floats they cost a little more."""
+    one = training(most=4, total_batch=258)
+    three = replace(one, workload=replace(one.workload, lengths={3: one.workload.lengths[3]}))
+    quote = make_quote([three], market(offer("p3.2xlarge", 0.1)), Limits(usd_per_hour=0.3)).main
+    assert quote.cluster.usd_per_hour > 0.3
+    with pytest.raises(NoFeasibleQuote, match=r"\$0.299 per hour"):
+        make_quote([three], market(offer("p3.2xlarge", 0.1)), Limits(usd_per_hour=0.299))
+
+
+def test_what_is_too_late_is_not_said_to_be_too_dear():
+    """Ten and twenty cents are thirty; it is the deadline that cannot be kept."""
+    cheap, dear = offer("p3.2xlarge", 0.1, vcpus=2.0), offer("p3.8xlarge", 0.2, vcpus=4.0)
+    with pytest.raises(NoFeasibleQuote) as caught:
+        make_quote(two(most=1), market(cheap, dear), Limits(usd_per_hour=0.3, deadline_s=1.0))
+    assert "deadline" in str(caught.value)
+    assert "at the same time" not in str(caught.value)

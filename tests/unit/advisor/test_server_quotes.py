@@ -196,9 +196,8 @@ def test_a_card_that_sustains_or_reaches_more_is_never_slower(busy, share, fast,
         bits = busy * share * fast
         total = np.array([busy * (1 - share) + bits / reach])
         return with_nic_credits(
-            total, np.array([bits / reach]), np.array([reach]), np.array([reach]), np.array([lasts]),
-            np.array([launch]),
-        )[0]  # fmt: skip
+            total, np.array([bits]), np.array([reach]), np.array([lasts]), np.array([launch])
+        )[0]
 
     best = of(fast, fast)
     assert best == pytest.approx(busy)

@@ -82,6 +82,27 @@ def test_a_failed_stage_ends_the_task(users_fault, reason):
     assert move.fields["end_reason"] is reason
 
 
+def test_a_stage_that_a_node_made_fail_begins_anew_but_not_for_ever():
+    job = Job(done=True, error="h0: nothing answers", reason=EndReason.NODE_LOST)
+    failed = seen(gang(Phase.GRANTED), {EffectKind.STAGE: job})
+    steps = decide(task(State.STAGING, free_restarts=3), failed, Policy(retries=0))
+    assert steps[0] == Progress("e", 0, {"free_restarts": 4})
+    assert kinds(steps) == [EffectKind.STAGE]
+    move = only_move(decide(task(State.STAGING, free_restarts=MAX_FREE_RESTARTS), failed))
+    assert (move.after, move.reason, move.message) == (State.STOPPING, EndReason.INTERNAL, job.error)
+
+
+def test_a_checkpoint_is_not_blamed_for_what_its_node_lost():
+    exited = gang(Phase.EXITED, FAILED)
+    of = task(State.RECOVERING, end_reason=EndReason.USER_ERROR, retries_used=1, restored=7)
+    lost = Job(done=True, reason=EndReason.NODE_LOST, message="data.x was no longer there")
+    (move,) = moves(decide(of, seen(exited, {EffectKind.RECOVER: lost})))
+    assert "bad_checkpoints" not in move.fields
+    assert (move.fields["retries_used"], move.fields["free_restarts"]) == (0, 1)
+    (move,) = moves(decide(of, seen(exited, {EffectKind.RECOVER: DONE})))
+    assert move.fields["bad_checkpoints"] == (7,), "its own fault"
+
+
 def test_a_running_attempt_is_left_alone():
     assert decide(task(State.RUNNING), seen(gang(Phase.RUNNING))) == []
 
@@ -271,3 +292,29 @@ def test_backoff_begins_at_once_doubles_and_has_a_limit():
     assert waits[:5] == [0, 1, 2, 4, 8]
     assert waits == sorted(waits)
     assert waits[-1] == MAX_BACKOFF_S
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_script_that_failed_as_its_node_lost_its_data_goes_on_for_free(retries):
+    policy = Policy(retries=retries)
+    failed = gang(Phase.EXITED, FAILED)
+    of = only_move(decide(task(State.RUNNING), seen(failed), policy))
+    assert of.after is (State.RECOVERING if retries else State.SAVING)
+    lost = Job(done=True, reason=EndReason.NODE_LOST, message="data.x was no longer there")
+    after = task(of.after, **of.fields)
+    job = seen(failed, jobs={EffectKind.RECOVER: lost})
+    move = only_move(decide(after, job, policy, now=NOW + 60))
+    if not retries:
+        assert (move.after, move.reason, move.message) == (
+            State.RECOVERING,
+            EndReason.NODE_LOST,
+            lost.message,
+        )
+        move = only_move(decide(task(State.RECOVERING, **move.fields), job, policy))
+        assert move.closes.reason is EndReason.NODE_LOST
+    else:
+        assert (move.fields["retries_used"], move.fields["free_restarts"]) == (0, 1)
+    assert (move.after, move.attempt) == (State.ACQUIRING, 2)
+    # not for ever
+    often = task(State.SAVING, end_reason=EndReason.USER_ERROR, free_restarts=MAX_FREE_RESTARTS)
+    assert only_move(decide(often, job, policy)).after is State.DONE

@@ -6,7 +6,7 @@ import threading
 import time
 
 from trainmaster.control.decide_task import EffectKind, Job
-from trainmaster.control.jobs import Jobs
+from trainmaster.control.jobs import THREADS, Jobs
 
 KEY = ("train", 0, 1, EffectKind.STAGE)
 
@@ -38,3 +38,20 @@ def test_a_job_that_was_dropped_and_begun_anew_is_not_done_when_the_first_one_is
     assert not jobs.of("train", 0, 1)[EffectKind.STAGE].done
     second.set()
     assert collected(jobs).fields == {"on": "the next one"}
+
+
+def test_nodes_that_fetch_for_long_do_not_hold_up_each_other() -> None:
+    """More attempts are staged at the same time than a machine of its own could stage."""
+    jobs, ends = Jobs(most_staged=THREADS + 2), threading.Event()
+    begun = threading.Barrier(THREADS + 3)
+
+    def work() -> Job:
+        begun.wait(5)
+        ends.wait(5)
+        return Job(done=True)
+
+    for task in range(THREADS + 2):
+        jobs.begin(("train", task, 1, EffectKind.STAGE), work)
+    begun.wait(5)
+    ends.set()
+    assert collected(jobs).done

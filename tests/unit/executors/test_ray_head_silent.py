@@ -1,5 +1,6 @@
 """The driver's end of a cluster whose head says nothing more; the test is the gateway."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -35,13 +36,14 @@ class Gateway:
 
     def listen(self, end):
         splitter = Splitter()
-        while data := end.recv(65536):
-            for message in splitter.feed(data):
-                self.heard.append(message)
-                if message["do"] == "open":
-                    end.sendall(encode({"reply": "open", "protocol": PROTOCOL, "pid": 5}))
-                elif message["do"] == "part":
-                    end.sendall(encode({"reply": "part", "id": message["id"]}))
+        with contextlib.suppress(OSError):  # the test is over
+            while data := end.recv(65536):
+                for message in splitter.feed(data):
+                    self.heard.append(message)
+                    if message["do"] == "open":
+                        end.sendall(encode({"reply": "open", "protocol": PROTOCOL, "pid": 5}))
+                    elif message["do"] == "part":
+                        end.sendall(encode({"reply": "part", "id": message["id"]}))
 
     def say(self, message):
         self.ends[-1].sendall(encode(message))
@@ -172,8 +174,22 @@ def test_a_silent_gateway_is_not_waited_for_long(gateway, tmp_path, monkeypatch)
     monkeypatch.setattr(ray_module, "_BRIEF_S", 0.2)
     executor = RayExecutor(gateway, revives=False)
     executor.open("r", Capacity(1), {})
+    executor.hurry()
     with pytest.raises(ExecutorError, match="did not answer"):
         executor.observe(["r/a/0/1"])
+    executor.close()
+
+
+def test_a_starved_gateway_is_waited_for_while_it_is_being_reached(gateway, monkeypatch):
+    """That is done beside the run's loop. Else its cluster, which works, would be dissolved as a mute one."""
+    monkeypatch.setattr(ray_module, "_BRIEF_S", 0.1)
+    executor = RayExecutor(gateway, revives=False)
+    executor.open("r", Capacity(1), {})
+    answer = {"reply": "observe", "id": 1, "gangs": [RUN]}
+    late = threading.Timer(0.4, gateway.say, [answer])
+    late.start()
+    assert executor.observe(["r/a/0/1"])[0].phase is Phase.RUNNING
+    late.join()
     executor.close()
 
 

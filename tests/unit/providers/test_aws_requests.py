@@ -22,7 +22,13 @@ from trainmaster.providers.aws_memory import AwsMemory
 from trainmaster.providers.aws_nodes import instances_of, node_of, notice_command, notice_time, notices_of
 from trainmaster.providers.aws_requests import ANY_ZONE, Renter, resolved
 from trainmaster.providers.aws_settings import DISK_BYTES, AwsSettings
-from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderError
+from trainmaster.providers.base import (
+    NoCapacityError,
+    NodeRequest,
+    NodeState,
+    ProviderError,
+    ProviderGoneError,
+)
 from trainmaster.spec.errors import UsageError
 
 RENTER = Renter("0123456789abcdef0123456789abcdef", AwsSettings(region="eu-west-1", placement_groups=True))
@@ -323,6 +329,8 @@ def test_no_lab(tmp_path: Path, text: str | None) -> None:
     with pytest.raises(UsageError, match=re.escape(str(tmp_path))) as caught:
         AwsSettings.from_lab(tmp_path)
     assert "trainmaster lab up" in caught.value.hint
+    is_gone = isinstance(caught.value, ProviderGoneError)
+    assert is_gone is (text is None), "one that was taken down has taken its machines along"
 
 
 def test_memory(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from sqlalchemy import text
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, new_record
 from trainmaster.control.layout import Home
-from trainmaster.providers.base import Node, NodeState, ProviderGoneError
+from trainmaster.providers.base import Node, NodeState, ProviderError, ProviderGoneError
 from trainmaster.server import clusters as clusters_module
 from trainmaster.server.clusters import clusters_of_home, end_clusters
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -29,10 +30,13 @@ class Provider:
     def __init__(self) -> None:
         self.released: list[str] = []
         self.is_gone = False
+        self.refusals: dict[str, Exception] = {}
 
     def release(self, cluster: str) -> None:
         if self.is_gone:
             raise ProviderGoneError("the lab is down")
+        if cluster in self.refusals:
+            raise self.refusals[cluster]
         self.released.append(cluster)
 
     def nodes(self, cluster: str) -> list[Node]:
@@ -60,7 +64,8 @@ class World:
         if over:
             self.store.release(lease, time.time())
             with self.store.engine.begin() as connection:
-                connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = :run"), {"run": run})
+                over = "UPDATE run SET state = 'DONE', ended_at = :at WHERE id = :run"
+                connection.execute(text(over), {"run": run, "at": time.time() - 100})
         (self.home.root / "clusters" / record.id).mkdir(parents=True)
         return record
 
@@ -93,6 +98,10 @@ def test_what_there_is(world: World) -> None:
     warm = found["warm.train"]
     assert warm["usd_per_hour"] == pytest.approx(0.36)
     assert warm["idle_usd"] == pytest.approx(0.36 * 300 / 3600, rel=0.05)
+    assert found["left.train"]["idle_usd"] == pytest.approx(0.36 * 100 / 3600, rel=0.05), (
+        "since its run ended"
+    )
+    assert found["busy.train"]["idle_usd"] == 0
     assert warm["machines"] == [
         {"id": "i-0", "seat": "worker-0", "type": "m4.large", "zone": "us-a", "spot": False}
     ]
@@ -103,6 +112,9 @@ def test_all_that_no_run_uses_is_given_back(world: World) -> None:
     world.has("busy", ClusterState.ACTIVE, over=False)
     world.has("left", ClusterState.ACTIVE)
     assert sorted(world.end()) == ["left.train", "warm.train"]
+    left, warm = sorted(world.said)
+    assert re.fullmatch(r"left\.train: 1 machine given back, \$0\.01 since left", left)
+    assert re.fullmatch(r"warm\.train: 1 machine given back, \$0\.03 since warm", warm)
     assert sorted(world.provider.released) == ["left.train", "warm.train"]
     assert list(world.listed()) == ["busy.train"]
     assert not (world.home.root / "clusters" / "warm.train").exists(), "its keys go with it"
@@ -127,6 +139,36 @@ def test_a_lab_that_is_down_has_ended_its_machines(world: World) -> None:
     world.provider.is_gone = True
     assert world.end("warm.train") == ["warm.train"]
     assert world.listed() == {}
+
+
+def test_one_that_cannot_be_given_back_keeps_none_of_the_others(world: World) -> None:
+    for name in ("first", "second", "third"):
+        world.has(name, ClusterState.KEPT, kept_until=time.time() + 300)
+    world.provider.refusals["second.train"] = ProviderError("EC2 does not answer", "Try later.")
+    with pytest.raises(ProviderError, match="EC2 does not answer"):
+        world.end()
+    assert sorted(world.provider.released) == ["first.train", "third.train"]
+    assert "second.train: EC2 does not answer. Try later." in world.said
+    assert {name: one["state"] for name, one in world.listed().items()} == {"second.train": "left"}
+    world.provider.refusals.clear()
+    assert world.end() == ["second.train"], "the next time"
+
+
+def test_a_lab_of_which_nothing_is_left_has_no_machines_either(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is not even a provider to ask."""
+    world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+
+    def none(*_: object) -> Any:
+        raise ProviderGoneError("no lab is up")
+
+    monkeypatch.setattr(clusters_module, "get_provider", none)
+    assert world.end() == ["warm.train"]
+    assert world.listed() == {}
+    (row,) = world.store.clusters_of("warm")
+    (machine,) = ClusterRecord.of_row(row).machines
+    assert machine.ended_at == pytest.approx(time.time(), abs=5), "so that the bill ends"
 
 
 def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> None:

@@ -89,3 +89,11 @@ def test_another_file_is_another_fingerprint(read):
     one = read(HEADER + "train,allreduce,1,1,64,0.2,\n").fingerprint
     assert one != read(HEADER + "train,allreduce,1,1,64,0.3,\n").fingerprint
     assert one == read(HEADER + "train,allreduce,1,1,64,0.2,\n").fingerprint
+
+
+@pytest.mark.parametrize(("per_node", "nodes"), [("", 4), (", per_node: 4", 1), (", per_node: 3", 2)])
+def test_points_without_nodes_lie_as_the_recipe_would_spread_them(read, per_node, nodes):
+    recipe = RECIPE.replace("workers: 2}", f"workers: 2{per_node}}}")
+    rows = "job,sync,workers,local_batch,step_time_s\ntrain,allreduce,4,64,0.2\n"
+    (found,) = read(rows, recipe).measurements["train"]
+    assert found.point.nodes == nodes

@@ -73,6 +73,21 @@ def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_n
     store.close()
 
 
+def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine_name, url):
+    load(url, (RELEASED / f"0002.{engine_name}.sql").read_text())
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE cluster")
+    engine.dispose()
+    store = Store(url)
+    assert differences(store.engine) == []
+    assert len(store.quotes_of("r-1")) == 2, "what was there stays"
+    lease = store.acquire("r-1", NOW + 1000)
+    store.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", "{}"), NOW + 1000)
+    assert [row["id"] for row in store.clusters_of("r-1")] == ["r-1.a"]
+    store.close()
+
+
 def test_two_processes_that_migrate_at_once_do_it_once(url):
     engine = make_engine(url)
     upgrade(engine, None, SCHEMA_REVISION, "a test")

@@ -122,10 +122,46 @@ def test_other_answers_are_not_taken(server, answer):
     assert read(reader, server.url, 0, 100) == DATA[:100], "the next one is not confused"
 
 
+def test_the_way_can_be_timed(server):
+    """An empty block when the server is asked, when it answers, and when the first MiB is there."""
+    held = [threading.Event(), threading.Event()]
+    early = 1 << 20
+
+    def head(length):
+        held[0].wait(10)
+        return server.head(length)
+
+    class Body(bytes):
+        def __getitem__(self, part):  # what is sent behind the first 100 bytes
+            if part != slice(100, None):
+                return super().__getitem__(part)
+            first, last = super().__getitem__(slice(100, early)), super().__getitem__(slice(early, None))
+            socket_of_answer[0].sendall(first)
+            held[1].wait(10)
+            return last
+
+    socket_of_answer = []
+    answered = server._answer
+
+    def answer(connection):
+        socket_of_answer.append(connection)
+        answered(connection)
+
+    server._answer = answer
+    server.answer = lambda first, last: (head(last - first + 1), Body(DATA[first : last + 1]), True)
+    blocks = DirectReader().blocks(server.url, 0, len(DATA))
+    assert len(next(blocks)) == 0
+    assert server.requests == [], "not asked yet"
+    held[0].set()
+    assert len(next(blocks)) == len(next(blocks)) == 0, "the rest is not sent yet"
+    held[1].set()
+    assert b"".join(map(bytes, blocks)) == DATA
+
+
 def test_what_came_before_a_cut_is_right(server):
     server.answer = lambda first, last: (server.head(last - first + 1), DATA[first : BLOCK_BYTES + 99], False)
     blocks = DirectReader().blocks(server.url, 0, len(DATA))
-    assert next(blocks) == DATA[:BLOCK_BYTES]
+    assert next(block for block in blocks if len(block)) == DATA[:BLOCK_BYTES]
     with pytest.raises(NotDirectError):
         next(blocks)
 

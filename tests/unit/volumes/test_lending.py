@@ -31,6 +31,12 @@ def test_only_what_the_store_needs_and_what_means_the_same_elsewhere() -> None:
     assert lent == {
         name: OURS[name]
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL")
+    } | {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL_S3": OURS["AWS_ENDPOINT_URL"]}
+    # Said in full: what the other machine has configured must not be added.
+    assert lent_environment("s3://bucket/x", {"AWS_DEFAULT_REGION": "eu"}) == {
+        "AWS_DEFAULT_REGION": "eu",
+        "AWS_REGION": "eu",
+        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
     }
     assert lent_environment("az://container/x", OURS) == {"AZURE_STORAGE_ACCOUNT_NAME": "account"}
     assert lent_environment("hdfs://name:9870/x", {"HADOOP_USER_NAME": "h"}) == {"HADOOP_USER_NAME": "h"}

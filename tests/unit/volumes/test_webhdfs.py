@@ -1,4 +1,6 @@
 import os
+import socket
+import time
 
 import pytest
 from fake_hdfs import FakeHdfs
@@ -59,6 +61,17 @@ def test_datanodes_that_stay_dead(store, hdfs, monkeypatch):
     with pytest.raises(PublishError, match=r"(?s)Cannot write hdfs://.*refused.*Check the network"):
         store.put("x", b"data")
     assert hdfs.files == {}
+
+
+def test_a_namenode_that_was_never_there(monkeypatch):
+    monkeypatch.setattr(_webhdfs, "_FIRST_PATIENCE_S", 0.05)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        store = ObjectStore(f"hdfs://127.0.0.1:{unused.getsockname()[1]}/base")
+        began = time.monotonic()
+        with pytest.raises(PublishError, match="refused"):
+            store.get("x")
+    assert time.monotonic() - began < _webhdfs._PATIENCE_S / 4
 
 
 def test_a_namenode_in_safe_mode(store, hdfs):

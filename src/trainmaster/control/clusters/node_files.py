@@ -32,6 +32,7 @@ from trainmaster.remote.guest.trees import (
     pack,
     scan,
 )
+from trainmaster.remote.removal import end_mounts_command
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
@@ -286,8 +287,9 @@ def remove_run(access: NodeAccess, run: str) -> None:
         CommandError: it cannot be removed.
     """
     with access.connect() as connection:
-        place = shlex.quote(f"{access.root}/runs/{run}")
-        connection.check(f"exec rm -rf -- {place}", timeout_s=_MOVE_TIMEOUT_S)
+        place = f"{access.root}/runs/{run}"
+        command = f"{end_mounts_command(place)}; exec rm -rf -- {shlex.quote(place)}"
+        connection.check(command, timeout_s=_MOVE_TIMEOUT_S)
 
 
 def library() -> dict[str, str]:

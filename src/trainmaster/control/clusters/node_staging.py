@@ -6,7 +6,7 @@ import posixpath
 import shlex
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from trainmaster.control.clusters.node_setup import set_up_node
 from trainmaster.control.staging import data_path, environment_path
@@ -15,10 +15,12 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.node_data import NodeData
     from trainmaster.control.clusters.node_files import NodeFiles
     from trainmaster.control.clusters.node_images import NodeImages
     from trainmaster.control.clusters.node_paths import NodePaths
     from trainmaster.control.job_context import TaskContext
+    from trainmaster.spec import DataSource
 
 
 class NodeStaging:
@@ -28,10 +30,12 @@ class NodeStaging:
         files: of nodes.
         images: what experiments name as ``container``.
         paths: here and there.
+        data: what nodes get by themselves.
     """
 
-    def __init__(self, files: NodeFiles, images: NodeImages, paths: NodePaths) -> None:
+    def __init__(self, files: NodeFiles, images: NodeImages, paths: NodePaths, data: NodeData) -> None:
         self._files = files
+        self._data = data
         self._images = images
         self._paths = paths
         self._linked: set[tuple[str, str]] = set()
@@ -53,15 +57,23 @@ class NodeStaging:
             self._files.push(node, place.checkpoint, self._paths.there(place.checkpoint))
         for name, source in context.experiment.data.items():
             here = data_path(context, name)
-            if not here.is_dir():
-                raise UsageError(f"data.{name}: {here} is no directory", "Only directories come to nodes.")
-            self._files.push(node, here, self._paths.there(here), is_shared=True)
+            if not self._data.has(node, self._paths.there(here)):
+                if not here.is_dir():
+                    self._refuse(node, name, source, here)
+                self._files.push(node, here, self._paths.there(here), is_shared=True)
             if source.at is not None:
                 code = self._paths.there(context.home.code_directory(context.run))
                 self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
         if context.experiment.container is not None:
             self._images.prepare(node, context)
         self._set_up_on(node, context)
+
+    @staticmethod
+    def _refuse(node: NodeAccess, name: str, source: DataSource, here: Path) -> NoReturn:
+        if source.directory is not None or here.exists():
+            raise UsageError(f"data.{name}: {here} is no directory", "Only directories come to nodes.")
+        # It has taken another one's place after the others got the data themselves: the next attempt does so.
+        raise CommandError(f"{node.target.shown}: data.{name} is not there yet", "It is safe to try again.")
 
     def _link(self, node: NodeAccess, link: str, here: Path) -> None:
         if (node.id, link) in self._linked:

@@ -289,6 +289,8 @@ class Post:
             self._mute(call.error)
             return
         self.executor, self._mute_since = call.executor, None
+        hurry: Callable[[], None] = getattr(call.executor, "hurry", lambda: None)
+        hurry()  # from here on the run's loop waits for it
         for status in call.statuses:
             if status.attempt in self.sent:
                 self.hear(status)

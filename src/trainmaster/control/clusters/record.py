@@ -152,11 +152,18 @@ class ClusterRecord:
                 total -= machine.billed_usd(self.paid_from)
         return total
 
-    def idle_usd(self, now: float) -> float:
-        """What it has cost since it was kept warm, which is on no run's bill; 0 if it is not."""
-        if self.state is not ClusterState.KEPT or self.kept_until is None:
+    def idle_usd(self, now: float, over_at: float | None = None) -> float:
+        """What it has cost since no run uses it, which is on no run's bill.
+
+        Args:
+            now: Unix seconds.
+            over_at: when its run was over, if that could not give it back; None while a run uses it.
+        """
+        if self.state is ClusterState.KEPT and self.kept_until is not None:
+            over_at, now = self.kept_until - self.keep_s, min(now, self.kept_until)
+        if over_at is None:
             return 0.0
-        return replace(self, paid_from=self.kept_until - self.keep_s).spent_usd(min(now, self.kept_until))
+        return replace(self, paid_from=max(over_at, self.paid_from)).spent_usd(now)
 
     def usd_per_hour(self) -> float:
         """Price of what is rented now."""

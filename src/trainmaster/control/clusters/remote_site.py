@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainmaster.control.clusters.direct_store import DirectStore
+from trainmaster.control.clusters.node_data import NodeData
 from trainmaster.control.clusters.node_fetching import fetch
 from trainmaster.control.clusters.node_files import NodeFiles, each
 from trainmaster.control.clusters.node_images import NodeImages
 from trainmaster.control.clusters.node_paths import NodePaths
+from trainmaster.control.clusters.node_patience import patiently, persistently
 from trainmaster.control.clusters.node_removal import Remover
 from trainmaster.control.clusters.node_sending import Source
 from trainmaster.control.clusters.node_staging import NodeStaging
@@ -37,7 +38,6 @@ T = TypeVar("T")
 
 #: How long a node that does not answer is asked again for what an attempt that ended well has left.
 PATIENCE_S: Final = 60.0
-_PAUSE_S: Final = 1.0
 _STABLE_TRIES: Final = 3
 #: Of what a failed attempt has left more is not fetched: the next one is not to wait for it.
 _LOOK_BYTES: Final = 64 << 20
@@ -60,6 +60,7 @@ class RemoteSite:
         slots_of: given an experiment's name, the slots of each node of its cluster, as planned.
         patience_s: how long a node that does not answer is asked again when a task is saved.
         tell: shows lines to the user.
+        is_over: see `NodeData`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class RemoteSite:
         slots_of: Callable[[str], Sequence[int]] = lambda _: (),
         patience_s: float = PATIENCE_S,
         tell: Callable[[str], None] = lambda _: None,
+        is_over: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._paths = NodePaths(home, run, root)
         self._nodes_of = nodes_of
@@ -81,9 +83,11 @@ class RemoteSite:
         self._patience_s = patience_s
         self._files = NodeFiles()
         self._images = NodeImages(self._paths)
-        self._staging = NodeStaging(self._files, self._images, self._paths)
+        self._data = NodeData(self._files, self._paths, tell, is_over=is_over)
+        self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
         self._direct = DirectStore(self._files, tell)
         self._verdicts = NodeVerdicts(self._files.links)
+        self._tell = tell
         self._bare: set[str] = set()
         self._unfetched: set[str] = set()
         self._guard = threading.Lock()
@@ -108,7 +112,12 @@ class RemoteSite:
 
     def environment(self, experiment: str) -> Mapping[str, str]:
         """What members find before anything of the recipe is added; nothing of the caller's is in it."""
-        found = {"PATH": f"{self.root}/bin:{self.root}/tools:{_USUAL_PATH}", "LANG": "C.UTF-8", **UNBUFFERED}
+        found = {
+            "PATH": f"{self.root}/bin:{self.root}/tools:{_USUAL_PATH}",
+            "LANG": "C.UTF-8",
+            **UNBUFFERED,
+            **self._data.environment(),
+        }
         nodes = self._all_nodes(experiment)
         facts = [node.result.facts for node in nodes if node.result.facts is not None]
         if len({(each.home, each.user) for each in facts}) == 1:  # else it is for the scripts to ask
@@ -136,7 +145,30 @@ class RemoteSite:
             each(_distinct(self._members(context)), lambda node: self._staging.bring(node, context))
 
         # A node that has just been lost is seen to be by others, and then all of it begins anew.
-        self._patiently(work)
+        persistently(work, self._patience_s, self._tell)
+
+    def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
+        """Have the nodes of an attempt get data themselves; see `Site.provide`."""
+
+        def work() -> None:
+            nodes = _distinct(self._members(context))
+            self._data.provide(_attempt_of(context), nodes, context, name, models)
+
+        persistently(work, self._patience_s, self._tell)
+
+    def lost_data(self, context: TaskContext) -> tuple[bool, str]:
+        """What went wrong with data on an attempt's nodes; see `Site.lost_data`."""
+        attempt = _attempt_of(context)
+        return self._data.lost(attempt, _distinct(self._present(attempt)), context)
+
+    def withdraw_data(self, experiments: Iterable[str]) -> None:
+        """The run is over: end its mounts on nodes that may go on without it.
+
+        Args:
+            experiments: of the run.
+        """
+        nodes = [node for name in experiments for node in self._all_nodes(name)]
+        self._data.withdraw(list({node.id: node for node in nodes}.values()))
 
     def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
@@ -252,6 +284,7 @@ class RemoteSite:
             self._bare.discard(attempt)
         nodes = [] if is_unfetched else _distinct(self._present(attempt))
         self._direct.forget(attempt)
+        self._data.forget(attempt)
         self._verdicts.forget(attempt)
         directory = self.path(context.place.directory)
         for node in nodes:
@@ -340,16 +373,7 @@ class RemoteSite:
             raise NodeGoneError(f"what was saved last is lost: {one_line(error)}") from error
 
     def _patiently(self, work: Callable[[], T], *, is_returning: bool = True) -> T:
-        """Try again what a node does not answer to, and, if it may come back, what a missing one does not."""
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            try:
-                return work()
-            except (ProviderError, NodeGoneError) as error:  # unreachable, too slow, or perhaps not there yet
-                is_gone = isinstance(error, NodeGoneError) and not is_returning
-                if is_gone or time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE_S)
+        return patiently(work, self._patience_s, is_returning=is_returning)
 
     def _members(self, context: TaskContext, *, is_patient: bool = True) -> Sequence[tuple[str, NodeAccess]]:
         attempt = _attempt_of(context)

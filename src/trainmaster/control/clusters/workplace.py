@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,8 @@ _REFUSED_S: Final = 30.0
 _RENEW_TIMEOUT_S: Final = 10.0
 #: What a supervisor and Ray need on a node.
 _KIT: Final = ("trainmaster", "ray")
+#: For volumes; little, so every node gets it, if it is installed here.
+_VOLUME_KIT: Final = ("blake3", "mfusepy")
 _IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray")
 _KEY: Final = "key.pair"
 
@@ -198,7 +201,8 @@ class Workplace:
 
         with self._packing:
             if self._kits is None:
-                self._kits = remembered_kits(self.home.cache / "runtimes", _KIT, _IMPORTS)
+                extra = (name for name in _VOLUME_KIT if find_spec(name) is not None)
+                self._kits = remembered_kits(self.home.cache / "runtimes", (*_KIT, *extra), _IMPORTS)
             if self._layer is None:
                 self._layer = code_layer(self._code)
             return self._kits, self._layer

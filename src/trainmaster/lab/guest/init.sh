@@ -37,11 +37,12 @@ else
   done
 fi
 mount -t tmpfs -o mode=755,size=64m tmpfs "$r/dev"
-for device in null zero full random urandom tty fuse; do
+for device in null zero full random urandom tty; do
   [ -e "/dev/$device" ] || continue
   touch "$r/dev/$device"
   mount --bind "/dev/$device" "$r/dev/$device"
 done
+[ ! -e /dev/fuse ] || mknod -m 666 "$r/dev/fuse" c 10 229   # for everybody, as udev makes it
 mkdir "$r/dev/pts" "$r/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$r/dev/pts"
 mount -t tmpfs -o "mode=1777,size=$SHM_BYTES" tmpfs "$r/dev/shm"

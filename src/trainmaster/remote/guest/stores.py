@@ -44,7 +44,7 @@ def main() -> int:
         os.nice(_NICE)
     # Set here, they show in no list of processes and in no /proc/PID/environ.
     os.environ.update(order["environment"])
-    _trust_somebody()
+    trust_somebody()
     _say_line(MARK)
     threading.Thread(target=_live, daemon=True).start()
     if order.get("limit_s"):
@@ -73,7 +73,7 @@ def _perform(order: Mapping[str, Any]) -> None:
             _say(entry_list(entry))
 
 
-def _trust_somebody() -> None:
+def trust_somebody() -> None:
     """A bare image has no certificates of authorities: without any, not even plain HTTP is spoken."""
     if "SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ or any(map(os.path.isfile, _ROOTS)):
         return

@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     from trainmaster.volumes.mounting.errors import MountError
     from trainmaster.volumes.mounting.lifecycle import mount, unmount
     from trainmaster.volumes.mounting.mounts import available
-    from trainmaster.volumes.mounting.providing import provide, withdraw
+    from trainmaster.volumes.mounting.providing import provide, provided, withdraw
 
-__all__ = ["MountError", "available", "mount", "provide", "unmount", "withdraw"]
+__all__ = ["MountError", "available", "mount", "provide", "provided", "unmount", "withdraw"]
 
 _HOME = {
     "MountError": "errors",
     "available": "mounts",
     "mount": "lifecycle",
     "provide": "providing",
+    "provided": "providing",
     "unmount": "lifecycle",
     "withdraw": "providing",
 }

@@ -2,6 +2,7 @@
 
 * TrainmasterError
   + MountError          a volume cannot be mounted, or a mount cannot be ended
+    + NoImageError      the kernel cannot read this volume by itself
 """
 
 from trainmaster.spec.errors import TrainmasterError
@@ -9,3 +10,7 @@ from trainmaster.spec.errors import TrainmasterError
 
 class MountError(TrainmasterError):
     """A volume cannot be mounted, or a mount cannot be ended."""
+
+
+class NoImageError(MountError):
+    """The kernel cannot read this volume by itself: it is served through FUSE instead."""

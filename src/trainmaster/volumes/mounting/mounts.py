@@ -9,12 +9,25 @@ import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from trainmaster.volumes.mounting.lent import open_environment
 
 TYPE = "fuse.trainmaster"
+#: What the processes of a mount run.
+SERVER = "trainmaster.volumes.mounting.server"
+#: A name that no volume has; who looks for it in a mount makes its server ask the store.
+QUESTION = ".trainmaster-asks-"
+_KERNEL_TYPE = "erofs"
+_SOURCE = "trainmaster:"
 _DETACH = 2
+# Which words of their command line say where, and by which descriptor they share what they have mounted.
+_PLACE, _RECORD = 5, 9
 _MAY_MOUNT = 1 << 21  # CAP_SYS_ADMIN
 _OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+Means = Literal["fuse", "kernel"]
 
 
 class Mounted(NamedTuple):
@@ -25,42 +38,94 @@ class Mounted(NamedTuple):
         type: kind of file system.
         source: what the mounter says of it; for ours ``trainmaster:URI``.
         device: ``MAJOR:MINOR``.
+        number: of this mount; the kernel may use it again after its end.
     """
 
     directory: str
     type: str
     source: str
     device: str
+    number: int
 
 
 def mounted_at(directory: str) -> Mounted | None:
     """Says what is mounted exactly there; the topmost. It never touches the mount itself."""
+    return next(iter(mounts_at(directory)[::-1]), None)
+
+
+def mounts_at(directory: str) -> list[Mounted]:
+    """Gives all that is mounted exactly there, the topmost last."""
     wanted = _located(directory)
-    found = None
+    found = []
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         head, _, tail = line.partition(b" - ")
         fields, rest = head.split(b" "), tail.split(b" ")
         place = os.fsdecode(_unescaped(fields[4]))
         if place == wanted:
-            found = Mounted(
-                place, os.fsdecode(rest[0]), os.fsdecode(_unescaped(rest[1])), os.fsdecode(fields[2])
-            )
+            type_, source = os.fsdecode(rest[0]), os.fsdecode(_unescaped(rest[1]))
+            found.append(Mounted(place, type_, source, os.fsdecode(fields[2]), int(fields[0])))
     return found
+
+
+def means_of(directory: str) -> Means | None:
+    """Says who answers for the volume that is mounted there; None: none is."""
+    mounted = mounted_at(directory)
+    if mounted is None:
+        return None
+    if mounted.type == TYPE:
+        return "fuse"
+    return "kernel" if mounted.type == _KERNEL_TYPE and mounted.source.startswith(_SOURCE) else None
 
 
 def is_ours(directory: str) -> bool:
     """Whether one of our mounts is there, alive or dead."""
-    mounted = mounted_at(directory)
-    return mounted is not None and mounted.type == TYPE
+    return means_of(directory) is not None
 
 
 def is_dead(directory: str) -> bool:
-    """Whether something is mounted there that nobody serves any more."""
+    """Whether something is mounted there that nobody serves or ends any more."""
+    mounted = mounted_at(directory)
+    if mounted is not None and means_of(directory) == "kernel":
+        return not is_looked_after(mounted)
     try:
         os.statvfs(directory)  # what stat says the kernel remembers, long after everybody was killed
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False
+
+
+def is_looked_after(mounted: Mounted) -> bool:
+    """Whether a process lives that made this mount; those of others may be there too, see `own`."""
+    wanted = _located(mounted.directory)
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")]
+            if SERVER not in words[:3] or len(words) <= _RECORD or _located(words[_PLACE]) != wanted:
+                continue
+            if mounted.device in recorded_devices((process / "fd" / words[_RECORD]).read_text()):
+                return True
+        except PermissionError:
+            return True  # another user's
+        except OSError:  # it has ended
+            continue
+    return False
+
+
+def recorded_devices(record: str) -> set[str]:
+    r"""Reads what the processes of a mount share: devices, and with a minus those that have ended.
+
+    >>> recorded_devices("0:50\n7:0\n-0:50\n")
+    {'7:0'}
+    """
+    found: set[str] = set()
+    for line in record.split():
+        if line.startswith("-"):
+            found.discard(line[1:])
+        else:
+            found.add(line)
+    return found
 
 
 def detach(directory: str, *, lazily: bool = True) -> bool:
@@ -79,7 +144,8 @@ def detach(directory: str, *, lazily: bool = True) -> bool:
     if program is None:
         return False
     command = [program, "-u", "-q", *(["-z"] if lazily else []), "--", place]
-    return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+    done = subprocess.run(command, capture_output=True, check=False, timeout=20, env=open_environment())
+    return done.returncode == 0
 
 
 def available() -> str | None:

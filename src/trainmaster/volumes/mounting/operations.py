@@ -12,6 +12,9 @@ from typing import Any, ParamSpec, TypeVar
 import mfusepy
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.mounting.mounts import QUESTION
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed import read_head, volume_address
 from trainmaster.volumes.reading.volume import Volume
 
 _P = ParamSpec("_P")
@@ -19,6 +22,7 @@ _R = TypeVar("_R")
 _BLOCK_BYTES = 4096
 CRASHED = 70
 MAX_READ_BYTES = 1 << 20
+_QUESTION = f"/{QUESTION}"
 _LOOK_FOR_CHANGES = 1 << 12  # FUSE_CAP_AUTO_INVAL_DATA
 
 
@@ -78,6 +82,8 @@ class VolumeOperations(mfusepy.Operations):  # type: ignore[misc] # the library 
     @guarded
     def getattr(self, path: str, fh: Any = None) -> dict[str, Any]:  # noqa: ANN401
         """Attributes of a file, directory or link."""
+        if path.startswith(_QUESTION):
+            self._ask_store()
         row = self._row(path)
         table = self._table
         kind = table.kind(row)
@@ -140,6 +146,10 @@ class VolumeOperations(mfusepy.Operations):  # type: ignore[misc] # the library 
             "f_files": self._table.row_count,
             "f_namemax": 255,
         }
+
+    def _ask_store(self) -> None:
+        address = volume_address(self._volume.uri)
+        read_head(ObjectStore(address.url), address.version)
 
     def _row(self, path: str) -> int:
         row = self._table.row_of(path[1:])

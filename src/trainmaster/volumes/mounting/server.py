@@ -4,13 +4,18 @@ The *server* answers the kernel. Its parent, the *guard*, does nothing but wait 
 takes the mount away however the server ended. If the guard is killed, the server is told by
 the kernel and ends the mount itself; if both are, the next mount there clears what is left.
 
-    python -m trainmaster.volumes.mounting.server guard|serve URI DIRECTORY CACHE READY
+When the whole volume lies in the cache the kernel needs no answers any more: the server then only
+waits for the mount to end, see `promoting`.
+
+    python -m trainmaster.volumes.mounting.server guard URI DIRECTORY CACHE READY MEANS RECORD
+    python -m trainmaster.volumes.mounting.server serve URI DIRECTORY CACHE READY MEANS RECORD GUARD
 """
 
 import contextlib
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,27 +25,31 @@ from pathlib import Path
 from types import FrameType
 
 from trainmaster.spec.errors import TrainmasterError, one_line
-from trainmaster.volumes.mounting.mounts import detach, is_ours, library_version, mounted_at
+from trainmaster.volumes.mounting.lent import hand_over, open_environment, take_over
+from trainmaster.volumes.mounting.mounts import SERVER, TYPE, library_version, mounted_at
+from trainmaster.volumes.mounting.own import OwnMounts
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _TTL_S = 86_400
 _THREADS = 16
 _KNOWS_MAX_THREADS = (3, 12)
 _GRACE_S = 5.0
+_LOOK_AGAIN_MS = 1000
 
 
-def command(role: str, uri: str, directory: str, cache: str, ready: int) -> list[str]:
-    """Gives the command line of a guard or a server."""
-    module = "trainmaster.volumes.mounting.server"
-    return [sys.executable, "-m", module, role, uri, directory, cache, str(ready)]
+def command(
+    role: str, uri: str, directory: str, cache: str, ready: int, means: str, record: int
+) -> list[str]:
+    """Gives the command line of a guard; a server's has its guard's process number, too."""
+    return [sys.executable, "-m", SERVER, role, uri, directory, cache, str(ready), means, str(record)]
 
 
 def environment() -> dict[str, str]:
-    """Gives the environment of a guard: this interpreter's modules, and nothing that changes them."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    """Gives the environment of a guard: this interpreter's modules, nothing that changes them, no secrets."""
+    return {**open_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def guard(uri: str, directory: str, cache: str, ready: int) -> int:
+def guard(uri: str, directory: str, cache: str, ready: int, means: str, record: int) -> int:
     """Runs a server until it ends, and leaves nothing behind.
 
     SIGTERM and SIGINT end the mount.
@@ -50,10 +59,13 @@ def guard(uri: str, directory: str, cache: str, ready: int) -> int:
         directory: where to mount it.
         cache: directory for chunks; empty: ``TRAINMASTER_CACHE``.
         ready: descriptor that is told, as JSON, when the mount is there or why it is not; -1: none.
+        means: ``fuse``, ``kernel`` or empty, as :func:`mount` has it.
+        record: see :func:`new_record`.
 
     Returns:
         The server's exit code.
     """
+    own = OwnMounts(directory, record)
     server: subprocess.Popen[bytes] | None = None
     stopping = False
 
@@ -65,12 +77,17 @@ def guard(uri: str, directory: str, cache: str, ready: int) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
-    server = subprocess.Popen(
-        command("serve", uri, directory, cache, ready),
-        pass_fds=[ready] if ready >= 0 else [],
-        start_new_session=True,  # Ctrl-C is for the guard, which ends the server in order
-        env=environment(),
-    )
+    lent = hand_over()
+    try:
+        server = subprocess.Popen(
+            [*command("serve", uri, directory, cache, ready, means, record), str(os.getpid())],
+            stdin=lent,
+            pass_fds=[record, *([ready] if ready >= 0 else [])],
+            start_new_session=True,  # Ctrl-C is for the guard, which ends the server in order
+            env=environment(),
+        )
+    finally:
+        os.close(lent)
     if ready >= 0:
         os.close(ready)
     if stopping:
@@ -81,14 +98,12 @@ def guard(uri: str, directory: str, cache: str, ready: int) -> int:
                 code = server.wait(_GRACE_S if stopping else 0.5)
                 break
             except subprocess.TimeoutExpired:
-                if stopping:
-                    # Readers hold it, or it hangs: nobody finds the mount any more, and it ends.
-                    detach(directory)
+                if stopping:  # it hangs
+                    own.take_away()
                     server.kill()
     finally:
-        if is_ours(directory):
-            detach(directory)
-    if stopping or not code:
+        own.take_away_remains()
+    if not code or (stopping and code in (-signal.SIGTERM, -signal.SIGKILL)):
         _forget_log()
         return 0
     return code
@@ -102,30 +117,81 @@ def _forget_log() -> None:
             log.unlink()
 
 
-def serve(uri: str, directory: str, cache: str, ready: int) -> int:
-    """Answers the kernel until the mount ends."""
-    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    guard_pid = os.getppid()
+class _Caller:
+    """Who waits for the mount to be there."""
 
-    def tell(problem: str | None) -> None:
-        nonlocal ready
+    def __init__(self, ready: int) -> None:
+        self.ready = ready
+        self._told = threading.Lock()
+
+    def tell(self, problem: str | None) -> None:
+        """Says that it is there, or why it is not; only the first word counts."""
+        with self._told:
+            ready, self.ready = self.ready, -1
         if ready >= 0:
             with contextlib.suppress(OSError):
-                os.write(ready, json.dumps({"problem": problem}).encode())
+                os.write(ready, f"{json.dumps({'problem': problem})}\n".encode())
             os.close(ready)
-            ready = -1
 
+
+def _watch(own: OwnMounts, caller: _Caller) -> None:
+    """Makes SIGTERM end the mount at once, and a caller that goes before it was told anything, too.
+
+    It also notes when a mount has ended, while the library still serves files that were open before.
+    A thread does so: Python's own handlers wait until the library has left its loop. And the library's
+    handler would take away whatever is mounted there by then.
+    """
+    asked, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
+
+    table = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+
+    def watch() -> None:
+        while True:
+            events = select.poll()
+            events.register(asked, select.POLLIN)
+            events.register(table, select.POLLPRI)
+            if (ready := caller.ready) >= 0:
+                events.register(ready, 0)
+            found = [descriptor for descriptor, _ in events.poll()]
+            own.look()
+            if asked in found or (ready in found and caller.ready == ready):
+                own.take_away()
+                os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def serve(uri: str, directory: str, cache: str, ready: int, means: str, record: int, guard_pid: int) -> int:
+    """Answers the kernel until the mount ends; where it asks nothing any more, only waits for that."""
+    own, caller = OwnMounts(directory, record), _Caller(ready)
+    _watch(own, caller)
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != guard_pid:  # it ended before it could be noticed
+        return 0
     try:
+        from trainmaster.volumes.mounting.promoting import Promotion
+        from trainmaster.volumes.reading.volume import Volume
+
+        volume = Volume.open(uri, Path(cache) if cache else None)
+        promotion = Promotion(volume, own)
+        if means != "fuse" and promotion.at_once(insists=means == "kernel"):
+            caller.tell(None)
+            return _keep(own)
+
         version = library_version()
         import mfusepy
 
         from trainmaster.volumes.mounting.operations import MAX_READ_BYTES, VolumeOperations
-        from trainmaster.volumes.reading.volume import Volume
 
-        volume = Volume.open(uri, Path(cache) if cache else None)
-        if os.getppid() != guard_pid:
-            return 1
-        operations = VolumeOperations(volume, lambda: _tell_when_mounted(directory, tell))
+        def mounted() -> None:
+            caller.tell(None)
+            if means != "fuse":
+                promotion.start()
+
+        operations = VolumeOperations(volume, lambda: _tell_when_mounted(own, mounted))
         options: dict[str, object] = {
             "fsname": f"trainmaster:{volume.uri}".replace(",", "\\,"),
             "subtype": "trainmaster",
@@ -142,29 +208,44 @@ def serve(uri: str, directory: str, cache: str, ready: int) -> int:
             options["max_threads"] = _THREADS
         if _others_may_read():
             options["allow_other"] = True
-        mfusepy.FUSE(operations, directory, foreground=True, **options)
+        try:
+            mfusepy.FUSE(operations, directory, foreground=True, **options)
+        except RuntimeError as error:  # the library's way to say that it could not mount, or was stopped
+            if not promotion.succeeded:
+                caller.tell(f"the kernel or libfuse refused ({error}); its own words are in the log")
+                return 1
     except TrainmasterError as error:
-        tell(one_line(error))
+        caller.tell(one_line(error))
         return error.exit_code
-    except RuntimeError as error:  # the library's way to say that it could not mount
-        tell(f"the kernel or libfuse refused ({error}); its own words are in the log")
-        return 1
-    tell("it was ended at once")
+    caller.tell("it was ended at once")
+    promotion.end()
     volume.close()
+    return _keep(own) if promotion.succeeded else 0
+
+
+def _keep(own: OwnMounts) -> int:
+    """Waits until a mount that needs nobody is gone."""
+    with Path("/proc/self/mountinfo").open("rb") as table:
+        changes = select.poll()
+        changes.register(table, select.POLLPRI)
+        while own.are_there():
+            changes.poll(_LOOK_AGAIN_MS)
     return 0
 
 
-def _tell_when_mounted(directory: str, tell: Callable[[str | None], None]) -> None:
-    """Asks the mount itself, from a thread: the answer comes when all is well."""
+def _tell_when_mounted(own: OwnMounts, tell: Callable[[], None]) -> None:
+    """Notes the mount, and asks it, from a thread: the answer comes when all is well."""
+    mounted = mounted_at(own.directory)
+    if mounted is None or mounted.type != TYPE:
+        return
+    own.add(mounted.device)
 
     def ask() -> None:
-        os.statvfs(directory)
-        mounted = mounted_at(directory)
-        if mounted is not None and is_ours(directory):
-            # Long files are read in pieces of 128 KiB otherwise; only root may ask for more.
-            with contextlib.suppress(OSError):
-                Path(f"/sys/class/bdi/{mounted.device}/read_ahead_kb").write_text("1024")
-            tell(None)
+        os.statvfs(own.directory)
+        # Long files are read in pieces of 128 KiB otherwise; only root may ask for more.
+        with contextlib.suppress(OSError):
+            Path(f"/sys/class/bdi/{mounted.device}/read_ahead_kb").write_text("1024")
+        tell()
 
     threading.Thread(target=ask, daemon=True).start()
 
@@ -181,8 +262,12 @@ def _others_may_read() -> bool:
 
 def main() -> None:
     """Runs a guard or a server as the command line says."""
-    role, uri, directory, cache, ready = sys.argv[1:]
-    code = {"guard": guard, "serve": serve}[role](uri, directory, cache, int(ready))
+    role, uri, directory, cache, ready, means, record, *rest = sys.argv[1:]
+    take_over()
+    if role == "guard":
+        code = guard(uri, directory, cache, int(ready), means, int(record))
+    else:
+        code = serve(uri, directory, cache, int(ready), means, int(record), *map(int, rest))
     sys.stderr.flush()
     # Not sys.exit: threads that still fetch chunks would keep a mount's process alive that nobody needs.
     os._exit(code)

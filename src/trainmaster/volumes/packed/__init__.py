@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from trainmaster.volumes.packed.getting import GetProgress, get
     from trainmaster.volumes.packed.head import Head, head_numbers, read_head
-    from trainmaster.volumes.packed.indexing import index
+    from trainmaster.volumes.packed.indexing import IndexProgress, index
     from trainmaster.volumes.packed.opening import OpenVolume, open_volume
     from trainmaster.volumes.packed.pushing import PushProgress, PushReport, push
     from trainmaster.volumes.packed.source import ChunkSource
@@ -48,6 +48,7 @@ __all__ = [
     "FileTable",
     "GetProgress",
     "Head",
+    "IndexProgress",
     "MissingChunkError",
     "OpenVolume",
     "OverwritingStoreError",
@@ -79,6 +80,7 @@ _HOME = {
     "FileTable": "table",
     "GetProgress": "getting",
     "Head": "head",
+    "IndexProgress": "indexing",
     "MissingChunkError": "faults",
     "OpenVolume": "opening",
     "OverwritingStoreError": "faults",

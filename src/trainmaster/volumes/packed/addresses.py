@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from trainmaster.spec.errors import UsageError
 
-_VERSION = re.compile(r"(.*)@v?(\d{1,9})", re.DOTALL)
+_VERSION = re.compile(r"(.*)@v?(\d{1,9})/*", re.DOTALL)
+# Not those of `s3://`, without which a URL would be a path.
+_LAST_SLASHES = re.compile(r"(?<![:/])/+$")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 # How many components a short name has at most, where volumes are looked for.
@@ -43,7 +45,8 @@ def volume_address(text: str) -> VolumeAddress:
     if version == 0:
         raise UsageError(f"{text}: versions are counted from 1.", "Leave @0 out for the newest one.")
     if "://" in place or place.startswith(("/", "./", "../", "~")):
-        return VolumeAddress(place.rstrip("/"), version)
+        return VolumeAddress(_LAST_SLASHES.sub("", place) or "/", version)
+    place = _LAST_SLASHES.sub("", place)
     if not _NAME.fullmatch(place):
         raise UsageError(
             f"{text!r} is neither a URL nor the name of a volume.",

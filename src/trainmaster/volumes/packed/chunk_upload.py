@@ -1,5 +1,6 @@
 """Sending chunks: read, hashed, and put unless the store has them."""
 
+import mmap
 import queue
 import threading
 import time
@@ -8,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest, new_digest
 from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
@@ -58,25 +60,26 @@ class ChunkUploader:
         self._present = dict(_stored_chunks(store))
         self._named: dict[bytes, int] = {}
         # Used again and again: memory that is touched for the first time costs more than a copy.
-        self._buffers: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
+        self._buffers: queue.SimpleQueue[mmap.mmap | None] = queue.SimpleQueue()
         for _ in range(jobs + 1):
             self._buffers.put(None)
         self._stopped = False
         self.sent_chunks = self.sent_bytes = self.shared_chunks = 0
 
-    def loaded(self, pieces: Sequence[Piece]) -> bytearray:
+    def loaded(self, pieces: Sequence[Piece]) -> mmap.mmap:
         """Reads pieces into a buffer, which :meth:`packed` takes back; waits until one is free."""
         buffer = self._buffers.get()
         if buffer is None:
-            buffer = bytearray(self._limit_bytes)
+            buffer = chunk_buffer(self._limit_bytes)
         try:
             self._source.load(pieces, memoryview(buffer)[: _size(pieces)])
+            _clear_gaps(pieces, buffer)
         except BaseException:
             self._buffers.put(buffer)
             raise
         return buffer
 
-    def packed(self, pieces: Sequence[Piece], buffer: bytearray | None = None) -> PackedChunk:
+    def packed(self, pieces: Sequence[Piece], buffer: mmap.mmap | None = None) -> PackedChunk:
         """Makes sure that a chunk of these pieces is on the store.
 
         Args:
@@ -106,7 +109,7 @@ class ChunkUploader:
                     self.sent_bytes += size_bytes
         finally:
             self._buffers.put(buffer)
-        if key is not None and all(began_ns - max(file.stamp[-2:]) > _RACY_NS for file, _, _ in pieces):
+        if key is not None and all(began_ns - max(file.stamp[-2:]) > _RACY_NS for file, *_ in pieces):
             with self._lock:
                 self._journal.put(key, Remembered(*chunk))
         return chunk
@@ -178,11 +181,9 @@ def _hashed(pieces: Sequence[Piece], data: memoryview) -> PackedChunk:
         digest = chunk_digest(data)
         return PackedChunk(digest, len(data), digest[:FILE_HASH_BYTES])
     hashes = []
-    position = 0
-    for file, _, length in pieces:
+    for file, _, length, offset in pieces:
         if length == file.size_bytes:
-            hashes.append(file_digest([data[position : position + length]]))
-        position += length
+            hashes.append(file_digest([data[offset : offset + length]]))
     return PackedChunk(chunk_digest(data), len(data), b"".join(hashes))
 
 
@@ -198,5 +199,14 @@ def _stored_chunks(store: ObjectStore) -> list[tuple[bytes, int]]:
     return found
 
 
+def _clear_gaps(pieces: Sequence[Piece], buffer: mmap.mmap) -> None:
+    """The same files give the same chunk, whatever the buffer held before."""
+    end = 0
+    for _, _, length, offset in pieces:
+        if offset > end:
+            buffer[end:offset] = bytes(offset - end)
+        end = offset + length
+
+
 def _size(pieces: Sequence[Piece]) -> int:
-    return sum(piece.length for piece in pieces)
+    return pieces[-1].offset + pieces[-1].length

@@ -10,7 +10,7 @@ from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_table
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, head_key, head_numbers, read_head, tombstone_key
-from trainmaster.volumes.packed.marks import Mark, living, marked
+from trainmaster.volumes.packed.marks import Mark, living, marked, owner
 from trainmaster.volumes.packed.parquet import read_table
 from trainmaster.volumes.packed.source import chunk_key
 
@@ -28,6 +28,7 @@ class Collected:
         young_chunks: chunks that no version names yet, too young to be deleted.
         kept_chunks: chunks that versions name.
         under_way: pushes or other collections that run; if any, nothing was deleted.
+        owners: whose they are, as far as that is known.
     """
 
     deleted_chunks: int = 0
@@ -35,6 +36,7 @@ class Collected:
     young_chunks: int = 0
     kept_chunks: int = 0
     under_way: int = 0
+    owners: tuple[str, ...] = ()
 
 
 def remove_version(store: ObjectStore, version: int) -> None:
@@ -62,10 +64,12 @@ def remove_volume(store: ObjectStore) -> None:
     if not head_numbers(store)[1]:
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL; nothing was deleted.")
     with marked(store, "collections") as mark:
-        if living(store, "pushes", mark.store_now_s()):
+        pushes = living(store, "pushes", mark.store_now_s())
+        if pushes:
+            whose = owner(store, pushes[0].key)
             raise PublishError(
-                f"{store.url}: a push is under way.",
-                "Wait for its end; one that was killed counts for an hour.",
+                f"{store.url}: a push is under way{f' ({whose})' if whose else ''}.",
+                "Wait for its end; one that was killed on another machine counts for an hour.",
             )
         # The heads first: what has lost some of its chunks must not look like a version.
         for folder in ("heads", "manifests", "chunks", "pushes"):
@@ -90,9 +94,10 @@ def collect_garbage(store: ObjectStore, grace_s: float = DEFAULT_GRACE_S) -> Col
     with marked(store, "collections") as mark:
         now_s = mark.store_now_s()
         others = [detail for detail in living(store, "collections", now_s) if detail.key != mark.key]
-        under_way = len(living(store, "pushes", now_s)) + len(others)
-        if under_way:
-            return Collected(under_way=under_way)
+        others += living(store, "pushes", now_s)
+        if others:
+            owners = (owner(store, detail.key) for detail in others)
+            return Collected(under_way=len(others), owners=tuple(sorted(filter(None, owners))))
         alive, _ = head_numbers(store)
         heads = [read_head(store, version) for version in alive]
         tables = {table.key for head in heads for table in head.tables}

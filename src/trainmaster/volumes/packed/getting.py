@@ -4,9 +4,12 @@
 
 import errno
 import fcntl
+import mmap
 import os
+import queue
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +17,11 @@ from pathlib import Path
 
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.objects import explained
+from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
+from trainmaster.volumes.packed.selecting import Piece, Plan, Selection
 from trainmaster.volumes.packed.table import FileTable
 from trainmaster.volumes.scratch import move_into_place
 
@@ -29,38 +34,56 @@ class GetProgress:
     """How far a download is; read by others while it goes on.
 
     Attributes:
-        total_bytes: of all chunks.
-        done_bytes: of those that are on the disk.
+        total_bytes: all that is to be fetched.
+        done_bytes: what of it has arrived, or was there already.
+        file_count: files that were asked for.
+        file_bytes: of them.
     """
 
     total_bytes: int = 0
     done_bytes: int = 0
+    file_count: int = 0
+    file_bytes: int = 0
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """What a bar shows: done, and all of it."""
+        return min(self.done_bytes, self.total_bytes), self.total_bytes
 
 
 def get(
-    volume: OpenVolume, directory: Path, *, jobs: int = DEFAULT_JOBS, progress: GetProgress | None = None
+    volume: OpenVolume,
+    directory: Path,
+    *,
+    only: Sequence[str] = (),
+    jobs: int = DEFAULT_JOBS,
+    progress: GetProgress | None = None,
 ) -> None:
-    """Writes all files of a version below a directory, which appears when it is complete.
+    """Writes files of a version below a directory, which appears when it is complete.
 
-    Each chunk is proved by its hash before anything of it is written. A download that was
-    killed, or that the store has failed, goes on where it was when it is asked for again.
+    Each chunk, or each file of a chunk of which only a little is wanted, is proved by its hash before
+    anything of it is written. A download that was killed, or that the store has failed, goes on where it
+    was when it is asked for again.
 
     Args:
         volume: what to get.
         directory: absent or empty.
+        only: paths of files and folders; they keep their places below the directory. Empty: everything.
         jobs: how many chunks are fetched at the same time.
         progress: filled in on the way.
 
     Raises:
         UsageError: the directory is not empty, or somebody else gets the same volume there.
+        NotFoundError: at one of the paths is nothing.
         PublishError: something is missing or damaged, the disk is full, or the store fails.
     """
     target = Path(os.path.abspath(directory))  # noqa: PTH100 - of a link, not of what it points to
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     try:
-        with _partial(target, volume.head.table_id) as partial:
-            _Download(volume, partial, jobs, progress or GetProgress()).run()
+        selection = Selection(volume, only)
+        with _partial(target, volume.head.table_id[:16] + selection.name) as partial:
+            _Download(volume, selection, partial, jobs, progress or GetProgress()).run()
             if not move_into_place(partial / "files", target):
                 raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     except OSError as error:
@@ -96,9 +119,9 @@ def file_blocks(volume: OpenVolume, row: int) -> Iterator[memoryview]:
 
 
 @contextmanager
-def _partial(target: Path, table_id: str) -> Iterator[Path]:
+def _partial(target: Path, what: str) -> Iterator[Path]:
     """Gives a directory beside the target that stays when it is worth going on with it."""
-    place = target.with_name(f".{target.name[:40]}.getting-{table_id[:16]}")
+    place = target.with_name(f".{target.name[:40]}.getting-{what}")
     (place / "files").mkdir(parents=True, exist_ok=True)
     descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -124,19 +147,29 @@ def _partial(target: Path, table_id: str) -> Iterator[Path]:
 
 
 class _Download:
-    def __init__(self, volume: OpenVolume, partial: Path, jobs: int, progress: GetProgress) -> None:
+    def __init__(
+        self, volume: OpenVolume, selection: Selection, partial: Path, jobs: int, progress: GetProgress
+    ) -> None:
+        self._uri = volume.uri
         self._table: FileTable = volume.table
         self._chunks = volume.chunks
+        self._selection = selection
         self._root = os.fspath(partial / "files")
         self._done_path = partial / "done"
         self._jobs = max(1, jobs)
         self._progress = progress
-        progress.total_bytes = sum(self._table.chunk_sizes)
+        progress.file_count, progress.file_bytes = selection.file_count, selection.total_bytes
+        progress.total_bytes = sum(self._table.chunk_sizes[chunk] for chunk in selection.chunks)
+        self._lock = threading.Lock()
+        # Used again and again: memory that is touched for the first time costs more than a copy.
+        self._buffers: queue.SimpleQueue[mmap.mmap | None] = queue.SimpleQueue()
+        for _ in range(self._jobs):
+            self._buffers.put(None)
 
     def run(self) -> None:
         table = self._table
         for row in range(table.root, table.row_count):
-            if table.kind(row) == "directory":
+            if table.kind(row) == "directory" and self._selection.wanted[row]:
                 os.makedirs(self._place(row), exist_ok=True)
         done = os.open(self._done_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -146,53 +179,87 @@ class _Download:
         self._finish()
 
     def _fetch_all(self, done: int) -> None:
+        largest_bytes = max(self._table.chunk_sizes, default=1)
         # A byte per chunk, written after everything else of it was.
         state = os.pread(done, self._table.chunk_count, 0).ljust(self._table.chunk_count, b"\0")
 
         def one(chunk: int) -> None:
-            if state[chunk] == 0:
-                self._write(chunk, self._chunks.fetch_verified(chunk))
-                os.pwrite(done, b"\1", chunk)
-            self._progress.done_bytes += self._chunks.size_bytes(chunk)
+            plan = self._selection.plan(chunk)
+            self._spared(self._chunks.size_bytes(chunk) - plan.size_bytes)
+            if state[chunk]:
+                self._arrived(plan.size_bytes)
+                return
+            buffer = self._buffers.get() or chunk_buffer(largest_bytes)
+            try:
+                data = self._fetched(chunk, plan, buffer)
+                for piece in plan.pieces:
+                    self._write_piece(piece, data[piece.offset : piece.offset + piece.length])
+            finally:
+                self._buffers.put(buffer)
+            os.pwrite(done, b"\1", chunk)
 
         with ThreadPoolExecutor(self._jobs, "get") as pool:
-            futures = [pool.submit(one, chunk) for chunk in range(self._table.chunk_count)]
+            futures = [pool.submit(one, chunk) for chunk in self._selection.chunks]
             try:
                 for future in futures:
                     future.result()
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _write(self, chunk: int, data: memoryview) -> None:
-        table = self._table
-        rows = table.rows_of_chunk(chunk)
-        # What began in an earlier chunk may go on in this one; only the last file with bytes can.
-        first = rows.start - 1
-        while first >= 0 and table.sizes[first] == 0:
-            first -= 1
-        for row in (*((first,) if first >= 0 else ()), *rows):
-            begun = 0
-            extents = table.extents(row)
-            for number, offset, length in extents:
-                if number == chunk:
-                    piece = data[offset : offset + length]
-                    self._write_piece(row, begun, piece, is_whole=len(extents) == 1)
-                begun += length
+    def _fetched(self, chunk: int, plan: Plan, buffer: mmap.mmap) -> memoryview:
+        """Reads what is wanted of a chunk, where it lies in it, and proves it; what is damaged once more."""
+        data = memoryview(buffer)[: self._chunks.size_bytes(chunk)]
+        for arrived in (self._arrived, _unheard):
+            for start, end in plan.ranges:
+                self._chunks.fetch_into(chunk, data[start:end], start, arrived)
+            try:
+                self._verify(chunk, plan, data)
+            except DamagedChunkError:
+                if arrived is _unheard:
+                    raise
+            else:
+                break
+        return data
 
-    def _write_piece(self, row: int, at: int, piece: memoryview, *, is_whole: bool) -> None:
-        descriptor = os.open(self._place(row), _CREATE, 0o600)
+    def _verify(self, chunk: int, plan: Plan, data: memoryview) -> None:
+        if plan.is_whole:
+            self._chunks.verify(chunk, data)
+            return
+        for piece in plan.pieces:
+            expected = self._table.file_hash(piece.row)
+            # Of an indexed volume nothing can be proved but the ETag, which every request does.
+            if piece.is_all and expected is not None:
+                found = file_digest([data[piece.offset : piece.offset + piece.length]])
+                if found != expected:
+                    raise DamagedChunkError(
+                        f"{self._uri}: {self._table.path(piece.row)!r} is damaged: its hash is another.",
+                        "Use another version, or push again.",
+                    )
+
+    def _spared(self, count: int) -> None:
+        with self._lock:
+            self._progress.total_bytes -= count
+
+    def _arrived(self, count: int) -> None:
+        with self._lock:
+            self._progress.done_bytes += count
+
+    def _write_piece(self, piece: Piece, data: memoryview) -> None:
+        descriptor, at = os.open(self._place(piece.row), _CREATE, 0o600), piece.begun
         try:
-            while piece:
-                count = os.pwrite(descriptor, piece, at)
-                piece, at = piece[count:], at + count
-            if is_whole:
-                self._stamp(descriptor, row)
+            while data:
+                count = os.pwrite(descriptor, data, at)
+                data, at = data[count:], at + count
+            if piece.is_all:
+                self._stamp(descriptor, piece.row)
         finally:
             os.close(descriptor)
 
     def _finish(self) -> None:
-        table = self._table
+        table, wanted = self._table, self._selection.wanted
         for row in range(table.file_count):
+            if not wanted[row]:
+                continue
             size_bytes = table.sizes[row]
             is_whole = (
                 size_bytes and table.offsets[row] + size_bytes <= table.chunk_sizes[table.first_chunks[row]]
@@ -205,6 +272,8 @@ class _Download:
                     os.close(descriptor)
         # Links last: nothing was written through one. Times of directories after all that changes them.
         for row in range(table.row_count - 1, table.root - 1, -1):
+            if not wanted[row]:
+                continue
             place = self._place(row)
             times = (table.mtime_ns(row), table.mtime_ns(row))
             if table.kind(row) == "symlink":
@@ -212,7 +281,7 @@ class _Download:
                     os.symlink(table.target_bytes(row), os.fsencode(place))
                 os.utime(place, ns=times, follow_symlinks=False)
         for row in range(table.row_count - 1, table.root - 1, -1):
-            if table.kind(row) == "directory":
+            if table.kind(row) == "directory" and wanted[row]:
                 os.chmod(self._place(row), table.mode(row) | 0o700)
                 if table.mtime_ns(row):
                     os.utime(self._place(row), ns=(table.mtime_ns(row), table.mtime_ns(row)))
@@ -226,3 +295,7 @@ class _Download:
     def _place(self, row: int) -> str:
         path = self._table.path(row)
         return f"{self._root}/{path}" if path else self._root
+
+
+def _unheard(_count: int) -> None:
+    """A second try was counted with the first."""

@@ -5,21 +5,24 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.names import stays_inside
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore, explained
-from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
+from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.folders import with_parents
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
 from trainmaster.volumes.packed.marks import marked, wait_for_collections
+from trainmaster.volumes.packed.object_source import found_objects, single_object
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, TableName, TableWriter
-from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch
+from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch, told_cache
 from trainmaster.volumes.packed.releasing import (
     check_creates,
+    check_expected,
     create_head,
     keep_prepared,
     prepare,
@@ -28,12 +31,34 @@ from trainmaster.volumes.packed.releasing import (
 )
 from trainmaster.volumes.packed.shards import Member, mds_members, mds_shards, tar_members
 
+
+@dataclass(slots=True)
+class IndexProgress:
+    """How far an index is; read by others while it goes on.
+
+    Attributes:
+        found_objects: that were listed so far.
+        total_bytes: of all objects; None while they are listed.
+        done_bytes: of those in which files were found.
+    """
+
+    found_objects: int = 0
+    total_bytes: int | None = None
+    done_bytes: int = 0
+
+    @property
+    def shown(self) -> tuple[int, int | None]:
+        """What a bar shows: done, and all of it if that is known."""
+        return self.done_bytes, self.total_bytes
+
+
 SourceKind: TypeAlias = Literal["files", "tar", "mds"]
 _Item = TypeVar("_Item")
 
 _JOBS = 8
 # Between two members of a tar there is a header; bytes in between are cheaper than another request.
 _GAP_BYTES = 64 << 10
+_COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip")
 # What lies beside shards and is none.
 _BESIDE = (".json", ".txt", ".md", ".idx", ".index", ".csv", ".yaml", ".yml")
 
@@ -46,18 +71,20 @@ def index(
     cache: Path | None = None,
     chunk_limit_bytes: int = DEFAULT_CHUNK_BYTES,
     expect: int | None = None,
+    progress: IndexProgress | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> PushReport:
     """Makes a new version of a volume over objects that are there already.
 
     Args:
-        source: URL of a folder of objects.
+        source: URL of a folder of objects, or of one object.
         uri: ``URL`` or ``NAME`` of the volume, without a version.
         kind: ``files`` (each object is a file), ``tar`` (files in tars, WebDataset too), ``mds``
             (samples of MosaicML Streaming); None to find out.
         cache: by default ``TRAINMASTER_CACHE``.
         chunk_limit_bytes: how much belongs together in a cache.
         expect: as for a push.
+        progress: filled in on the way.
         say: told what a user would like to know.
 
     Raises:
@@ -74,19 +101,27 @@ def index(
             f"{objects.url}: files of this machine cannot be part of a volume elsewhere.",
             "Push them: trainmaster volume push SRC URL.",
         )
-    details = sorted((detail for detail in objects.details() if not _is_marker(detail)), key=_components)
+    progress = progress or IndexProgress()
+    details = found_objects(objects, lambda count: setattr(progress, "found_objects", count))
+    if not details:
+        objects, details = single_object(objects)
     if not details:
         raise NotFoundError(f"{objects.url}: there are no objects.", "Look at the URL.")
+    progress.found_objects = len(details)
+    progress.total_bytes = sum(detail.size_bytes for detail in details)
     kind = kind or _kind_of(details)
-    say(f"{len(details):,} objects, indexed as {kind}")
+    say(f"{len(details):,} {'object' if len(details) == 1 else 'objects'}, indexed as {kind}")
+    if expect is not None:
+        check_expected(store, expect)
     check_creates(store)
-    place = cache or cache_directory()
+    place = cache or told_cache(say)
     with _explained(place), marked(store, "pushes") as mark, push_scratch(place) as scratch:
         wait_for_collections(store, mark, say)
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
             for member in members:
                 writer.add(detail, member)
+            progress.done_bytes += detail.size_bytes
         head = writer.close(order="path" if kind == "files" else "archive")
         columns = scratch / "columns"
         columns.mkdir()
@@ -95,7 +130,13 @@ def index(
         wait_for_collections(store, mark, say)
         head = create_head(store, head, expect)
         keep_prepared(columns, head, place)
-    return PushReport(str(VolumeAddress(store.url, head.version)), head, 0, 0, 0)
+    notes: tuple[str, ...] = ()
+    if kind == "files" and (packed := sum(detail.key.endswith(_COMPRESSED) for detail in details)):
+        notes = (
+            f"{packed:,} of them are compressed archives, indexed as they are; "
+            "`trainmaster volume push` takes out what is in one",
+        )
+    return PushReport(str(VolumeAddress(store.url, head.version)), head, 0, 0, 0, notes)
 
 
 @contextmanager
@@ -267,12 +308,3 @@ def _kind_of(details: list[ObjectDetail]) -> SourceKind:
         return "mds"
     shards = [name for name in names if not name.endswith(_BESIDE)]
     return "tar" if shards and all(name.endswith(".tar") for name in shards) else "files"
-
-
-def _is_marker(detail: ObjectDetail) -> bool:
-    """Some tools keep empty objects that stand for folders."""
-    return detail.key.endswith(("/", "_$folder$")) and detail.size_bytes == 0
-
-
-def _components(detail: ObjectDetail) -> list[bytes]:
-    return os.fsencode(detail.key).split(b"/")

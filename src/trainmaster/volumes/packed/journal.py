@@ -40,12 +40,11 @@ class Remembered(NamedTuple):
 def plan_key(pieces: Sequence[Piece]) -> bytes | None:
     """Gives a name for what pieces are read from; None if they come from a stream."""
     digest = hashlib.sha256()
-    for file, start, length in pieces:
+    for file, start, length, offset in pieces:
         if not file.stamp:
             return None
-        digest.update(
-            repr((file.place, file.start, file.stamp, start, length)).encode("utf-8", "surrogateescape")
-        )
+        plan = repr((file.place, file.start, file.stamp, start, length, offset))
+        digest.update(plan.encode("utf-8", "surrogateescape"))
     return digest.digest()
 
 

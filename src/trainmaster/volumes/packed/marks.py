@@ -2,7 +2,8 @@
 
 Each puts its own mark first and looks for the other's then; so at least one of two sees the
 other. A push waits until no collection runs; a collection deletes nothing while a push runs.
-Ages are judged by the store's own clock alone.
+Ages are judged by the store's own clock alone. That its process is dead is also known of a mark
+that was made on this machine.
 """
 
 import json
@@ -13,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore
@@ -45,7 +47,13 @@ class Mark:
         Raises:
             PublishError: the store fails.
         """
-        document = {"host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+        document = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "at": time.time(),
+            "space": _process_space(),
+            "started": _process_state(os.getpid())[1],
+        }
         with self._lock:
             began = time.monotonic()
             self._store.put(self.key, json.dumps(document).encode())
@@ -99,8 +107,66 @@ def living(store: ObjectStore, kind: MarkKind, now_s: float) -> list[ObjectDetai
     return [
         detail
         for detail in store.details(kind)
-        if detail.key.endswith(".json") and now_s - detail.modified_s < DEAD_AFTER_S
+        if detail.key.endswith(".json")
+        and now_s - detail.modified_s < DEAD_AFTER_S
+        and not _is_dead(store, detail.key)
     ]
+
+
+def owner(store: ObjectStore, key: str) -> str:
+    """Says whose mark it is; empty if nobody knows."""
+    document = _document(store, key)
+    if "host" not in document or "pid" not in document:
+        return ""
+    return f"process {document['pid']} on {document['host']}"
+
+
+def _is_dead(store: ObjectStore, key: str) -> bool:
+    """Whether a mark is of a process of this machine that has ended; then it is taken away."""
+    document = _document(store, key)
+    pid, started = document.get("pid"), document.get("started")
+    if type(pid) is not int or pid < 1 or not started or document.get("space") != _process_space():
+        return False
+    if not _is_gone(pid, started):
+        return False
+    with suppress(PublishError, OSError):
+        store.delete([key])
+    return True
+
+
+def _is_gone(pid: int, started: str) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # it is somebody else's
+    state, now_started = _process_state(pid)
+    return state in ("Z", "X") or now_started not in ("", started)
+
+
+def _process_space() -> str:
+    """Names what numbers of processes mean here: of which start of which machine, in which container."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no path
+    return ""
+
+
+def _process_state(pid: int) -> tuple[str, str]:
+    """Gives a process's state, and when it was started, in ticks; empty if it may not be known."""
+    with suppress(OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], fields[19]
+    return "", ""
+
+
+def _document(store: ObjectStore, key: str) -> dict[str, Any]:
+    with suppress(PublishError, OSError, ValueError):
+        document = json.loads(store.get(key) or b"")
+        if isinstance(document, dict):
+            return document
+    return {}
 
 
 def wait_for_collections(

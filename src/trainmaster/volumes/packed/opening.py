@@ -1,13 +1,16 @@
 """Opening a volume for reading."""
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.head import Head, read_head
 from trainmaster.volumes.packed.materialising import materialised
+from trainmaster.volumes.packed.private_cache import is_unwritable, private_cache
 from trainmaster.volumes.packed.source import ChunkSource
 from trainmaster.volumes.packed.table import FileTable
 
@@ -36,7 +39,8 @@ def open_volume(uri: str, cache: Path | None = None) -> OpenVolume:
 
     Args:
         uri: ``URL``, ``NAME``, ``URL@VERSION`` or ``NAME@VERSION``; without a number the newest.
-        cache: where to keep what can be made again; by default ``TRAINMASTER_CACHE``.
+        cache: where to keep what can be made again; by default ``TRAINMASTER_CACHE``, or, with a
+            warning, a directory of this process where that cannot be written.
 
     Raises:
         NotFoundError: there is no such volume or version.
@@ -47,10 +51,21 @@ def open_volume(uri: str, cache: Path | None = None) -> OpenVolume:
     store = ObjectStore(address.url)
     head = read_head(store, address.version)
     check_source(store, head)
-    table = FileTable(materialised(store, head, cache or cache_directory()))
+    table = FileTable(_columns(store, head, cache))
     return OpenVolume(
         str(VolumeAddress(store.url, head.version)), store, head, table, ChunkSource(store.url, head, table)
     )
+
+
+def _columns(store: ObjectStore, head: Head, cache: Path | None) -> Path:
+    try:
+        return materialised(store, head, cache or cache_directory())
+    except PublishError as error:
+        if cache is not None or not is_unwritable(error.__cause__):
+            raise
+        place, note = private_cache()
+        warnings.warn(note, RuntimeWarning, stacklevel=3)
+        return materialised(store, head, place)
 
 
 def check_source(store: ObjectStore, head: Head) -> None:

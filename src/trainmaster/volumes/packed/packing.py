@@ -9,6 +9,10 @@ their names, and are not uploaded again.
 The share decides how soon that is. Simulated with one file added to 65 chunks of 18 files:
 from 75 % on 6.5 chunks change in the mean and 35 at worst, from 60 % on 1.7 and 5; chunks
 are then filled by 82 % instead of 86 %.
+
+Files of 8 KiB or more begin at a multiple of 512, and the bytes up to the next multiple behind them
+are zeros: a kernel can then read them where they lie (see `mounting.erofs`). That costs 256 bytes a
+file, 0.25 % at 100 KB. Smaller ones have no room between them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,6 +22,10 @@ from typing import NamedTuple
 
 # Small files count more than their bytes, so that a chunk has no more files than this.
 _MOST_FILES = 1 << 16
+ALIGNMENT_BYTES = 512
+_ALIGNED_FROM_BYTES = 8 << 10
+# Parts of large files are multiples of this, but for the last one.
+_PART_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,13 @@ class Piece(NamedTuple):
         file: which.
         start: of the first byte, from the file's beginning.
         length: in bytes.
+        offset: of the first byte, from the chunk's beginning.
     """
 
     file: SourceFile
     start: int
     length: int
+    offset: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -81,7 +91,7 @@ def planned_chunks(files: Iterable[SourceFile], limit_bytes: int) -> Iterator[li
             yield from _parts(file, limit_bytes)
             continue
         pending.append(file)
-        pending_cost += max(least_cost, file.size_bytes)
+        pending_cost += max(least_cost, _cost(file))
         while pending_cost > limit_bytes:
             count, cost = _end(pending, least_cost, limit_bytes)
             yield _whole(pending[:count])
@@ -92,16 +102,32 @@ def planned_chunks(files: Iterable[SourceFile], limit_bytes: int) -> Iterator[li
 
 
 def _whole(files: list[SourceFile]) -> list[Piece]:
-    return [Piece(file, 0, file.size_bytes) for file in files]
+    pieces = []
+    end = 0
+    for file in files:
+        is_aligned = file.size_bytes >= _ALIGNED_FROM_BYTES
+        if is_aligned:
+            end += -end % ALIGNMENT_BYTES
+        pieces.append(Piece(file, 0, file.size_bytes, end))
+        end += file.size_bytes
+        if is_aligned:
+            end += -end % ALIGNMENT_BYTES
+    return pieces
+
+
+def _cost(file: SourceFile) -> int:
+    """The most that a file takes of a chunk, wherever it lies."""
+    is_aligned = file.size_bytes >= _ALIGNED_FROM_BYTES
+    return file.size_bytes + (ALIGNMENT_BYTES - 1 + -file.size_bytes % ALIGNMENT_BYTES if is_aligned else 0)
 
 
 def _end(pending: list[SourceFile], least_cost: int, limit_bytes: int) -> tuple[int, int]:
     """Chooses how many files the next chunk has, and what they cost together."""
     total = 0
-    fitting = (1, max(least_cost, pending[0].size_bytes))
+    fitting = (1, max(least_cost, _cost(pending[0])))
     best: tuple[bytes, int, int] | None = None
     for number, file in enumerate(pending, 1):
-        total += max(least_cost, file.size_bytes)
+        total += max(least_cost, _cost(file))
         if total > limit_bytes:
             break
         fitting = (number, total)
@@ -114,9 +140,10 @@ def _end(pending: list[SourceFile], least_cost: int, limit_bytes: int) -> tuple[
 def _parts(file: SourceFile, limit_bytes: int) -> Iterator[list[Piece]]:
     """Cuts a large file into full chunks; a short rest shares its size with the one before."""
     start = 0
+    grain = _PART_BYTES if limit_bytes >= 4 * _PART_BYTES else 1
     while (left := file.size_bytes - start) > limit_bytes:
         # The parts of a file that only grows stay the same, but for the last two.
-        length = limit_bytes if left >= limit_bytes + limit_bytes // 2 else left - left // 2
+        length = limit_bytes if left >= limit_bytes + limit_bytes // 2 else -(-left // 2 // grain) * grain
         yield [Piece(file, start, length)]
         start += length
     yield [Piece(file, start, left)]

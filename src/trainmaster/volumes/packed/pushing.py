@@ -20,8 +20,10 @@ from trainmaster.volumes.packed.marks import Mark, marked, wait_for_collections
 from trainmaster.volumes.packed.materialising import tables_directory
 from trainmaster.volumes.packed.packing import Piece, planned_chunks
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableName, TableWriter
+from trainmaster.volumes.packed.private_cache import usable_cache
 from trainmaster.volumes.packed.releasing import (
     check_creates,
+    check_expected,
     create_head,
     keep_prepared,
     prepare,
@@ -29,11 +31,14 @@ from trainmaster.volumes.packed.releasing import (
     upload_tables,
 )
 from trainmaster.volumes.packed.sources import Source, source_of
+from trainmaster.volumes.packed.tar_stream import TarStream
 from trainmaster.volumes.scratch import scratch_directory
 
 DEFAULT_CHUNK_BYTES = 64 << 20
 DEFAULT_JOBS = 4
 _NO_HASH = bytes(FILE_HASH_BYTES)
+# A million tiny files would else take more memory than the chunks that they make.
+_MOST_PIECES = 1 << 17
 
 
 @dataclass(slots=True)
@@ -46,6 +51,8 @@ class PushProgress:
         done_bytes: packed, whether they had to be sent or not.
         done_files: files packed.
         sent_bytes: sent to the store.
+        archive: of a source that is read as a stream: how many bytes of it were read, and how many
+            it has.
     """
 
     total_bytes: int | None = None
@@ -53,6 +60,15 @@ class PushProgress:
     done_bytes: int = 0
     done_files: int = 0
     sent_bytes: int = 0
+    archive: Callable[[], tuple[int, int | None]] | None = None
+
+    @property
+    def shown(self) -> tuple[int, int | None]:
+        """What a bar shows: done, and all of it if that is known."""
+        if self.archive is not None:
+            return self.archive()
+        total = self.total_bytes
+        return (self.done_bytes if total is None else min(self.done_bytes, total)), total
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +115,8 @@ def push(
     end; what a killed push has uploaded is found again by the next one.
 
     Args:
-        source: a directory, a tar, or the http(s):// or file:// URL of a tar.
+        source: a directory, a tar, the http(s):// or file:// URL of one, or the URL of a folder or tar
+            on a store (s3://, gs://, az://, hdfs://).
         uri: ``URL`` or ``NAME`` of the volume, without a version.
         cache: where to remember what was read; by default ``TRAINMASTER_CACHE``.
         chunk_limit_bytes: no chunk is larger; 64 KiB to 1 GiB.
@@ -123,11 +140,15 @@ def push(
         raise UsageError(f"Chunks of {chunk_limit_bytes:,} bytes are not possible.", "Use up to 1 GiB.")
     files = source_of(os.fspath(source))
     store = ObjectStore(address.url)
-    found = files.survey()
     progress = progress or PushProgress()
-    progress.total_files, progress.total_bytes = found
+    if expect is not None:
+        check_expected(store, expect)  # again at the end; but nobody wants to hear of it only then
     check_creates(store)
-    place = cache or cache_directory()
+    progress.total_files, progress.total_bytes = files.survey()
+    if isinstance(files, TarStream):
+        stream = files
+        progress.archive = lambda: stream.bytes_read
+    place = cache or told_cache(say)
     journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
         with marked(store, "pushes") as mark, push_scratch(place) as scratch:
@@ -155,6 +176,21 @@ def push(
         work.uploader.shared_chunks,
         head.notes,
     )
+
+
+def told_cache(say: Callable[[str], None]) -> Path:
+    """Gives the cache; says so if it is not the one that was meant.
+
+    Raises:
+        PublishError: its disk is full, or broken.
+    """
+    try:
+        place, note = usable_cache()
+    except OSError as error:
+        raise explained(error, "write", str(cache_directory())) from error
+    if note:
+        say(note)
+    return place
 
 
 def _confirm_chunks(
@@ -235,14 +271,21 @@ class _Push:
     def _packed(self) -> Iterator[tuple[list[Piece], PackedChunk]]:
         """Gives chunks in their order, while the next ones are already read and sent."""
         under_way: deque[tuple[list[Piece], Future[PackedChunk]]] = deque()
+        pieces_under_way = 0
         pool = ThreadPoolExecutor(self._jobs, "push")
         try:
             for pieces in planned_chunks(self._source.files(self._limit_bytes), self._limit_bytes):
                 # A stream is read here, in order; the pool only hashes and sends.
                 loaded = self.uploader.loaded(pieces) if self._source.is_stream else None
                 under_way.append((pieces, pool.submit(self.uploader.packed, pieces, loaded)))
-                while len(under_way) > 2 * self._jobs or (under_way and under_way[0][1].done()):
+                pieces_under_way += len(pieces)
+                while (
+                    len(under_way) > 2 * self._jobs
+                    or (pieces_under_way > _MOST_PIECES and len(under_way) > 1)
+                    or (under_way and under_way[0][1].done())
+                ):
                     done, future = under_way.popleft()
+                    pieces_under_way -= len(done)
                     yield done, future.result()
             while under_way:
                 done, future = under_way.popleft()
@@ -255,9 +298,8 @@ class _Push:
         number = self._chunks.row_count
         if chunk.size_bytes:
             self._chunks.append(chunk.size_bytes, chunk.digest)
-        offset = 0
         for position, piece in enumerate(pieces):
-            file = piece.file
+            file, offset = piece.file, piece.offset
             if piece.length < file.size_bytes:
                 self._first_chunk = number if piece.start == 0 else self._first_chunk
                 self._digests.append(chunk.digest)
@@ -271,10 +313,9 @@ class _Push:
                 file.path, FILE, file.size_bytes, file.mode, file.mtime_ns, first, offset, content, b""
             )
             self._parents.add(file.path.rpartition(b"/")[0])
-            offset += piece.length
             self._total_bytes += file.size_bytes
             self._progress.done_files += 1
-        self._progress.done_bytes += chunk.size_bytes
+        self._progress.done_bytes += sum(piece.length for piece in pieces)
         self._progress.sent_bytes = self.uploader.sent_bytes
 
     def _write_folders_and_links(self) -> None:

@@ -87,6 +87,30 @@ def upload_tables(store: ObjectStore, head: Head, tables: dict[TableName, Path])
             )
 
 
+def check_expected(store: ObjectStore, expect: int | None) -> int:
+    """Looks whether the newest version is the one that a user thinks of.
+
+    Args:
+        store: the volume.
+        expect: its number, 0 for none; None if it does not matter.
+
+    Returns:
+        The largest number that was ever used.
+
+    Raises:
+        VersionConflictError: it is another one.
+        PublishError: the store fails.
+    """
+    alive, newest = head_numbers(store)
+    current = alive[-1] if alive else 0
+    if expect is not None and current != expect:
+        raise VersionConflictError(
+            f"{store.url}: the newest version is {current or 'none'}, not {expect or 'none'}.",
+            "Look at what was published meanwhile, then push again.",
+        )
+    return newest
+
+
 def create_head(store: ObjectStore, head: Head, expect: int | None) -> Head:
     """Gives the version the next free number and creates its head.
 
@@ -104,13 +128,7 @@ def create_head(store: ObjectStore, head: Head, expect: int | None) -> Head:
         PublishError: the store fails.
     """
     for _ in range(_TRIES):
-        alive, newest = head_numbers(store)
-        current = alive[-1] if alive else 0
-        if expect is not None and current != expect:
-            raise VersionConflictError(
-                f"{store.url}: the newest version is {current or 'none'}, not {expect or 'none'}.",
-                "Look at what was published meanwhile, then push again.",
-            )
+        newest = check_expected(store, expect)
         numbered = replace(head, version=newest + 1)
         if not store.put_if_absent(head_key(numbered.version), numbered.to_json()):
             continue

@@ -75,7 +75,8 @@ class ChunkSource:
         """Reads a part of a chunk without proving it, block by block.
 
         Yields:
-            The bytes in their order; a block may be overwritten when the next one is asked for.
+            The bytes in their order; a block may be overwritten when the next one is asked for. Some are
+            empty: see :class:`~trainmaster.volumes.reading.chunk.RangeSource`.
 
         Raises:
             The same as :meth:`fetch`.
@@ -93,14 +94,26 @@ class ChunkSource:
         if left:
             raise self._damaged(chunk, "is shorter than it was")
 
-    def fetch_into(self, chunk: int, target: memoryview, start: int = 0) -> None:
+    def fetch_into(
+        self,
+        chunk: int,
+        target: memoryview,
+        start: int = 0,
+        arrived: Callable[[int], None] = lambda _: None,
+    ) -> None:
         """Reads as much of a chunk as a writable buffer has room for, without proving it.
+
+        Args:
+            chunk: which.
+            target: as long as what is wanted.
+            start: of the first byte.
+            arrived: told of bytes that have come, by several threads.
 
         Raises:
             The same as :meth:`fetch`. Then the buffer holds anything.
         """
         length = self._length(chunk, start, len(target))
-        self._fill(chunk, target, self._ranges(chunk, start, length))
+        self._fill(chunk, target, self._ranges(chunk, start, length), arrived)
 
     def verify(self, chunk: int, data: Data) -> None:
         """Proves the bytes of a whole chunk; where no hash is known only their number.
@@ -166,10 +179,17 @@ class ChunkSource:
             position += part.length
         return ranges
 
-    def _fill(self, chunk: int, target: memoryview, ranges: list[tuple[int, Part]]) -> None:
+    def _fill(
+        self,
+        chunk: int,
+        target: memoryview,
+        ranges: list[tuple[int, Part]],
+        arrived: Callable[[int], None] = lambda _: None,
+    ) -> None:
         def one(item: tuple[int, Part]) -> None:
             at, part = item
             target[at : at + part.length] = self._one(chunk, part)
+            arrived(part.length)
 
         self._each(one, ranges)
 

@@ -72,7 +72,7 @@ class Source(Protocol):
         ...
 
     def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
-        """Fills a buffer with the bytes of pieces, one behind the other.
+        """Fills a buffer with the bytes of pieces, each at its offset; what lies between them stays.
 
         Raises:
             UnstableDirectory: a file is no longer what it was.
@@ -101,9 +101,8 @@ def load_pieces(pieces: Sequence[Piece], target: memoryview) -> None:
         UnstableDirectory: a file is no longer the one that was seen.
         PublishError: it cannot be read.
     """
-    position = 0
     for piece in pieces:
-        file = piece.file
+        file, position = piece.file, piece.offset
         try:
             descriptor = os.open(file.place, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -127,7 +126,6 @@ def load_pieces(pieces: Sequence[Piece], target: memoryview) -> None:
             raise explained(error, "read", file.place) from error
         finally:
             os.close(descriptor)
-        position += piece.length
 
 
 def changed(place: str, how: str = "changed") -> UnstableDirectory:
@@ -139,11 +137,15 @@ def source_of(text: str) -> Source:
     """Finds out what a user means by a source.
 
     Args:
-        text: a directory, a tar, or the http://, https:// or file:// URL of a tar.
+        text: a directory, a tar, the http://, https:// or file:// URL of one, or the URL of a folder
+            or tar on a store.
 
     Raises:
         UsageError: it is none of these.
+        PublishError: the store fails.
     """
+    if not text:
+        raise UsageError("The source is an empty text.", "Name a directory or a tar; `.` is this directory.")
     from trainmaster.volumes.packed.directory_source import DirectorySource
     from trainmaster.volumes.packed.tar_source import TarSource
     from trainmaster.volumes.packed.tar_stream import TarStream
@@ -155,15 +157,18 @@ def source_of(text: str) -> Source:
 
         text = split_url(text)[1]
     elif "://" in text:
-        raise UsageError(
-            f"{text} is no source of files.",
-            "Give a directory, a tar, or the http(s):// or file:// URL of a tar; "
-            "`trainmaster volume index` makes a volume over objects of a store.",
-        )
+        from trainmaster.volumes.packed.object_source import source_on_store
+
+        return source_on_store(text)
     place = os.path.abspath(os.path.expanduser(text))
     if os.path.isdir(place):
         return DirectorySource(place)
     if not os.path.isfile(place):
-        raise UsageError(f"{text}: there is no such file or directory.", "Give a directory or a tar.")
+        fault = (
+            "is neither a directory nor a file"
+            if os.path.lexists(place)
+            else "there is no such file or directory"
+        )
+        raise UsageError(f"{text}: {fault}.", "Give a directory or a tar.")
     source = TarSource(place)
     return source if source.is_plain else TarStream(place)

@@ -62,12 +62,15 @@ class FileTable:
         file_count: rows that are files.
         row_count: rows in all.
         root: the row of the top directory.
+        link_count: rows that are symbolic links, the last ones.
         chunk_count: chunks of this version.
         total_bytes: of all files.
         sizes: bytes of each row (``Q``); 0 where it is no file.
         first_chunks: chunk of the first byte of each file (``I``); never decreases.
         offsets: of the first byte in that chunk, of each file (``I``).
         chunk_sizes: bytes of each chunk (``I``).
+        modes: permission bits of each row (``H``).
+        mtimes: time of each row's last change, in ns since 1970 (``q``).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,7 +78,7 @@ class FileTable:
             meta = json.loads((directory / META_NAME).read_bytes())
             self.file_count: int = meta["file_count"]
             folders: int = meta["directory_count"]
-            links: int = meta["link_count"]
+            self.link_count: int = meta["link_count"]
             self.chunk_count: int = meta["chunk_count"]
             self.total_bytes: int = meta["total_bytes"]
         except (OSError, ValueError, KeyError) as error:
@@ -85,12 +88,13 @@ class FileTable:
         self.directory = directory
         self.root = self.file_count
         self._first_link = self.file_count + folders
-        self.row_count = self._first_link + links
+        self.row_count = self._first_link + self.link_count
         columns = mapped_columns(directory, CODES)
         self.sizes = columns["sizes"]
         self.first_chunks = columns["first_chunks"]
         self.offsets = columns["offsets"]
         self.chunk_sizes = columns["chunk_sizes"]
+        self.modes, self.mtimes = columns["modes"], columns["mtimes"]
         self._columns = columns
         self._paths, self._path_starts = columns["paths"], columns["path_starts"]
         self._buckets, self._hashed_rows = columns["bucket_starts"], columns["hashed_rows"]

@@ -1,17 +1,18 @@
 # ruff: noqa: PTH116
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
-"""A compressed tar, or one on the web, as a source: read once, from its beginning to its end."""
+"""A compressed tar, or one on the web or a store, as a source: read once, from its beginning to its end."""
 
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO
 
 from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.objects import ObjectDetail, ObjectStore
+from trainmaster.volumes.packed.archive_file import ArchiveFile
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 from trainmaster.volumes.packed.sources import Folder, Survey, changed, stamp_of
 from trainmaster.volumes.packed.tar_members import TarContents, damaged, readable, time_ns
-from trainmaster.volumes.packed.web_file import WebFile
 
 
 class TarStream:
@@ -20,17 +21,27 @@ class TarStream:
     Small members are kept until their chunk is full, large ones are read piece by piece, so
     pieces must be loaded in the order in which they were planned. A name that comes twice
     is refused: its first content would be in a chunk already.
+
+    Args:
+        place: a path or a URL.
+        stored: the object of a store that ``place`` names, if it does.
     """
 
     order = "archive"
     is_stream = True
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, stored: tuple[ObjectStore, ObjectDetail] | None = None) -> None:
         self.label = self._place = place
-        self._is_web = "://" in place
+        self._stored = stored
         self._contents = TarContents(place)
-        self._stamp = () if self._is_web else stamp_of(os.stat(place))
+        self._stamp = () if "://" in place else stamp_of(os.stat(place))
         self._current: IO[bytes] | None = None
+        self._file: ArchiveFile | None = None
+
+    @property
+    def bytes_read(self) -> tuple[int, int | None]:
+        """How much of the archive as it lies there was read, and how much it is."""
+        return (0, None) if self._file is None else (self._file.position, self._file.size_bytes)
 
     @property
     def folders(self) -> dict[bytes, Folder]:
@@ -53,32 +64,37 @@ class TarStream:
 
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
         """Gives the files in the order of the archive."""
-        stream: Any = WebFile(self._place) if self._is_web else open(self._place, "rb")  # noqa: PTH123, SIM115
-        with stream:
+        with ArchiveFile(self._place, self._stored) as self._file:
             try:
                 archive = tarfile.open(  # noqa: SIM115 - closed below
-                    fileobj=stream, mode="r|*", errors="surrogateescape"
+                    fileobj=self._file.unpacked(), mode="r|*", errors="surrogateescape"
                 )
             except (tarfile.TarError, EOFError) as error:
-                raise damaged(self.label, error) from error
+                raise PublishError(
+                    f"{self.label} is no tar, or a damaged one ({error}).",
+                    "A volume is made from a directory or a tar (also by gzip, bzip2, xz or zstd): "
+                    "put a single file into a directory and push that.",
+                ) from error
             with archive:
                 yield from self._files(archive, limit_bytes)
         self._contents.check_links()
 
     def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
         """Takes the bytes of small members, and reads the next ones of a large one."""
-        position = 0
-        for file, _, length in pieces:
-            view = target[position : position + length]
+        for file, _, length, offset in pieces:
+            view = target[offset : offset + length]
             if file.data is not None:
                 view[:] = file.data
             else:
                 self._read_into(view, file)
-            position += length
 
     def confirm(self) -> None:
-        """Looks whether the tar was written to."""
-        if not self._is_web and stamp_of(os.stat(self._place)) != self._stamp:
+        """Looks whether the tar was written to; on the web nobody says so."""
+        if self._stored is not None:
+            store, detail = self._stored
+            if store.info(detail.key) != detail:
+                raise changed(self._place)
+        elif self._stamp and stamp_of(os.stat(self._place)) != self._stamp:
             raise changed(self._place)
 
     def _files(self, archive: tarfile.TarFile, limit_bytes: int) -> Iterator[SourceFile]:

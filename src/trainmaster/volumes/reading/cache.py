@@ -23,6 +23,7 @@ from trainmaster.volumes.reading.slot_table import FILLING, FREE, SUSPECT, VALID
 
 _PATIENCE_S = 60.0
 _LOOK_AGAIN_S = 0.01
+_BLOCK_BYTES = 512
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +185,7 @@ class ChunkCache:
         try:
             if self.slots.table.size_bytes(slot) == chunk.size_bytes:
                 chunk.source.verify(chunk.number, self.slots.view(slot, 0, chunk.size_bytes))
+                self._clear_rest(chunk, slot)
                 state = VALID
         except PublishError:
             log.warning("a chunk in %s did not survive the last restart; it is fetched again", self.directory)
@@ -196,6 +198,7 @@ class ChunkCache:
         try:
             table.advance(slot, FILLING)
             self._download(chunk, slot)
+            self._clear_rest(chunk, slot)
             table.describe(slot, chunk.key, chunk.size_bytes)
             table.tick()
             table.touch(slot)
@@ -225,6 +228,10 @@ class ChunkCache:
             else:
                 return
 
+    def _clear_rest(self, chunk: Chunk, slot: int) -> None:
+        """A kernel that reads the slot by itself shows the rest of the last block to those who map a file."""
+        self.slots.write(slot, chunk.size_bytes, memoryview(bytes(-chunk.size_bytes % _BLOCK_BYTES)))
+
     def _claim(self, chunk: Chunk, ahead: bool) -> int:
         """Gets a slot to fill: one that is free, a new one, or the one that will be missed least."""
         deadline_s = time.monotonic() + self._patience_s
@@ -241,8 +248,8 @@ class ChunkCache:
                 raise NoRoomError("Every chunk in the cache is needed sooner.")
             if time.monotonic() > deadline_s:
                 raise CacheError(
-                    f"All slots of the chunk cache {self.directory} are in use by readers.",
-                    "Release views, or raise TRAINMASTER_CACHE_BYTES.",
+                    f"All slots of the chunk cache {self.directory} are in use by readers and mounts.",
+                    "Release views, end a mount (findmnt -t erofs), or raise TRAINMASTER_CACHE_BYTES.",
                 )
             time.sleep(_LOOK_AGAIN_S)
 

@@ -18,6 +18,8 @@ _THREADS = 72
 # A small request now and then tells the latency apart from the bandwidth.
 _PROBE_BYTES = 64 << 10
 _PROBE_EVERY = 8
+# How the first MiB of a range comes tells how wide the line is; a shorter one tells nothing.
+_TIMED_BYTES = 1 << 20
 
 
 class Downloader:
@@ -43,7 +45,7 @@ class Downloader:
             write: writes there, from here.
         """
         if isinstance(chunk.source, SharedSource) and chunk.source.needs_help:
-            helper().fill(chunk.source, chunk.number, chunk.size_bytes, path, offset)
+            self.line.heard(helper().fill(chunk.source, chunk.number, chunk.size_bytes, path, offset))
         else:
             self.fill(chunk, write)
 
@@ -68,12 +70,18 @@ class Downloader:
         def part(start: int, end: int) -> None:
             self.line.begin()
             began = time.perf_counter()
-            place = start
+            place, moments_s = start, list[float]()
             try:
                 # Written while it is in the processor's cache; the store is as fast as that or slower.
                 for block in chunk.source.blocks(chunk.number, start, end - start):
-                    write(place, block)
-                    place += len(block)
+                    if len(block):
+                        write(place, block)
+                        place += len(block)
+                        continue
+                    moments_s.append(time.perf_counter())
+                    if len(moments_s) == 3 and end - start >= _TIMED_BYTES:
+                        asked_s, answered_s, early_s = moments_s
+                        self.line.answered(answered_s - asked_s, early_s - answered_s)
             finally:
                 self.line.end()
             self.line.saw(end - start, time.perf_counter() - began)

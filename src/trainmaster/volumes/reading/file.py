@@ -48,6 +48,12 @@ class VolumeFile(io.RawIOBase):
         """Where the next byte comes from."""
         return self._position
 
+    def readall(self) -> bytes:
+        """Reads what is left in one piece, and not in many small ones."""
+        data = self._volume.read_range(self._row, self._position, self.size_bytes)
+        self._position += len(data)
+        return data
+
     def readinto(self, buffer: "Buffer") -> int:
         """Fills a buffer; less at the end."""
         target = memoryview(buffer).cast("B")

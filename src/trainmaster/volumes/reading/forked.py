@@ -78,13 +78,17 @@ class Helper:
         self._dead = False
         threading.Thread(target=self._listen, name="trainmaster-helper", daemon=True).start()
 
-    def fill(self, source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> None:
+    def fill(self, source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> int:
         """Has a chunk written into a file.
+
+        Returns:
+            How many requests it lets through at once by now.
 
         Raises:
             PublishError: the store failed, or the process was ended.
         """
-        self._ask(_fill, source, chunk, size_bytes, path, offset)
+        ranges: int = self._ask(_fill, source, chunk, size_bytes, path, offset)
+        return ranges
 
     def open(self, uri: str, cache: "Path | None") -> "OpenVolume":
         """Has a volume opened.
@@ -215,7 +219,7 @@ def main() -> None:
 # What a helper is asked to do.
 
 
-def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> None:
+def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> int:
     from trainmaster.volumes.reading.chunk import Chunk
     from trainmaster.volumes.reading.download import DOWNLOADER
 
@@ -225,6 +229,7 @@ def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: 
             Chunk(source, chunk, b"", size_bytes),
             lambda start, data: write_all(descriptor, data, offset + start),
         )
+        return DOWNLOADER.line.ranges
     finally:
         os.close(descriptor)
 

@@ -9,11 +9,16 @@ if TYPE_CHECKING:
 _MOST_LINKS = 40
 
 
-def resolved(table: "FileTable", path: str | bytes) -> int:
+def resolved(table: "FileTable", path: str | bytes, passed: "list[int] | None" = None) -> int:
     """Gives the row of the file or directory at a path.
 
     Links are followed as long as they stay in the volume. ``.``, ``..`` and slashes too many
     are understood; nothing lies above the top.
+
+    Args:
+        table: of the volume.
+        path: in it.
+        passed: gets the rows of the links that were followed.
 
     Returns:
         The row; -1 if there is none, or the links go round in a circle.
@@ -39,6 +44,8 @@ def resolved(table: "FileTable", path: str | bytes) -> int:
         kind = table.kind(row)
         if kind == "symlink":
             links += 1
+            if passed is not None:
+                passed.append(row)
             target = table.target_bytes(row)
             if links > _MOST_LINKS or target.startswith(b"/"):
                 return -1

@@ -51,6 +51,11 @@ def limit_bytes_of(directory: str, asked: int | None) -> int:
     return limit
 
 
+def is_limit_open(directory: str, asked: int | None) -> bool:
+    """Whether nobody has ever set a limit, so that the free disk decides."""
+    return asked is None and not os.environ.get(LIMIT_VARIABLE) and not remembered_limit_bytes(directory)
+
+
 def remembered_limit_bytes(directory: str) -> int:
     """The limit that was asked for last; 0 where none was yet."""
     try:

@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 
 _RANGE_BYTES = 8 << 20
 _LEAST_RANGES, _MOST_RANGES = 8, 64
+# A store that needs 40 ms for its first answer gets 18 requests at once from the start, a far one 32:
+# until trying has found as many, an epoch of a gigabyte is over.
+_FIRST_RANGES, _RANGES_PER_S = 32, 250
+_WIDE = 4
 # A round is so many times what is let through at once; twice of that must bring so much more.
 _ROUND = 2
 _WORTH_IT = 1.2
@@ -23,10 +27,10 @@ class Line:
     Latency is the least time that a small request took lately; bandwidth is what came in while
     at least one request was under way. Both forget: half of what they know within a minute.
 
-    How many requests are let through at once is found by trying. Some stores give each
-    connection a share of its own, and twice as many bring twice as much; on a line that is full
-    they only bring it later. So from time to time twice as many are let through, which stays so
-    if they have brought more.
+    How many requests are let through at once is guessed from the first answer, then found by
+    trying. Some stores give each connection a share of its own, and twice as many bring twice as
+    much; on a line that is full they only bring it later. So from time to time twice as many are
+    let through, which stays so if they have brought more.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -36,6 +40,7 @@ class Line:
         self._waiting = 0
         self._most = self._proven = _LEAST_RANGES
         self._proven_bytes_per_s = 0.0
+        self._is_known = False
         self._round: tuple[float, int, int] | None = None
         self._rest_until_s = 0.0
         self._small_s: list[float] = []
@@ -65,6 +70,29 @@ class Line:
             if self._in_flight == 0:
                 self._busy_s += self._clock() - self._since
             self._fewer.notify()
+
+    def answered(self, answer_s: float, early_s: float) -> None:
+        """Notes how an answer came; the first one tells how far the store is.
+
+        Args:
+            answer_s: seconds until it began.
+            early_s: seconds from then until its first MiB was there. Even on a wide line that takes
+                some round trips; more of them mean a narrow one, where more requests only wait longer.
+        """
+        with self._mutex:
+            if self._is_known:
+                return
+            self._is_known = True
+            if early_s > _WIDE * answer_s:
+                return
+            self._most = min(_LEAST_RANGES + int(answer_s * _RANGES_PER_S), _FIRST_RANGES)
+            self._round = None
+            self._fewer.notify_all()
+
+    def heard(self, ranges: int) -> None:
+        """Notes how many requests at once another process has found right, which fetches for this one."""
+        with self._mutex:
+            self._most = ranges
 
     def saw(self, size_bytes: int, seconds: float) -> None:
         """Notes what a request brought, and how long it took."""

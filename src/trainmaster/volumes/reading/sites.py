@@ -1,12 +1,12 @@
 """Which cache a volume uses, and what to do where there is none."""
 
-import shutil
 import tempfile
 import threading
 import warnings
 import weakref
 from pathlib import Path
 
+from trainmaster.volumes.packed.private_cache import remove_with
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.errors import CacheError
 from trainmaster.volumes.reading.place import cache_directory, require_writable
@@ -38,7 +38,7 @@ class CacheSite:
                 raise
             self.root = Path(tempfile.mkdtemp(prefix="trainmaster-cache-"))
             self._is_private = True
-            weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+            remove_with(self, self.root)
             warnings.warn(
                 f"{error} Until then this process keeps {_PRIVATE_SLOTS} chunks for itself in {self.root}.",
                 RuntimeWarning,

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from trainmaster.volumes.reading.errors import CacheError
 from trainmaster.volumes.reading.forked import write_all
 from trainmaster.volumes.reading.locks import RangeLocks
-from trainmaster.volumes.reading.place import limit_bytes_of, remembered_limit_bytes, require_writable
+from trainmaster.volumes.reading.place import (
+    is_limit_open,
+    limit_bytes_of,
+    remembered_limit_bytes,
+    require_writable,
+)
 from trainmaster.volumes.reading.slot_table import FREE, SlotTable
 
 _LEAST_SLOTS = 2
@@ -58,13 +63,23 @@ class SlotFile:
         self._mutex = threading.RLock()
         self._whole = RangeLocks(f"{directory}/lock")
         self._locks = RangeLocks(f"{self.directory}/locks")
+        # It is never written, and what clears old files out of /tmp must not take it from under the others.
+        os.utime(self._locks.descriptor)
         self._pins: dict[int, int] = {}
         self._busy: set[int] = set()
         self._inside = 0
         self._unpinned: deque[int] = deque()
         with self._exclusively():
+            is_default = is_limit_open(directory, limit_bytes)
             self.limit_bytes = limit_bytes_of(directory, limit_bytes)
             if self.limit_bytes // slot_bytes < _LEAST_SLOTS:
+                if is_default:
+                    os.unlink(f"{directory}/limit")  # noqa: PTH108 - there may be more room next time
+                    raise CacheError(
+                        f"The disk of the chunk cache {directory} is full: of the {2 * self.limit_bytes:,} "
+                        f"bytes that are free {_LEAST_SLOTS} chunks of {slot_bytes:,} may take half at most.",
+                        "Free some space there, or set TRAINMASTER_CACHE to another disk.",
+                    )
                 raise CacheError(
                     f"The chunk cache {directory} may take {self.limit_bytes:,} bytes, which is less than "
                     f"{_LEAST_SLOTS} chunks of {slot_bytes:,} bytes.",

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,11 +157,13 @@ def samples(
     fetcher = order.prefetcher(mine, rank, world, (worker, workers)) if prefetch and len(mine) else None
     order.volume.reads_ahead = fetcher is None
     done = 0
+    # One loading process alone reads everything in a row, however small the batches are.
+    spans = blocks(len(mine), block if workers > 1 else _PIECE, workers, worker)
     try:
-        for start, rows in _pieces(order, mine, epoch, blocks(len(mine), block, workers, worker)):
-            for index, row in enumerate(rows):
+        for places, rows in _pieces(order, mine, epoch, spans):
+            for place, row in zip(places, rows, strict=True):
                 if fetcher is not None and done % _ADVANCE_EVERY == 0:
-                    fetcher.advance(start + index)
+                    fetcher.advance(place)
                 done += 1
                 yield row
     finally:
@@ -173,30 +174,18 @@ def samples(
 
 def _pieces(
     order: SampleOrder, mine: Share, epoch: int, spans: Iterator[tuple[int, int]]
-) -> Iterator[tuple[int, list[int]]]:
-    """Looks rows up many at a time, however small the blocks are."""
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Gives places of the share with their rows; looks many up at a time, however small the spans are."""
     spans = iter(spans)
     while True:
-        taken: list[tuple[int, int]] = []
-        count = 0
+        places: list[int] = []
         for span in spans:
-            taken.append(span)
-            count += span[1] - span[0]
-            if count >= _PIECE:
+            places.extend(range(*span))
+            if len(places) >= _PIECE:
                 break
-        if not taken:
+        if not places:
             return
-        positions = np.concatenate([mine.positions(*span) for span in taken])
-        rows = order.rows(epoch, positions).tolist()
-        places = list(chain.from_iterable(range(*span) for span in taken))
-        if places[-1] - places[0] + 1 == len(places):
-            yield places[0], rows
-            continue
-        begin = 0
-        for span in taken:
-            size = span[1] - span[0]
-            yield span[0], rows[begin : begin + size]
-            begin += size
+        yield places, order.rows(epoch, mine.at(np.array(places, np.int64))).tolist()
 
 
 def rank_and_world() -> tuple[int, int]:

@@ -139,6 +139,7 @@ class FakeWorkplace:
     rays: list[FakeRay] = field(default_factory=list)
     forgotten: int = 0
     hold: threading.Event | None = None
+    done: list[str] = field(default_factory=list)
     known: Callable[[list[str]], dict[str, Node] | None] = lambda _: None
     ssh: Any = field(default_factory=lambda: SimpleNamespace(connect=lambda _: FakeConnection(lambda: True)))
 
@@ -175,9 +176,12 @@ class FakeWorkplace:
     def set_switch(self, *_: Any) -> None: ...
 
     def memory(self, _: str) -> Any:
-        return SimpleNamespace(nodes=lambda machines: self.known(list(machines)), clear=lambda: None)
+        return SimpleNamespace(
+            nodes=lambda machines: self.known(list(machines)), clear=lambda: self.done.append("forget nodes")
+        )
 
-    def take_back(self, *_: Any) -> None: ...
+    def take_back(self, *_: Any) -> None:
+        self.done.append("take back")
 
     def forget(self, *_: Any) -> None:
         self.forgotten += 1
@@ -354,6 +358,57 @@ def test_giving_back_is_tried_until_it_is_done(bench: Bench) -> None:
     bench.provider.is_away = False
     bench.until(lambda: bench.loop.is_over)
     assert not bench.provider.live
+
+
+def test_what_is_given_back_is_known_no_more(bench: Bench) -> None:
+    """Its driver may be killed half-way, and the next one find some of it: that is to be looked at anew."""
+    bench.until(lambda: bench.loop.formation)
+    bench.loop.end()
+    bench.until(lambda: bench.loop.is_over)
+    assert bench.workplace.done == ["forget nodes", "take back"]
+
+
+def test_a_machine_that_ended_before_it_was_named_is_on_the_bill(bench: Bench) -> None:
+    """Spot machines may be gone when the answer to the request comes."""
+    rent = bench.provider.acquire
+
+    def acquire(cluster: str, request: NodeRequest) -> list[Node]:
+        nodes = rent(cluster, request)
+        if nodes[0].id == "i-0":
+            bench.clock.now += 100
+            bench.provider.end("i-0")
+        return [bench.provider.machines[node.id] for node in nodes]
+
+    bench.provider.acquire = acquire  # type: ignore[method-assign]
+    bench.until(lambda: bench.loop.formation, most_s=300)
+    bench.loop.end()
+    bench.until(lambda: bench.loop.is_over)
+    lost = bench.loop.record.machine("i-0")
+    assert lost is not None
+    assert (lost.started_at, lost.ended_at) == (NOW, NOW + 100)
+    assert lost.billed_usd(bench.clock.now) == pytest.approx(0.36 * 100 / 3600)
+    never = Bench(record())  # one that never began costs nothing, and is told
+    rented = never.provider.acquire
+
+    def refuse(cluster: str, request: NodeRequest) -> list[Node]:
+        nodes = rented(cluster, request)
+        never.provider.acquire = rented  # type: ignore[method-assign]
+        return [replace(nodes[0], state=NodeState.GONE, started_at=None, reason="h1 is down"), *nodes[1:]]
+
+    never.provider.acquire = refuse  # type: ignore[method-assign]
+    never.loop.want()
+    never.until(lambda: "left out: h1 is down" in never.loop.notes(), most_s=5)
+
+
+def test_a_machine_that_its_provider_does_not_name_is_not_taken_for_gone(bench: Bench) -> None:
+    """What it has is still fetched: a list may be of the moment before."""
+    bench.until(lambda: bench.loop.formation)
+    machines = bench.provider.machines
+    one, other = machines["i-0"], machines["i-1"]
+    bench.loop._sight.nodes = {"i-0": one}
+    assert bench.loop.gone == frozenset()
+    bench.loop._sight.nodes = {"i-0": one, "i-1": replace(other, state=NodeState.GONE)}
+    assert bench.loop.gone == {"i-1"}
 
 
 def test_it_is_kept_warm(bench: Bench) -> None:

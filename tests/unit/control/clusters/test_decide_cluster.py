@@ -469,3 +469,6 @@ def test_what_it_costs_to_be_kept_warm() -> None:
     assert kept.idle_usd(NOW) == pytest.approx(0.0)
     assert kept.idle_usd(NOW + 300) == pytest.approx(2 * 0.36 * 300 / 3600)
     assert kept.idle_usd(NOW + 9000) == pytest.approx(2 * 0.36 * 600 / 3600), "then it has ended itself"
+    assert record.idle_usd(NOW, NOW - 60) == pytest.approx(2 * 0.36 * 60 / 3600), "its run could not end it"
+    ended = record.changed(replace(m, ended_at=NOW - 30) for m in record.machines)
+    assert ended.idle_usd(NOW, NOW - 60) == pytest.approx(2 * 0.36 * 30 / 3600)

@@ -75,6 +75,7 @@ class FakeCluster:
     is_cut: bool = False
     is_slow: threading.Event | None = None
     is_lost: bool = False
+    answers_in_s: float = 0.0
 
     def runs(self, attempt: str, address: str = "10.0.0.2") -> None:
         self.gangs[attempt] = GangStatus(
@@ -97,6 +98,10 @@ class FakeExecutor:
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self._told: dict[str, GangStatus] = {}
+        self._patience_s = 30.0
+
+    def hurry(self) -> None:
+        self._patience_s = 8.0
 
     @property
     def is_lost(self) -> bool:
@@ -125,6 +130,8 @@ class FakeExecutor:
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         self._reach("observe", *attempts)
+        if self._cluster.answers_in_s > self._patience_s:
+            raise ExecutorError("no answer")
         return [self._cluster.gangs.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
 
     def changes(self, timeout_s: float) -> list[GangStatus]:
@@ -256,6 +263,21 @@ def test_a_head_that_is_well_but_mute_is_given_up(bench: Bench) -> None:
     bench.clusters[0].is_cut = True
     bench.pass_time(50)
     assert set(bench.loop.told_broken) == {0}
+
+
+def test_a_head_that_is_starved_and_answers_late_is_not_given_up(bench: Bench) -> None:
+    """The run's loop does not wait for it; who connects to it does, again and again."""
+    running(bench)
+    bench.clusters[0].answers_in_s = 15.0
+    for _ in range(40):
+        bench.fleet.observe([ONE])
+        bench.pass_time(1)
+    assert not bench.loop.told_broken
+    assert sum(what[0] == "open" for what in bench.clusters[0].asked) > 5, "each of its answers was too late"
+    bench.clusters[0].exits(ONE)
+    bench.clusters[0].answers_in_s = 0.0
+    bench.pass_time(3)
+    assert phases(bench.fleet.observe([ONE])) == {ONE: Phase.EXITED}
 
 
 def test_one_that_does_not_answer_by_ssh_either_is_left_to_its_cluster(bench: Bench) -> None:

@@ -20,8 +20,16 @@ from trainmaster.control.site import RelayError
 from trainmaster.remote import Target
 from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, OUTWARD, Entry
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes import CheckpointSeries, FileEntry, ObjectStore, UnstableDirectory, read_manifest
+from trainmaster.volumes import (
+    CheckpointSeries,
+    FileEntry,
+    ObjectStore,
+    UnstableDirectory,
+    Upload,
+    read_manifest,
+)
 from trainmaster.volumes.manifest import check_entries
+from trainmaster.volumes.publishing import publish_uploads
 from trainmaster.volumes.sending import ToSend
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
@@ -176,6 +184,28 @@ def test_what_changes_is_not_published_and_leaves_nothing(lendable: None, tmp_pa
     with pytest.raises(UnstableDirectory):
         made.publish_checkpoint("a", [Source(node(1), "/c")], series, {"attempt": 1})
     assert list(ObjectStore(series.uri).list()) == []
+
+
+def test_what_another_driver_has_published_meanwhile_stays_though_ours_has_changed(
+    lendable: None, tmp_path: Path
+) -> None:
+    """It sends the same files of the same nodes, so to the same place; this one was asleep."""
+    files = Files({("i-1", "/c"): [Entry("a", FILE, 3)]})
+
+    class Both(Stores):
+        def send(self, access: Any, uri: str, folder: str, *more: Any) -> list[FileEntry]:
+            entries = super().send(access, uri, folder, *more)
+            publish_uploads(uri, [Upload(folder, tuple(entries))], kind="checkpoint", extra={"attempt": 1})
+            files.trees["i-1", "/.c.frozen"] = [Entry("a", FILE, 5)]
+            return entries
+
+    series = CheckpointSeries(f"file://{tmp_path}/store")
+    with pytest.raises(UnstableDirectory):
+        direct(files, Both(), []).publish_checkpoint("a", [Source(node(1), "/c")], series, {"attempt": 1})
+    manifest = series.manifest(1)
+    assert manifest is not None
+    (entry,) = manifest.files
+    assert ObjectStore(series.uri_of(1)).get(entry.object) == bytes(3), "a checkpoint that is there is whole"
 
 
 def test_a_model_is_published_once_per_attempt(lendable: None, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from trainmaster.control.clusters import node_verdicts
 from trainmaster.control.clusters.node_links import NodeLinks
 from trainmaster.control.clusters.node_verdicts import NodeVerdicts, greets
 from trainmaster.remote import Target
@@ -102,3 +103,47 @@ def test_what_is_under_way_with_a_dead_one_ends(server: socket.socket) -> None:
     assert verdicts.is_there("a", node)
     links.use(node, lambda _: None)
     assert len(dead.made) == 3, "connected anew"
+
+
+def test_a_hundred_attempts_on_one_node_knock_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of a node that is well turns away those who are too many at once."""
+    knocks, answer = [], threading.Event()
+
+    def greets(place: Target) -> bool:
+        knocks.append(place)
+        answer.wait(5)
+        return True
+
+    monkeypatch.setattr(node_verdicts, "greets", greets)
+    node: Any = Node("i-1", Target("n", "192.0.2.1"))
+    verdicts = NodeVerdicts(NodeLinks())
+    attempts = [f"run/sweep/{number}/1" for number in range(100)]
+    for attempt in attempts:
+        verdicts.doubt(attempt, [node])
+    answer.set()
+    assert all(verdicts.is_there(attempt, node) for attempt in attempts)
+    assert len(knocks) == 1
+    verdicts.doubt("run/sweep/0/2", [node])
+    assert verdicts.is_there("run/sweep/0/2", node)
+    assert len(knocks) == 2, "what was so a while ago need not be so now"
+
+
+def test_who_is_turned_away_without_a_word_knocks_once_more(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_verdicts, "_AGAIN_S", 0.0, raising=False)
+
+    def answer() -> None:
+        for words in (b"", b"SSH-2.0-x\r\n"):  # as sshd does beyond MaxStartups
+            client, _ = server.accept()
+            with client:
+                client.sendall(words)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    node: Any = Node("i-1", target(server))
+    verdicts = NodeVerdicts(NodeLinks())
+    verdicts.doubt("a", [node])
+    assert verdicts.is_there("a", node)
+    thread.join(5)
+    assert not node.made, "nothing was hung up"

@@ -24,7 +24,7 @@ def test_every_byte_is_packed_once_and_in_order(numbers, limit):
     files = files_of(numbers)
     chunks = list(planned_chunks(files, limit))
     pieces = [piece for chunk in chunks for piece in chunk]
-    assert all(sum(piece.length for piece in chunk) <= limit for chunk in chunks)
+    assert all(chunk[-1].offset + chunk[-1].length <= limit for chunk in chunks)
     assert all(chunks)
     done = {}
     for piece in pieces:
@@ -35,6 +35,34 @@ def test_every_byte_is_packed_once_and_in_order(numbers, limit):
     for chunk in chunks:
         if any(piece.length < piece.file.size_bytes for piece in chunk):
             assert len(chunk) == 1, "a part of a large file is alone"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(0, 9000), st.integers(0, 70_000)), max_size=40), st.integers(9000, 60_000)
+)
+def test_what_a_kernel_reads_has_its_blocks_for_itself(numbers, limit):
+    for chunk in planned_chunks(files_of(numbers), limit):
+        end = 0
+        was_large = False
+        for piece in chunk:
+            gap = piece.offset - end
+            is_large = piece.length == piece.file.size_bytes >= 8192
+            if is_large or was_large:
+                assert piece.offset % 512 == 0
+                assert 0 <= gap < 512
+            else:
+                assert gap == 0
+            end, was_large = piece.offset + piece.length, is_large
+        assert end <= limit
+
+
+@given(st.integers((1 << 20) + 1, 1 << 24))
+def test_parts_of_a_large_file_end_where_pages_do(size):
+    lengths = [chunk[0].length for chunk in planned_chunks([SourceFile(b"x", size)], 1 << 20)]
+    assert sum(lengths) == size
+    assert all(length % 65536 == 0 for length in lengths[:-1])
+    assert min(lengths) > (1 << 19) - 65536
 
 
 @settings(deadline=None)

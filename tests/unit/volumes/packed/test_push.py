@@ -3,6 +3,7 @@ import os
 import socket
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from trainmaster.volumes.packed import (
     get,
     open_volume,
     push,
+    pushing,
     sources,
 )
 from trainmaster.volumes.packed.getting import file_blocks
@@ -199,7 +201,8 @@ def test_versions_in_the_expected_order(tree, packed_url, tmp_path):
     ("source", "url", "match"),
     [
         ("/no/such/place", "v", "no such file"),
-        ("s3://bucket/x", "v", "no source of files"),
+        ("ftp://bucket/x", "v", "no object store"),
+        ("", "v", "an empty text"),
         (".", "v@3", "makes a new version"),
         (".", "no name!", "neither a URL nor the name"),
         (".", "v@0", "counted from 1"),
@@ -255,3 +258,58 @@ def test_a_cache_that_can_only_be_read(tree, tmp_path, monkeypatch):
         open_volume(f"file://{tmp_path}/v", blocked)
     with pytest.raises(PublishError, match="blocked"):
         push(tree, f"file://{tmp_path}/v", cache=blocked)
+
+
+def test_a_cache_that_cannot_be_written_is_replaced(tree, tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("TRAINMASTER_CACHE", str(tmp_path / "file/cache"))
+    said = []
+    push(tree, f"file://{tmp_path}/v", say=said.append)
+    assert ["TRAINMASTER_CACHE" in text for text in said] == [True]
+    with pytest.warns(RuntimeWarning, match="Set TRAINMASTER_CACHE"):
+        opened = open_volume(f"file://{tmp_path}/v")
+    get(opened, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(tree)
+
+
+class Lazy:
+    """An executor that does nothing before its result is asked for."""
+
+    def __init__(self, jobs, name):
+        pass
+
+    def submit(self, work, *arguments):
+        return SimpleNamespace(done=lambda: False, result=lambda: work(*arguments))
+
+    def shutdown(self, **_):
+        pass
+
+
+@pytest.mark.parametrize(("most", "planned"), [(1 << 17, (9, 9)), (60, (3, 6))])
+def test_of_many_tiny_files_no_more_are_under_way_than_memory_has_room_for(
+    tmp_path, monkeypatch, most, planned
+):
+    (tmp_path / "src").mkdir()
+    for number in range(300):
+        (tmp_path / f"src/{number:03}").write_bytes(b"123456")
+    ahead, chunks = [0], pushing.planned_chunks
+    pack = pushing.ChunkUploader.packed
+
+    def counted(files, limit_bytes):
+        for pieces in chunks(files, limit_bytes):
+            ahead.append(ahead[-1] + 1)
+            yield pieces
+
+    def packed(*arguments):
+        ahead.append(ahead[-1] - 1)
+        return pack(*arguments)
+
+    monkeypatch.setattr(pushing, "ThreadPoolExecutor", Lazy)
+    monkeypatch.setattr(pushing, "planned_chunks", counted)
+    monkeypatch.setattr(pushing.ChunkUploader, "packed", packed)
+    monkeypatch.setattr(pushing, "_MOST_PIECES", most)
+    push(tmp_path / "src", f"file://{tmp_path}/v", cache=tmp_path / "cache", chunk_limit_bytes=120)
+    assert planned[0] <= max(ahead) <= planned[1]
+    monkeypatch.undo()
+    get(open_volume(f"file://{tmp_path}/v", tmp_path / "cache"), tmp_path / "out")
+    assert len(list((tmp_path / "out").iterdir())) == 300

@@ -150,6 +150,24 @@ def test_padding(total, world, split):
     assert {p for one in padded for p in one.positions(0, len(one)).tolist()} == set(range(total))
 
 
+@given(
+    st.integers(1, 200),
+    st.integers(1, 7),
+    splits,
+    st.sampled_from(["pad", "drop", "uneven"]),
+    st.sets(st.integers(0, 199)),
+)
+def test_places_of_a_share_at_once_are_those_one_by_one(total, world, split, padding, wanted):
+    spans = left(total, [(3, 2)], split)
+    for rank in range(world):
+        mine = share(spans, world, rank, padding=padding, split=split) if spans else None
+        if mine is None:
+            return
+        places = sorted(place for place in wanted if place < len(mine))
+        alone = [int(mine.positions(place, place + 1)[0]) for place in places]
+        assert mine.at(np.array(places, np.int64)).tolist() == alone
+
+
 @given(st.integers(0, 100), st.integers(1, 9), st.integers(1, 5))
 def test_workers_take_batches_in_turn(length, size, workers):
     dealt = {

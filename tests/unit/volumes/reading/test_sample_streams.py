@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from chunk_sources import SLOT, MadeSource
 from hypothesis import given
 from hypothesis import strategies as st
 from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
@@ -14,7 +15,8 @@ from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import MissingChunkError, push
-from trainmaster.volumes.reading import Progress, SampleOrder, samples
+from trainmaster.volumes.reading import Progress, SampleOrder, download, samples
+from trainmaster.volumes.reading.download import Downloader
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.prefetch import Line, depth_chunks, soonest
 
@@ -177,6 +179,61 @@ def test_requests_at_once_are_as_many_as_bring_more(bytes_per_s, ranges):
         line.end()
         line.saw(size_bytes, 1.0)
     assert line.ranges == before, "who asks for little learns nothing"
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "early_s", "ranges"),
+    [
+        (0.001, 0.0005, 8),
+        (0.040, 0.080, 18),
+        (0.100, 0.250, 32),
+        (2.0, 0.5, 32),  # far away, or its first answer is slow
+        (0.100, 1.0, 8),  # far away behind a narrow line: more at once would only wait longer
+    ],
+)
+def test_a_far_store_gets_more_requests_at_once_from_its_first_answer(answer_s, early_s, ranges):
+    now_s = 0.0
+    line = Line(lambda: now_s)
+    assert line.ranges == 8
+    line.answered(answer_s, early_s)
+    assert line.ranges == ranges
+    line.answered(1.0, 1.0)
+    assert line.ranges == ranges, "the first one counts"
+    line._waiting = 1
+    for _ in range(200):  # it only was a guess: where more bring more, there are more
+        while line._in_flight < line.ranges:
+            line.begin()
+        now_s += 0.1 / line._in_flight
+        line.end()
+        line.saw(8 << 20, 0.1)
+    assert line.ranges == 64
+
+
+@pytest.mark.parametrize(("least_bytes", "times"), [(1, 1), (SLOT + 1, 0)], ids=["long", "short"])
+def test_the_way_to_a_store_is_timed_by_ranges_that_are_long_enough(
+    tmp_path, monkeypatch, least_bytes, times
+):
+    class Timed(MadeSource):
+        def blocks(self, chunk, start, length):
+            for _ in range(3):
+                yield memoryview(b"")
+            yield from super().blocks(chunk, start, length)
+
+    monkeypatch.setattr(download, "_TIMED_BYTES", least_bytes)
+    downloader, taken, seen = Downloader(), bytearray(SLOT), []
+    downloader.line.answered = lambda *seconds: seen.append(seconds)
+    source = Timed(tmp_path / "log")
+    chunk = source.chunk(0)
+
+    def write(start, data):
+        assert len(data)
+        taken[start : start + len(data)] = data
+
+    downloader.fill(chunk, write)
+    assert taken[: chunk.size_bytes] == source.data(0)
+    assert len(seen) == times
+    assert all(0 <= seconds < 5 for pair in seen for seconds in pair)
+    downloader._pool.shutdown()
 
 
 def test_a_line_lets_no_more_requests_through_than_it_carries():

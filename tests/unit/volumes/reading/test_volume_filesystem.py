@@ -47,6 +47,27 @@ def test_as_a_file_system(volume, tree):
         fs.open("new", "wb")
 
 
+def test_as_a_file_system_of_all_volumes(volume, home, tree):
+    fs = fsspec.filesystem("trainmaster")
+    for base in ("pets", "pets@1", volume.uri, f"{home}/store/volumes/pets!"):
+        for path in (f"{base}/d1/f 001", f"trainmaster://{base}/d1/f 001"):
+            assert fs.cat_file(path) == fs.cat(path) == tree["d1/f 001"]
+            assert fs.open(path).read() == tree["d1/f 001"]
+            assert fs.info(path)["name"] == f"{base}/d1/f 001"
+        assert {*fs.find(base)} >= {f"{base}/{name}" for name in tree}
+        assert fs.glob(f"{base}/d1/*") == sorted(fs.ls(f"{base}/d1", detail=False))
+        assert fs.isdir(f"{base}/d1")
+        assert fs.exists(base)
+        assert not fs.exists(f"{base}/nope")
+    assert fs.ls("", detail=False) == ["pets"]
+    assert not fs.exists("dogs/x")
+    assert fs.unstrip_protocol("pets/large") == "trainmaster://pets/large"
+    with pytest.raises(FileNotFoundError):
+        fs.cat_file("pets/nope")
+    with pytest.raises(OSError, match="can only be read"):
+        fs.open("pets/new", "wb")
+
+
 def test_pandas(home):
     pandas = pytest.importorskip("pandas")
     from trainmaster.volumes.packed import push

@@ -33,6 +33,9 @@ def test_parts_of_files(volume, tree):
             assert volume.read_range(row, start, length) == data[start : start + length]
             file.seek(start)
             assert file.read(length) == data[start : start + length]
+        for start in (0, 17, len(data), len(data) + 10):
+            file.seek(start)
+            assert file.read() == data[start:]
         file.seek(-5, os.SEEK_END)
         assert file.read() == data[-5:]
         with pytest.raises(ValueError, match="negative seek"):

@@ -1,0 +1,125 @@
+"""``trainmaster volume push`` and ``trainmaster volume index``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved at the same time.")]
+
+
+def push(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A directory or a tar; also the URL of one: http(s)://, file://, s3://, gs://, az://, hdfs://.",
+        ),
+    ],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
+    ],
+    chunk_size: Annotated[str, typer.Option(help="No chunk is larger.")] = "64MiB",
+    jobs: _Jobs = 4,
+    expect: Annotated[
+        Optional[int],  # noqa: UP045 - typer reads the annotations
+        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
+    ] = None,
+    read_back: Annotated[
+        bool, typer.Option("--read-back", help="Read every chunk again and prove it.")
+    ] = False,
+    as_json: _Json = False,
+) -> None:
+    """Make a new version of a volume from files. What is there already is not sent again."""
+    from trainmaster.cli.output import duration, print_json, say, size
+    from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
+    from trainmaster.cli.volume_tools import counted, files_text, head_document
+    from trainmaster.volumes.packed import PushProgress
+    from trainmaster.volumes.packed import push as make
+
+    progress = PushProgress()
+    began_s = now_s()
+    with (
+        interruptible("no version was made; push again, and what was sent is not sent again"),
+        Progress("push", lambda: progress.shown, lambda: f"{size(progress.sent_bytes)} sent"),
+    ):
+        report = make(
+            source,
+            url,
+            chunk_limit_bytes=chunk_bytes(chunk_size),
+            jobs=jobs,
+            expect=expect,
+            read_back=read_back,
+            progress=progress,
+            say=say,
+        )
+    taken_s = now_s() - began_s
+    for note in report.notes:
+        say(note)
+    if as_json:
+        print_json(
+            {
+                **head_document(report.head, report.uri),
+                "sent_chunks": report.sent_chunks,
+                "sent_bytes": report.sent_bytes,
+                "shared_chunks": report.shared_chunks,
+                "seconds": round(taken_s, 3),
+            }
+        )
+        return
+    were = "was" if report.sent_chunks == 1 else "were"
+    say(
+        f"{report.uri}: {files_text(report.head)} in {counted(report.head.chunk_count, 'chunk')}, of which "
+        f"{report.sent_chunks:,} ({size(report.sent_bytes)}) {were} sent, in {duration(taken_s)}"
+    )
+
+
+def index_objects(
+    source: Annotated[
+        str, typer.Argument(metavar="URL", help="A folder of objects: any files, tars, or MDS shards.")
+    ],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
+    ],
+    kind: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--as", metavar="files|tar|mds", help="What the objects are; found out by default."),
+    ] = None,
+    expect: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
+    ] = None,
+    as_json: _Json = False,
+) -> None:
+    """Make a volume over objects as they are, by byte range; nothing is copied."""
+    from trainmaster.cli.output import duration, print_json, say
+    from trainmaster.cli.volume_progress import Progress, interruptible, now_s
+    from trainmaster.cli.volume_tools import counted, files_text, head_document
+    from trainmaster.spec.errors import UsageError
+    from trainmaster.volumes.packed import IndexProgress, index
+
+    if kind not in (None, "files", "tar", "mds"):
+        raise UsageError(f"--as {kind}: objects are files, tar or mds.", "Leave it out to have it found out.")
+    progress = IndexProgress()
+    began_s = now_s()
+    with (
+        interruptible("no version was made"),
+        Progress("index", lambda: progress.shown, lambda: counted(progress.found_objects, "object")),
+    ):
+        report = index(
+            source,
+            url,
+            kind=kind,  # type: ignore[arg-type] # checked above
+            expect=expect,
+            progress=progress,
+            say=say,
+        )
+    taken_s = now_s() - began_s
+    if as_json:
+        print_json({**head_document(report.head, report.uri), "seconds": round(taken_s, 3)})
+        return
+    for note in report.notes:
+        say(note)
+    say(f"{report.uri}: {files_text(report.head)}, nothing copied, in {duration(taken_s)}")

@@ -1,0 +1,86 @@
+"""`Wanted`: data as nodes are asked for them, and what follows from where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from trainmaster.control.site import RelayError
+from trainmaster.volumes.lending import lent_environment, store_host
+from trainmaster.volumes.objects import split_url
+
+if TYPE_CHECKING:
+    from trainmaster.control.job_context import TaskContext
+
+GB: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Data as nodes are asked for them.
+
+    Attributes:
+        name: in the recipe.
+        there: the directory on nodes.
+        order: for the program.
+        uris: what nodes must be able to read, one per store.
+        lent: with which they can; see `lent_environment`.
+        tables: of a volume: makes its columns here, and says where they lie.
+        size_bytes: of its files, as far as that is known.
+    """
+
+    name: str
+    there: str
+    order: Mapping[str, Any]
+    uris: tuple[str, ...] = ()
+    lent: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tables: Callable[[], Path] | None = None
+    size_bytes: int = 0
+
+
+def gigabytes(wanted: Wanted) -> str:
+    """How large it is, in words."""
+    return f"{wanted.size_bytes / GB:.1f} GB"
+
+
+def lent(uris: Sequence[str]) -> dict[str, str]:
+    """What nodes need to read all of them.
+
+    Raises:
+        RelayError: one can be read on this machine only.
+    """
+    found: dict[str, str] = {}
+    for uri in uris:
+        environment = lent_environment(uri) if urlsplit(uri).scheme != "file" else None
+        if environment is None:
+            raise RelayError(f"{uri} can be used on this machine only")
+        found |= environment
+    return found
+
+
+def is_contained(context: TaskContext, volume: str) -> bool:
+    """Whether any experiment of the run has a volume in a container: they all find it at the same place."""
+    return any(
+        experiment.container is not None and any(s.volume == volume for s in experiment.data.values())
+        for experiment in context.recipe.experiments.values()
+    )
+
+
+def hosts(wanted: Wanted) -> list[str]:
+    """Names or addresses of those whom nodes have to reach."""
+    if wanted.order["do"] == "url" and not wanted.uris:
+        return [urlsplit(wanted.order["url"]).hostname or ""]
+    return [store_host(uri) for uri in wanted.uris]
+
+
+def store_of(uri: str) -> str:
+    """What is asked for once.
+
+    >>> store_of("s3://bucket/volumes/x")
+    's3://bucket'
+    """
+    scheme, rest = split_url(uri)
+    return f"{scheme}://{rest.partition('/')[0]}"

@@ -1,0 +1,399 @@
+"""`NodeData`: nodes get data from where they lie, without a way through this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from trainmaster.control.clusters.data_look import heard, look_command, mounted_runs, mounted_runs_command
+from trainmaster.control.clusters.data_news import DataNews
+from trainmaster.control.clusters.data_wanted import (
+    GB,
+    Wanted,
+    gigabytes,
+    hosts,
+    is_contained,
+    lent,
+    store_of,
+)
+from trainmaster.control.clusters.direct_store import AGAIN_S, is_loopback
+from trainmaster.control.clusters.node_files import NodeFiles, each
+from trainmaster.control.clusters.node_stores import NodeStores, StoreRefusedError
+from trainmaster.control.clusters.node_tables import packed_columns
+from trainmaster.control.site import RelayError
+from trainmaster.control.staging import data_path
+from trainmaster.providers.base import ProviderError
+from trainmaster.remote._calls import Exchange
+from trainmaster.remote.errors import CommandError
+from trainmaster.remote.removal import end_mounts_command
+from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.volumes.packed.materialising import META_NAME
+from trainmaster.volumes.reading.place import LIMIT_VARIABLE
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.node_paths import NodePaths
+    from trainmaster.control.job_context import TaskContext
+
+_PROGRAM: Final = "trainmaster.control.clusters.node_data_program"
+#: Of terabytes, on a slow line; a connection that is dead is found out by other means.
+_TIMEOUT_S: Final = 48 * 3600.0
+_ASK_TIMEOUT_S: Final = 60.0
+#: At the end of a run, how long mounts that are being made are waited for.
+_UNDER_WAY_S: Final = 15.0
+_SEEN_S: Final = 2.0
+_WEB: Final = ("http", "https")
+#: Larger volumes are not sent: the store is more likely back before they are there.
+MOST_RELAYED_BYTES: Final = 50_000_000_000
+
+
+class NodeData:
+    """One run's. Threads share it.
+
+    Args:
+        files: of nodes.
+        paths: here and there.
+        tell: is told why data go through this machine, and how far nodes are that get many.
+        clock: gives seconds.
+        is_over: whether nobody drives another run any more, so that its mounts are nobody's.
+    """
+
+    def __init__(
+        self,
+        files: NodeFiles,
+        paths: NodePaths,
+        tell: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_over: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._files = files
+        self._paths = paths
+        self._tell = tell
+        self._clock = clock
+        self._is_over = is_over
+        self._cleared: set[str] = set()
+        self._is_withdrawn = False
+        self._stores = NodeStores(files.links)
+        self._guard = threading.Lock()
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        #: By node and place: which time they were brought there; they may be lost, and brought again.
+        self._brought: dict[tuple[str, str], int] = {}
+        self._times = itertools.count(1)
+        self._of_attempts: dict[str, dict[tuple[str, str], int]] = {}
+        self._seen_at_s: dict[tuple[str, str], float] = {}
+        self._volumes: dict[str, Wanted] = {}
+        self._reached: set[tuple[str, str]] = set()
+        self._refused: dict[tuple[str, str], tuple[float, str]] = {}
+        self._has_told: set[str] = set()
+
+    @property
+    def cache(self) -> str:
+        """The cache of volumes on every node, for all runs of this home."""
+        return f"{self._paths.root}/cache"
+
+    def environment(self) -> dict[str, str]:
+        """What members find, so that those who read volumes themselves use the node's cache, too."""
+        limit = os.environ.get(LIMIT_VARIABLE)
+        return {"TRAINMASTER_CACHE": self.cache, **({LIMIT_VARIABLE: limit} if limit else {})}
+
+    def provide(
+        self,
+        attempt: str,
+        nodes: Sequence[NodeAccess],
+        context: TaskContext,
+        name: str,
+        models: Sequence[tuple[int, str]],
+    ) -> None:
+        """Have nodes get data; see `Site.provide`.
+
+        Raises:
+            RelayError: not all of them can.
+            UsageError: there is no such volume.
+            TrainmasterError: a node cannot be reached, or has failed.
+        """
+        wanted = self._wanted(context, name, models)
+        addresses = [node.target.address for node in nodes]
+        for host in hosts(wanted):
+            if is_loopback(host) and not all(map(is_loopback, addresses)):
+                raise self._relay(wanted, f"the address {host} leads to this machine from here only")
+        refusals: list[str] = []
+
+        def one(node: NodeAccess) -> None:
+            try:
+                self._provide_on(node, wanted, attempt)
+            except StoreRefusedError as error:
+                refusals.append(one_line(error))
+
+        each(nodes, one)
+        if refusals:
+            if wanted.size_bytes > MOST_RELAYED_BYTES:
+                much = f"data.{name}: {gigabytes(wanted)} do not go to the nodes through this machine"
+                raise ProviderError(f"{much}, and they cannot read the store: {refusals[0]}")
+            raise self._relay(wanted, refusals[0])
+
+    def has(self, node: NodeAccess, there: str) -> bool:
+        """Whether a node got by itself what belongs there."""
+        with self._guard:
+            return (node.id, there) in self._brought
+
+    def lost(self, attempt: str, nodes: Sequence[NodeAccess], context: TaskContext) -> tuple[bool, str]:
+        """See `Site.lost_data`."""
+        with self._guard:
+            seen = self._of_attempts.get(attempt, {})
+            again = {key for key, number in seen.items() if self._brought.get(key) != number}
+        troubles = []
+        for name, source in context.experiment.data.items():
+            if source.volume is None:
+                continue
+            there = self._paths.there(data_path(context, name))
+            for node in nodes:
+                is_gone, words = self._trouble(node, there)
+                if is_gone or words:  # the next attempt is not to trust what was seen before
+                    self._seen_at_s.pop((node.id, there), None)
+                if is_gone or (node.id, there) in again:
+                    said = f": {words}" if words else ""
+                    return True, f"data.{name} was no longer there on {node.target.shown}{said}"
+                if words:
+                    troubles.append(f"data.{name} on {node.target.shown}: {words}")
+        return False, troubles[0] if troubles else ""
+
+    def forget(self, attempt: str) -> None:
+        """It is over."""
+        with self._guard:
+            self._of_attempts.pop(attempt, None)
+
+    def withdraw(self, nodes: Sequence[NodeAccess]) -> None:
+        """End the run's mounts on nodes that go on without it; those that do not answer keep them."""
+        self._is_withdrawn = True
+        with self._guard:
+            locks = list(self._locks.values())
+        until = time.monotonic() + _UNDER_WAY_S
+        for lock in locks:  # what is just being mounted would come after us
+            if lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
+                lock.release()
+
+        def one(node: NodeAccess) -> None:
+            place = self._paths.there(self._paths.home.data_directory(self._paths.run))
+            with contextlib.suppress(TrainmasterError, OSError):  # machines are given back in any case
+                self._files.shell(node, end_mounts_command(place), _ASK_TIMEOUT_S)
+
+        each(nodes, one)
+        with self._guard:
+            self._brought.clear()
+
+    # -- what is wanted
+
+    def _wanted(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> Wanted:
+        source, here = context.experiment.data[name], data_path(context, name)
+        there = self._paths.there(here)
+        order: dict[str, Any] = {"directory": there, "cache": self.cache}
+        if source.volume is not None:
+            with self._guard:
+                known = self._volumes.get(there)
+            if known is None:  # a version never changes: the store is not asked for every task
+                known = self._volume(context, name, source.volume, order)
+            with self._guard:
+                self._volumes[there] = known
+            # What is lent is of this moment: it may run out, and be made anew here.
+            return replace(known, name=name, lent=lent(known.uris))
+        if source.url is not None:
+            scheme = urlsplit(source.url).scheme
+            order |= {"do": "url", "url": source.url}
+            if scheme in _WEB:
+                return Wanted(name, there, order)
+            uris = (source.url,)
+        else:
+            is_single = source.best is not None or len(models) == 1
+            order |= {"do": "models", "models": list(models), "is_single": is_single}
+            uris = (models[0][1],)
+        return Wanted(name, there, order, uris, lent(uris))
+
+    def _volume(self, context: TaskContext, name: str, volume: str, order: dict[str, Any]) -> Wanted:
+        from trainmaster.control.data_sources import pinned_volume, volume_url
+        from trainmaster.volumes.objects import ObjectStore
+        from trainmaster.volumes.packed.addresses import volume_address
+        from trainmaster.volumes.packed.head import read_head
+        from trainmaster.volumes.packed.materialising import materialised
+        from trainmaster.volumes.packed.opening import check_source
+
+        address, home = volume_url(volume, context.home.store_url), context.home
+        lent([address])  # before anything is asked of it
+        uri = pinned_volume(volume, address, data_path(context, name))
+        if uri is None:
+            raise RelayError(f"{volume} comes with a library of this machine")
+        found = volume_address(uri)
+        store = ObjectStore(found.url)
+        head = read_head(store, found.version)
+        check_source(store, head)
+        uris = (found.url, head.source_url) if head.kind == "indexed" else (found.url,)
+        return Wanted(
+            name,
+            order["directory"],
+            {
+                **order,
+                "do": "volume",
+                "uri": uri,
+                "table": head.table_id,
+                "is_contained": is_contained(context, volume),
+            },
+            uris,
+            tables=lambda: materialised(store, head, home.cache),
+            size_bytes=head.total_bytes,
+        )
+
+    # -- one node
+
+    def _provide_on(self, node: NodeAccess, wanted: Wanted, attempt: str) -> None:
+        key = (node.id, wanted.there)
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if not self._is_well(node, wanted.there):
+                try:
+                    is_new = self._bring(node, wanted)  # meanwhile, to others it is there: they wait here
+                except StoreRefusedError:
+                    with self._guard:
+                        self._brought.pop(key, None)
+                    raise
+                with self._guard:
+                    if is_new or key not in self._brought:
+                        self._brought[key] = next(self._times)
+            self._seen_at_s.setdefault(key, self._clock())
+            with self._guard:
+                self._of_attempts.setdefault(attempt, {})[key] = self._brought[key]
+
+    def _is_well(self, node: NodeAccess, there: str) -> bool:
+        """Whether data are there, as far as was seen a moment ago: short tasks begin many at a time."""
+        if not self.has(node, there):
+            return False
+        key, now_s = (node.id, there), self._clock()
+        if now_s - self._seen_at_s.get(key, -_SEEN_S) < _SEEN_S:
+            return True
+        self._seen_at_s.pop(key, None)
+        return self._trouble(node, there) == (False, "")
+
+    def _bring(self, node: NodeAccess, wanted: Wanted) -> bool:
+        """Whether it was not there all the time."""
+        if self._is_withdrawn:
+            raise CommandError(f"{node.target.shown}: data.{wanted.name}: the run is over")
+        try:
+            for uri in wanted.uris:
+                self._reach(node, uri, wanted.lent)
+        except StoreRefusedError:
+            if self._trouble(node, wanted.there, (True, "")) == (False, ""):
+                return False  # an earlier driver of this run has brought it
+            raise
+        if wanted.tables is not None:
+            self._clear(node)
+            self._send_columns(node, wanted.tables())
+        return self._ask(node, wanted)
+
+    def _clear(self, node: NodeAccess) -> None:
+        """End mounts that other runs left on a machine of one's own, as their drivers were killed."""
+        with self._guard:
+            is_cleared = node.id in self._cleared
+            self._cleared.add(node.id)
+        if is_cleared:
+            return
+        runs = f"{self._paths.root}/runs"
+        with contextlib.suppress(TrainmasterError):
+            for run in mounted_runs(self._files.shell(node, mounted_runs_command(runs), _ASK_TIMEOUT_S).out):
+                if run != self._paths.run and self._is_over(run):
+                    self._files.shell(node, end_mounts_command(f"{runs}/{run}"), _ASK_TIMEOUT_S)
+
+    def _send_columns(self, node: NodeAccess, columns: Path) -> None:
+        meta = shlex.quote(f"{self.cache}/volumes/tables/{columns.name}/{META_NAME}")
+        if self._files.shell(node, f"test -f {meta}", _ASK_TIMEOUT_S).code != 0:
+            packed = packed_columns(columns, self._paths.home.cache)
+            self._files.push(node, packed, f"{self.cache}/volumes/sent/{columns.name}")
+
+    def _reach(self, node: NodeAccess, uri: str, lent: Mapping[str, str]) -> None:
+        key = (node.id, store_of(uri))
+        with self._guard:
+            if key in self._reached:
+                return
+        self._require_not_refused(node, key)
+        try:
+            try:
+                self._stores.reach(node, uri, lent)
+            except StoreRefusedError:  # much depends on it, and a node may be busy
+                self._stores.reach(node, uri, lent)
+        except StoreRefusedError as error:
+            self._refuse(key, error)
+            raise
+        with self._guard:
+            self._reached.add(key)
+
+    def _require_not_refused(self, node: NodeAccess, key: tuple[str, str]) -> None:
+        with self._guard:
+            at, reason = self._refused.get(key, (0.0, ""))
+        if reason and self._clock() - at < AGAIN_S:
+            raise StoreRefusedError(node, reason)
+
+    def _refuse(self, key: tuple[str, str], error: StoreRefusedError) -> None:
+        with self._guard:
+            self._refused[key] = (self._clock(), str(error.args[0]).partition(": ")[2])
+
+    def _ask(self, node: NodeAccess, wanted: Wanted) -> bool:
+        """Have the program do it; whether there was anything to do."""
+        key = (node.id, wanted.there)
+        self._require_not_refused(node, key)
+        limit = os.environ.get(LIMIT_VARIABLE)
+        environment = {**wanted.lent, "TRAINMASTER_CACHE": self.cache}
+        order = {**wanted.order, "environment": {**environment, **({LIMIT_VARIABLE: limit} if limit else {})}}
+        ears = DataNews(
+            lambda words: self._tell(f"note: {node.seat}: data.{wanted.name}: {words}"),
+            lambda words: self._tell_once(f"note: data.{wanted.name}: {words}"),
+            self._clock,
+        )
+        talk = Exchange(
+            f"exec {shlex.quote(node.python)} -u -m {_PROGRAM}",
+            lambda _: None,
+            lead=json.dumps(order).encode() + b"\n",
+            reads_first=False,
+            sink=ears.hear,
+        )
+        with self._files.links.own(node) as connection:
+            result = connection.exchange(talk, _TIMEOUT_S)
+        verb, _, words = ears.last.partition(" ")
+        if verb == "done" and result.code == 0:
+            return words != "kept"
+        if verb == "refused":
+            error = StoreRefusedError(node, words)
+            self._refuse(key, error)
+            raise error
+        words = words if verb == "failed" else result.last_words
+        raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
+
+    def _trouble(
+        self, node: NodeAccess, there: str, silence: tuple[bool, str] = (False, "")
+    ) -> tuple[bool, str]:
+        """Whether nothing is there any more, and what went wrong last with a mount, in its own words."""
+        try:
+            return heard(self._files.shell(node, look_command(there, self.cache), _ASK_TIMEOUT_S).out)
+        except TrainmasterError:
+            return silence
+
+    def _relay(self, wanted: Wanted, reason: str) -> RelayError:
+        size = f" ({gigabytes(wanted)})" if wanted.size_bytes >= GB else ""
+        words = f"note: data.{wanted.name}{size} goes to the nodes through this machine"
+        self._tell_once(words, reason)
+        return RelayError(reason)
+
+    def _tell_once(self, words: str, reason: str = "") -> None:
+        with self._guard:
+            is_new = words not in self._has_told
+            self._has_told.add(words)
+        if is_new:
+            self._tell(f"{words}: {reason}" if reason else words)

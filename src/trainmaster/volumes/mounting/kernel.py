@@ -1,0 +1,164 @@
+"""Showing a volume without a process that answers: the kernel reads the cache's slots itself.
+
+It gets three disks: an image with names and places (`erofs`), the file of slots, and the file of the
+slots' *locks*. The third is never read. It is there because a disk keeps the open file that it was made
+of, and with it the locks taken through that: each slot of the volume is locked for as long as the mount
+exists, also when all processes behind it were killed, and with files that are open after it was taken
+away. Whoever looks for a slot to reuse finds it in use, as if somebody read it.
+"""
+
+import fcntl
+import os
+import struct
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainmaster.volumes.mounting.erofs import BLOCK_BYTES, Owner, Placement, lay_out, write_image
+from trainmaster.volumes.mounting.errors import NoImageError
+from trainmaster.volumes.mounting.loops import attach, read_ahead
+from trainmaster.volumes.mounting.replacing import mounted_aside, put, require
+from trainmaster.volumes.reading.cache import ChunkCache
+from trainmaster.volumes.reading.errors import CacheError
+from trainmaster.volumes.reading.locks import RangeLocks
+from trainmaster.volumes.reading.volume import Volume
+
+KERNEL_TYPE = "erofs"
+_READ_AHEAD_BYTES = 1 << 20
+_LEAST_FREE_SLOTS = 2
+_FREE_SHARE = 4
+_LOCK = struct.Struct("hhqqi4x")
+# Of the file of locks, behind those of slots: held by the mount that looks what there is, and takes of it.
+_TURN = 1 << 59
+
+
+def fits(volume: Volume) -> bool:
+    """Whether the cache may keep all of a volume: a quarter is left to others, two slots at least."""
+    return volume.table.chunk_count <= _room(volume.cache)
+
+
+def require_room(volume: Volume) -> None:
+    """Refuses a volume of which the cache may not keep all, before anything is fetched.
+
+    Raises:
+        NoImageError: it is such a one.
+    """
+    if not fits(volume):
+        cache = volume.cache
+        raise NoImageError(
+            f"it has {volume.table.chunk_count:,} chunks of up to {cache.slots.slot_bytes:,} bytes, and "
+            f"mounts may hold {_room(cache):,} of them in the cache {cache.directory}",
+            "Raise TRAINMASTER_CACHE_BYTES.",
+        )
+
+
+def show(
+    volume: Volume,
+    directory: str,
+    *,
+    when_ready: Callable[[str], bool],
+    beneath: bool,
+    patient: bool = False,
+) -> bool:
+    """Mounts a volume whose chunks are fetched where they are not there yet.
+
+    Args:
+        volume: which.
+        directory: where.
+        when_ready: told the device when all is there and nothing is mounted yet; says whether to go on.
+        beneath: below what is mounted there; it shows when that is taken away.
+        patient: wait while another mount takes its share of the cache.
+
+    Returns:
+        Whether it was mounted.
+
+    Raises:
+        NoImageError: it cannot be; the message says why.
+        OSError: this machine cannot.
+        PublishError: the store fails.
+        CacheError: no slot can be had, or another mount takes its share.
+    """
+    slots = volume.cache.slots
+    layout = lay_out(volume.table)  # nothing is fetched for a volume or on a machine with which it cannot be
+    require(KERNEL_TYPE)
+    with ExitStack() as stack:
+        # Not through the descriptor below, which the mount keeps.
+        turns = RangeLocks(f"{slots.directory}/locks")
+        stack.callback(turns.close)
+        if patient:
+            turns.exclusive(_TURN)
+        elif not turns.try_exclusive(_TURN):
+            raise CacheError(f"Another mount takes its share of the cache {volume.cache.directory}.", "Wait.")
+        locks = RangeLocks(f"{slots.directory}/locks")
+        stack.callback(locks.close)
+        starts = _locked(volume, locks)
+        names = stack.enter_context(tempfile.TemporaryDirectory(prefix=".names-", dir=slots.directory))
+        image = stack.enter_context(tempfile.TemporaryFile(dir=slots.directory))
+        data = os.open(slots.path, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, data)
+        placement = Placement(starts, os.fstat(data).st_size, lambda at, length: slots.data[at : at + length])
+        identity = bytes.fromhex(volume.head.table_id)[:16]
+        write_image(volume.table, layout, placement, image, Owner(os.getuid(), os.getgid()), identity)
+        image.flush()
+        disks = []
+        for descriptor in (image.fileno(), data, locks.descriptor):
+            disk, path = attach(descriptor, f"trainmaster:{directory}")
+            stack.callback(os.close, disk)
+            read_ahead(disk, _READ_AHEAD_BYTES)
+            disks.append(path)
+        mount = mounted_aside(KERNEL_TYPE, f"trainmaster:{volume.uri}", disks[0], disks[1:], Path(names))
+        stack.callback(os.close, mount)
+        device = os.fstat(mount).st_dev
+        if not when_ready(f"{os.major(device)}:{os.minor(device)}"):
+            return False
+        put(mount, directory, beneath=beneath)
+    return True
+
+
+def _locked(volume: Volume, locks: RangeLocks) -> NDArray[np.int64]:
+    """Locks the slots of all chunks; gives where they begin."""
+    cache, sizes = volume.cache, volume.table.chunk_sizes
+    taken = _held_slots(locks.descriptor)
+    starts = np.zeros(volume.table.chunk_count, np.int64)
+    for number in range(volume.table.chunk_count):
+        placed = cache.obtain(volume.chunk(number), pinned=True)  # proved, if not by now then here
+        try:
+            if not locks.try_shared(placed.slot):
+                raise NoImageError("a slot that is read is being changed")
+            size_bytes = sizes[number]
+            if any(cache.slots.view(placed.slot, size_bytes, size_bytes + -size_bytes % BLOCK_BYTES)):
+                raise NoImageError("behind a chunk that an older version cached lie other bytes")
+        finally:
+            cache.unpin(placed)
+        taken.add(placed.slot)
+        if len(taken) > _room(cache):
+            raise CacheError(
+                f"Other mounts and readers hold too much of the cache {cache.directory}.",
+                "Raise TRAINMASTER_CACHE_BYTES, or end a mount.",
+            )
+        starts[number] = placed.slot * cache.slots.slot_bytes
+    return starts
+
+
+def _room(cache: ChunkCache) -> int:
+    """How many slots mounts may hold."""
+    count = cache.limit_bytes // cache.slots.slot_bytes
+    return count - max(_LEAST_FREE_SLOTS, count // _FREE_SHARE)
+
+
+def _held_slots(locks: int) -> set[int]:
+    """The slots that somebody reads or keeps, as far as that is seen from a descriptor without locks."""
+    found: set[int] = set()
+    at, end = 0, _TURN
+    while at < end:
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, end - at, 0)
+        kind, _, start, length, _ = _LOCK.unpack(fcntl.fcntl(locks, fcntl.F_OFD_GETLK, asked))
+        if kind == fcntl.F_UNLCK:
+            break
+        found.update(range(max(start, at), start + length))
+        at = start + length
+    return found

@@ -1,0 +1,150 @@
+"""Data of a run go from the object store to its machines, and not through the one that drives it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pytest.importorskip("blake3", reason="blake3 is not installed")
+
+from renter import Renter
+
+from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.volumes.mounting import available
+from trainmaster.volumes.packed import push
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.s3,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(available() is not None, reason=f"no mounts here: {available()}"),
+]
+MB = 1 << 20
+SCALE = ["--cpu-scale", "0.25", "--memory-scale", "0.125", "--network-scale", "0.125", "--stop-grace", "15"]
+SOME = """
+import os
+from pathlib import Path
+
+(Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / "weights").write_bytes(b"w" * (4 << 20))
+"""
+#: Reads all there is; the first attempt for ever.
+READS = """
+import os, time
+from pathlib import Path
+
+images, model = (Path(os.environ[f"TRAINMASTER_DATA_{name}"]) for name in ("IMAGES", "MODEL"))
+while True:
+    assert (model / "weights").read_bytes() == b"w" * (4 << 20)
+    found = sum(len(path.read_bytes()) for path in images.iterdir())
+    assert found == 16 << 20, found
+    attempt = os.environ["TRAINMASTER_ATTEMPT"]
+    print(f"attempt {attempt} has read all", flush=True)
+    if attempt != "1":
+        break
+    time.sleep(0.2)
+    for path in images.iterdir():  # also what the kernel remembers
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+"""
+RECIPE = """
+name: steps
+experiments:
+  make:
+    framework: plain
+    command: python3 some.py
+  train:
+    after: [make]
+    distributed: {strategy: allreduce, workers: 2}
+    framework: plain
+    grace: 5s
+    data:
+      images: {volume: images}
+      model: {from: make}
+    command: python3 reads.py
+"""
+
+
+@pytest.fixture(scope="module")
+def owner(make_lab_user: Callable[[], Any]) -> Any:
+    """Somebody with two hosts."""
+    user = make_lab_user()
+    user.call("up", *SCALE, "--hosts", "2")
+    return user
+
+
+@pytest.fixture
+def renter(owner: Any, tmp_path: Path) -> Iterator[Renter]:
+    work = tmp_path / "work"
+    work.mkdir()
+    renter = Renter(owner, work)
+    yield renter
+    if renter.kill_all():
+        for host in owner.json("status")["hosts"]:
+            owner.ssh(host["id"])("rm -f /var/tmp/trainmaster-claims/*.json")
+
+
+@pytest.fixture
+def store(owner: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
+    """A store that the hosts reach where this machine has its end of their network."""
+    network = ipaddress.ip_network(owner.json("status")["network"])
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server, CountingProxy(server.url, str(network[2])) as line:
+        found = server.environment(line.url)
+        found["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+        renter.env |= found
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield line
+
+
+def test_data_do_not_go_through_the_driver(
+    renter: Renter, owner: Any, store: CountingProxy, tmp_path: Path
+) -> None:
+    source = tmp_path / "images"
+    source.mkdir()
+    for number in range(16):
+        (source / f"{number}.bin").write_bytes(bytes([number]) * MB)
+    push(source, f"{renter.env['TRAINMASTER_STORE']}/volumes/images")
+    here = store.url.removeprefix("http://").partition(":")[0]
+    store.got_bytes.clear()
+    (renter.work / "some.py").write_text(SOME)
+    (renter.work / "reads.py").write_text(READS)
+    hosts = [owner.ssh(host["id"]) for host in owner.json("status")["hosts"]]
+
+    renting = renter.run(renter.recipe(RECIPE), provider="hosts")
+    run = renting.run
+    renting.until(
+        lambda: (
+            renter.call("logs", f"{run}", "--experiment", "train", code=None).stdout.count("has read all") > 3
+        ),
+        "the data",
+    )
+    servers = [host("pgrep -f 'mounting.server [s]erve'").split() for host in hosts]
+    assert [len(each) for each in servers] == [1, 1]
+    hosts[1](f"kill -9 {servers[1][0]}")
+    found = renting.end()
+    assert found["reason"] == "SUCCEEDED"
+    text = renting.text
+    assert "through this machine" not in text
+    assert re.search("data.images was no longer there on", renter.call("status", run, "--json").stdout + text)
+    assert "NODE_LOST" in renter.attempts(run), "free: the recipe gives no retries"
+
+    nodes = {host: size for host, size in store.got_bytes.items() if host != here}
+    assert len(nodes) == 2, store.got_bytes
+    assert all(size > 20 * MB for size in nodes.values()), "each has all of it"
+    assert store.got_bytes[here] < 2 * MB, store.got_bytes
+    for host in hosts:  # they go on without us, and nothing of it stays
+        assert " trainmaster:" not in host("cat /proc/self/mountinfo")
+        host("for _ in $(seq 100); do pgrep -f 'mounting.[s]erver' || exit 0; sleep 0.1; done; exit 1")

@@ -1,0 +1,170 @@
+"""The rented side of a run, put together: what it reaps, and what it notes down of its clusters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+
+from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, new_record
+from trainmaster.control.layout import Home
+from trainmaster.server import machines as machines_module
+from trainmaster.server.machines import Machines
+from trainmaster.store import Lease, NewRun, Store
+
+RENTAL = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
+PLAN = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (RENTAL,)),))
+EVAL = ClusterPlan("eval", ("eval",), "lab", (RolePlan("worker", 2, (RENTAL,)),))
+
+
+class Provider:
+    """Notes which clusters are to be spared when all others are given back."""
+
+    name = "lab"
+
+    def __init__(self) -> None:
+        self.spared: list[list[str]] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def reap(self, known: Sequence[str]) -> list[str]:
+        self.spared.append(list(known))
+        self.meanwhile()
+        return []
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
+        self.store = Store(f"sqlite:///{directory / 'db'}")
+        self.provider = Provider()
+        self.said: list[str] = []
+        self.made: list[Machines] = []
+
+    def start(self, run: str, *records: ClusterRecord) -> Lease:
+        """A run whose cluster is planned, or as given."""
+        rows = [each.as_row() for each in records or [new_record(run, PLAN, self.home.identity())]]
+        new = NewRun(run, "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=rows)
+        return self.store.create_run(new, time.time())
+
+    def keep_warm(self, run: str) -> ClusterRecord:
+        """A cluster that the run before has left."""
+        now = time.time()
+        machine = Machine("worker-0", "worker", "t", RENTAL, "i-0", "us-a", started_at=now - 60)
+        planned = new_record(run, PLAN, self.home.identity(), keep_s=600.0)
+        warm = replace(planned, state=ClusterState.KEPT, machines=(machine,), kept_until=now + 600)
+        self.store.release(self.start(run, warm), now)
+        return warm
+
+    def machines(self, lease: Lease) -> Machines:
+        made = Machines(self.store, self.home, lease, Path("/c"), "lab", {}, self.said.append)
+        self.made.append(made)
+        return made
+
+    def mark(self, cluster: str) -> Path:
+        path = self.home.root / "clusters" / cluster / "database"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path)
+    monkeypatch.setattr(machines_module, "get_provider", lambda *_: made.provider)
+    monkeypatch.setattr(machines_module, "_REAP_LATER_S", 0.0)
+    yield made
+    for each in made.made:
+        each.close()
+    made.store.close()
+
+
+def test_a_mark_that_was_cut_short_spares_nobody(world: World) -> None:
+    """Its driver was killed while it wrote: what is not ours by name must not be spared for ever."""
+    world.mark("cut.train").write_text("")
+    world.mark("other.train").write_text("postgresql://elsewhere/db")
+    world.mark("mine.train").write_text(world.store.engine.url.render_as_string(hide_password=True))
+    world.machines(world.start("run"))
+    assert set(world.provider.spared[0]) == {"run.train", "other.train"}
+
+
+def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = world.start("run")
+    machines = world.machines(lease)
+    active = replace(ClusterRecord.of_row(world.store.clusters_of("run")[0]), state=ClusterState.ACTIVE)
+    mark = world.mark(active.id)
+    seen = []
+    writer = Path.write_text
+
+    def write(path: Path, text: str, *more: Any, **options: Any) -> int:
+        written = writer(path, text, *more, **options)
+        seen.append(mark.exists())
+        return written
+
+    monkeypatch.setattr(Path, "write_text", write)
+    machines._write(active)
+    assert seen == [False], "a crash after the file was made, before it was written, leaves no empty mark"
+    assert mark.read_text().startswith("sqlite:///")
+    assert [path.name for path in mark.parent.iterdir()] == ["database"]
+
+
+def reaped(world: World, count: int = 1) -> None:
+    deadline = time.monotonic() + 5
+    while len(world.provider.spared) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_cluster_that_is_about_to_be_rented_anew_is_spared(world: World) -> None:
+    """That of a run which was resumed: its row says that it has ended, until its loop has written."""
+    warm = world.keep_warm("before")
+    home = world.home.identity()
+    ended = replace(new_record("run", EVAL, home), state=ClusterState.ENDED)
+    world.machines(world.start("run", new_record("run", PLAN, home), ended))
+    reaped(world)
+    assert world.said == [f"train: {warm.id} is still warm and used again"]
+    assert {warm.id, "run.eval"} <= set(world.provider.spared[0])
+
+
+def test_a_fault_in_a_late_look_for_lost_machines_is_no_fault_of_the_run(world: World) -> None:
+    world.keep_warm("before")
+
+    def fail() -> None:
+        raise KeyError("an answer that nobody expected")
+
+    world.provider.meanwhile = fail
+    caught: list[Any] = []
+    hook, threading.excepthook = threading.excepthook, caught.append
+    try:
+        machines = world.machines(world.start("run"))
+        reaped(world)
+        machines.close()
+    finally:
+        threading.excepthook = hook
+    assert not caught
+
+
+def test_nobody_hangs_up_under_a_late_look_for_lost_machines(world: World) -> None:
+    """It uses the provider's connections."""
+    world.keep_warm("before")
+    begun, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def slow() -> None:
+        begun.set()
+        go_on.wait(5)
+        order.append("reaped")
+
+    world.provider.meanwhile = slow
+    world.provider.close = lambda: order.append("closed")  # type: ignore[attr-defined]
+    machines = world.machines(world.start("run"))
+    assert begun.wait(5)
+    threading.Timer(0.1, go_on.set).start()
+    machines.close()
+    assert order[:2] == ["reaped", "closed"]

@@ -1,0 +1,93 @@
+"""Marks of processes of this machine that have ended."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed import collect_garbage, push, remove_volume
+from trainmaster.volumes.packed.marks import Mark, living, owner
+
+MAKE = """
+import sys
+from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.marks import Mark
+mark = Mark(ObjectStore(sys.argv[1]), sys.argv[2])
+print(mark.key, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a").write_bytes(b"1")
+    url = f"file://{tmp_path}/v"
+    push(tmp_path / "src", url, cache=tmp_path / "cache")
+    return ObjectStore(url)
+
+
+@pytest.fixture
+def other(store):
+    """A process that has left a mark, by kind of mark."""
+    started = []
+
+    def start(kind):
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAKE, store.url, kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process, process.stdout.readline().strip()
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_push_that_was_killed_here_is_forgotten_at_once(store, other):
+    process, key = other("pushes")
+    done = collect_garbage(store)
+    assert done.under_way == 1
+    assert done.owners == (owner(store, key),)
+    assert f"process {process.pid} on " in done.owners[0]
+    with pytest.raises(PublishError, match=f"a push is under way .process {process.pid} "):
+        remove_volume(store)
+    process.kill()
+    process.wait()
+    assert collect_garbage(store).under_way == 0
+    assert list(store.list("pushes")) == []
+    remove_volume(store)
+
+
+def test_a_collection_that_was_killed_here_holds_no_push_up(store, other, tmp_path):
+    process, _ = other("collections")
+    process.kill()
+    process.wait()
+    said = []
+    push(tmp_path / "src", store.url, cache=tmp_path / "cache", say=said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("change", [{"space": "elsewhere"}, {"started": ""}, {"pid": "7"}, {"pid": -1}, None])
+def test_a_mark_that_nobody_can_judge_counts(store, other, change):
+    process, key = other("pushes")
+    process.kill()
+    process.wait()
+    document = json.loads(store.get(key))
+    store.put(key, b"no JSON" if change is None else json.dumps(document | change).encode())
+    assert collect_garbage(store).under_way == 1
+
+
+def test_a_number_that_another_process_has_now(store):
+    mark = Mark(store, "pushes")
+    document = json.loads(store.get(mark.key))
+    assert len(living(store, "pushes", mark.store_now_s())) == 1
+    store.put(mark.key, json.dumps(document | {"started": "1"}).encode())
+    assert living(store, "pushes", mark.store_now_s()) == []
