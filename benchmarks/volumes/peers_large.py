@@ -212,13 +212,7 @@ class S3fs(_Folder, folders.S3fs):
 
 class Ours(shards.Ours):
     whole = False
-    settings = (
-        "files in a known order, each read by `read_range`; each chunk verified by its hash; the cache holds "
-        "half of the volume"
-    )
-
-    def limit_bytes(self, place: Place, share: float) -> int:
-        return super().limit_bytes(place, min(share, 0.5))
+    settings = "files in a known order, each read by `view_range`; each chunk verified by its hash"
 
     def cold(self, place: Place, seed: int) -> Read:
         from trainmaster.volumes.reading import SampleOrder, samples
@@ -228,7 +222,7 @@ class Ours(shards.Ours):
             names = list(volume.paths())
             for row in samples(SampleOrder(volume, seed=seed, window=shards.WINDOW)):
                 for name, number, start, size in blocks(self, names[row]):
-                    seen.note_block(name, number, volume.read_range(row, start, size))
+                    seen.note_block(name, number, volume.view_range(row, start, size))
                     if seen.over:
                         return
 
@@ -250,6 +244,13 @@ class OursAgain(Ours):
             read(Seen(self.index, thorough=True, seconds=_FOREVER_S))
         forget_chunks(self.volume(place))
         return read
+
+
+class OursHalf(OursAgain):
+    settings = OursAgain.settings + "; the cache holds half of the volume"
+
+    def limit_bytes(self, place: Place, share: float) -> int:
+        return super().limit_bytes(place, min(share, 0.5))
 
 
 class OursFsspec(shards.OursFsspec):
@@ -278,6 +279,7 @@ METHODS: dict[str, Callable[[Place, str], Method]] = {
     "s3fs": S3fs,
     "ours": Ours,
     "ours_again": OursAgain,
+    "ours_half": OursHalf,
     "ours_fsspec": OursFsspec,
     "ours_mount": OursMounted,
 }

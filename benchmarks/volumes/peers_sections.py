@@ -32,7 +32,7 @@ COLD = (
     "ours_fsspec",
     "ours_mount",
 )
-LARGE = (*FILES, "plain_chunks", "ours", "ours_again", "ours_fsspec", "ours_mount")
+LARGE = (*FILES, "plain_chunks", "ours", "ours_again", "ours_half", "ours_fsspec", "ours_mount")
 #: Only where there is no latency, and where there is: each worker of these fetches one shard at a time.
 NEAR_ONLY = {"ext4"}
 FAR_ONLY = {"mosaicml_w8", "webdataset_w8"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.volumes.objects import ObjectStore, explained
 from trainmaster.volumes.packed.checking import check_extents, check_links, check_paths
 from trainmaster.volumes.packed.faults import DamagedVolumeError
-from trainmaster.volumes.packed.fetching_tables import fetched_table
+from trainmaster.volumes.packed.fetching_tables import fetched_tables
 from trainmaster.volumes.packed.finding import write_index
 from trainmaster.volumes.packed.flat import ColumnWriter
 from trainmaster.volumes.packed.head import Head
@@ -46,10 +46,7 @@ def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
         with _only_one(target):
             if not (target / META_NAME).is_file():
                 with scratch_directory(target) as scratch:
-                    tables = {
-                        name: fetched_table(store, table, scratch / f"{name}.parquet")
-                        for name, table in _tables(head).items()
-                    }
+                    tables = fetched_tables(store, _tables(head), scratch)
                     write_columns(tables, head, scratch, store.url)
                     for path in tables.values():
                         path.unlink()

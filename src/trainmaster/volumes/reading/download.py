@@ -12,7 +12,6 @@ from trainmaster.volumes.reading.prefetch import Line
 
 Write = Callable[[int, memoryview], None]
 
-PART_BYTES = 8 << 20
 # More than a line lets through, so that somebody is always waiting where it is full.
 _THREADS = 72
 # A small request now and then tells the latency apart from the bandwidth.
@@ -60,7 +59,7 @@ class Downloader:
         with self._mutex:
             probe = self._chunks % _PROBE_EVERY == 0 and chunk.size_bytes > 4 * _PROBE_BYTES
             self._chunks += 1
-        starts = list(range(0, chunk.size_bytes, PART_BYTES))
+        starts = list(range(0, chunk.size_bytes, self.line.cut(chunk.size_bytes)))
         ends = [*starts[1:], chunk.size_bytes]
         if probe and ends[-1] - starts[-1] > _PROBE_BYTES:
             # First, while the line is free; from the end, so that whole pages are written from the start.
@@ -68,7 +67,7 @@ class Downloader:
             starts, ends = [tail, *starts], [chunk.size_bytes, *ends[:-1], tail]
 
         def part(start: int, end: int) -> None:
-            self.line.begin()
+            self.line.begin(end - start)
             began = time.perf_counter()
             place, moments_s = start, list[float]()
             try:
@@ -83,7 +82,7 @@ class Downloader:
                         asked_s, answered_s, early_s = moments_s
                         self.line.answered(answered_s - asked_s, early_s - answered_s)
             finally:
-                self.line.end()
+                self.line.end(end - start)
             self.line.saw(end - start, time.perf_counter() - began)
 
         futures = [pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True)]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE = 32
 _LOOK_AGAIN_S = 0.1
 _USES_PER_SLOT = 8
+# Small samples are told of now and then, as many bytes apart.
+_TELL_BYTES, _TELL_SAMPLES = 8 << 20, 16
 # How much the newest step counts in the mean of seconds per sample.
 _NEWEST = 0.2
 
@@ -37,6 +39,9 @@ class Prefetcher:
         plan: which, and when.
         turn: which of the readers of the same plan this is, and how many there are; each
             fetches its part.
+
+    Attributes:
+        every: of so many samples the reader should tell of one.
     """
 
     def __init__(self, volume: "Volume", plan: Plan, turn: tuple[int, int] = (0, 1)) -> None:
@@ -45,8 +50,12 @@ class Prefetcher:
         self._prefixes = volume.chunk_prefixes()
         self._order = AnnouncedOrder(self._cache.orders, self._prefixes[plan.chunks], plan.positions)
         self._plan, self._turn = plan, turn
-        self._position = 0
-        self._seconds_per_sample = 1e-3
+        mean_bytes = volume.table.total_bytes // max(len(volume), 1)
+        self.every = max(1, min(_TELL_SAMPLES, _TELL_BYTES // max(mean_bytes, 1)))
+        if plan.begins is not None:  # one of the next may be a large one
+            self.every = 1
+        self._position = self._sample_end = 0
+        self._seconds_per_position = 1e-3
         self._moved_s = time.monotonic()
         self._in_flight: set[int] = set()
         self._failed: set[int] = set()
@@ -60,18 +69,28 @@ class Prefetcher:
         self._thread = threading.Thread(target=self._run, name="trainmaster-prefetcher", daemon=True)
         self._thread.start()
 
-    def advance(self, position: int) -> None:
+    def advance(self, sample: int) -> None:
         """Says which sample the reader has come to; call it every few samples."""
-        now_s = time.monotonic()
         with self._changed:
-            samples = position - self._position
-            if samples <= 0:
-                return
-            each_s = (now_s - self._moved_s) / samples
-            self._seconds_per_sample += _NEWEST * (each_s - self._seconds_per_sample)
-            self._moved_s, self._position = now_s, position
-            self._order.advance(position, self._seconds_per_sample)
-            self._changed.notify()
+            begin, self._sample_end = self._plan.span(sample)
+            self._move(begin)
+
+    def saw(self, chunk: int) -> None:
+        """Says which chunk of its sample the reader has come to."""
+        if self._plan.begins is None:
+            return
+        with self._changed:
+            self._move(self._plan.reached(chunk, self._position, self._sample_end))
+
+    def _move(self, position: int) -> None:
+        now_s, moved = time.monotonic(), position - self._position
+        if moved <= 0:
+            return
+        each_s = (now_s - self._moved_s) / moved
+        self._seconds_per_position += _NEWEST * (each_s - self._seconds_per_position)
+        self._moved_s, self._position = now_s, position
+        self._order.advance(position, self._seconds_per_position)
+        self._changed.notify()
 
     def close(self) -> None:
         """Stops fetching and takes the order back."""

@@ -3,6 +3,7 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainmaster.spec.errors import TrainmasterError
@@ -13,40 +14,71 @@ if TYPE_CHECKING:
     from trainmaster.volumes.reading.volume import Volume
 
 _MOST_CHUNKS = 8
+# A run nobody went on with, while others did so often, is over.
+_PATIENCE = 16
+
+
+@dataclass(slots=True)
+class _Run:
+    """Chunks that are read in a row.
+
+    Attributes:
+        until: the last chunk that was asked for ahead.
+        seen: when the reader came to its last chunk, in chunks that all readers came to.
+    """
+
+    until: int
+    seen: int
 
 
 class ReadAhead:
-    """Two chunks in a row that follow each other mean that the next chunks are wanted too."""
+    """Two chunks that are read in a row mean that the next ones are wanted too.
+
+    Several files may be read at the same time: each is a run of its own, and all share what the line takes.
+    """
 
     def __init__(self, volume: "Volume") -> None:
         self._volume = volume
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
-        self._last = -2
-        self._until = -1
+        self._runs: dict[int, _Run] = {}  # by their last chunk
+        self._seen = 0
 
     def saw(self, chunk: int) -> None:
         """A reader has come to a chunk that it did not read just before."""
         with self._mutex:
             if self._pid != os.getpid():  # the threads stayed with the parent
                 self._pool, self._pid = None, os.getpid()
-            follows = chunk in (self._last, self._last + 1)
-            self._last = chunk
-            if not follows:
-                self._until = chunk
+            run = self._followed(chunk)
+            if run is None:
                 return
-            slots = self._volume.cache.limit_bytes // self._volume.cache.slots.slot_bytes
-            depth = depth_chunks(DOWNLOADER.line.ranges, self._volume.cache.slots.slot_bytes, slots)
-            end = min(chunk + min(depth, _MOST_CHUNKS), self._volume.table.chunk_count - 1)
-            wanted = range(max(self._until, chunk) + 1, end + 1)
-            self._until = max(self._until, end)
+            end = min(chunk + self._depth(), self._volume.table.chunk_count - 1)
+            wanted = range(max(run.until, chunk) + 1, end + 1)
+            run.until = max(run.until, end)
             if wanted and self._pool is None:
                 self._pool = ThreadPoolExecutor(_MOST_CHUNKS, thread_name_prefix="trainmaster-ahead")
             pool = self._pool
         for number in wanted:
             if pool is not None:
                 pool.submit(self._fetch, number)
+
+    def _followed(self, chunk: int) -> _Run | None:
+        """Notes where a reader is; gives the run that it goes on with, None if it begins one."""
+        self._seen += 1
+        oldest = self._seen - _PATIENCE
+        self._runs = {last: run for last, run in self._runs.items() if run.seen > oldest}
+        run = self._runs.pop(chunk, None) or self._runs.pop(chunk - 1, None)
+        self._runs[chunk] = run or _Run(chunk, 0)
+        self._runs[chunk].seen = self._seen
+        return run
+
+    def _depth(self) -> int:
+        slot_bytes = self._volume.cache.slots.slot_bytes
+        slots = self._volume.cache.limit_bytes // slot_bytes
+        readers = sum(run.until > last for last, run in self._runs.items()) or 1
+        depth = min(depth_chunks(DOWNLOADER.line.ranges, slot_bytes, slots), _MOST_CHUNKS)
+        return max(1, -(-depth // readers))
 
     def _fetch(self, chunk: int) -> None:
         # Whoever reads the chunk meets the same fault and hears of it.

@@ -15,7 +15,6 @@ from trainmaster.volumes.reading.volume import Volume
 
 _QUALITY_ROWS = 1 << 20
 _PIECE = 256
-_ADVANCE_EVERY = 16
 
 
 class SampleOrder:
@@ -155,19 +154,19 @@ def samples(
     mine = order.share(rank, world)
     epoch = order.progress.epoch
     fetcher = order.prefetcher(mine, rank, world, (worker, workers)) if prefetch and len(mine) else None
-    order.volume.reads_ahead = fetcher is None
-    done = 0
+    order.volume.follow(fetcher)
+    done, every = 0, fetcher.every if fetcher is not None else 1
     # One loading process alone reads everything in a row, however small the batches are.
     spans = blocks(len(mine), block if workers > 1 else _PIECE, workers, worker)
     try:
         for places, rows in _pieces(order, mine, epoch, spans):
             for place, row in zip(places, rows, strict=True):
-                if fetcher is not None and done % _ADVANCE_EVERY == 0:
+                if fetcher is not None and done % every == 0:
                     fetcher.advance(place)
                 done += 1
                 yield row
     finally:
-        order.volume.reads_ahead = True
+        order.volume.follow(None)
         if fetcher is not None:
             fetcher.close()
 

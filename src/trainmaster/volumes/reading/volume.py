@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmaster.volumes.packed import Entry, FileTable, Head
+    from trainmaster.volumes.reading.prefetcher import Prefetcher
 
 
 class Volume:
@@ -41,7 +42,6 @@ class Volume:
         head: what the version is.
         table: its files.
         cache: the node's chunks.
-        reads_ahead: whether to fetch the chunks that follow those that are read in a row.
     """
 
     def __init__(self, opened: OpenVolume, site: CacheSite) -> None:
@@ -53,7 +53,8 @@ class Volume:
         self.cache: ChunkCache = site.cache(slot_bytes)
         self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
         self._ahead = ReadAhead(self)
-        self.reads_ahead = True
+        self._follower: Prefetcher | None = None
+        self._reached = -1
         self._mutex = threading.Lock()
         # What `read` needs, as flat as it gets. Of each chunk: where its slot begins in the data, the
         # word of the slot's stamp, and what that word was when the chunk was there.
@@ -117,6 +118,10 @@ class Volume:
     def close(self) -> None:
         """Ends what runs in the background; views stay valid until they are released."""
         self._ahead.close()
+
+    def follow(self, prefetcher: "Prefetcher | None") -> None:
+        """Has what is read fetched ahead by somebody who knows the order; None: nobody does."""
+        self._follower, self._reached = prefetcher, -1
 
     # By row: nothing here may cost more than it must.
 
@@ -219,19 +224,10 @@ class Volume:
 
     def read_range(self, row: int, start: int, length: int) -> bytes:
         """Reads a part of a file; less at its end."""
-        if row < 0 or row >= self.table.file_count:
-            raise self._no_row(row)
-        end = min(start + length, self._sizes[row])
-        if start >= end:
+        chunk, offset, left = self._located(row, start, length)
+        if not left:
             return b""
-        chunk, offset = self._first_chunks[row], self._offsets[row] + start
-        room = self._chunk_sizes[chunk]
-        while offset >= room:  # a large file: its chunks follow each other
-            offset -= room
-            chunk += 1
-            room = self._chunk_sizes[chunk]
-        left = end - start
-        if left <= room - offset:
+        if left <= self._chunk_sizes[chunk] - offset:
             return self._piece(chunk, offset, left)
         pieces = []
         while left:
@@ -241,10 +237,40 @@ class Volume:
             chunk, offset = chunk + 1, 0
         return b"".join(pieces)
 
+    def view_range(self, row: int, start: int, length: int) -> memoryview:
+        """Gives a part of a file as :meth:`view` does; less at its end. Only one in several chunks is copied.
+
+        A large file begins a chunk of its own, and is cut at multiples of 64 KiB.
+        """
+        chunk, offset, length = self._located(row, start, length)
+        if not length or offset + length > self._chunk_sizes[chunk]:
+            return memoryview(self.read_range(row, start, length))
+        self._come_to(chunk)
+        return self._whole(chunk)[offset : offset + length]
+
+    def _located(self, row: int, start: int, length: int) -> tuple[int, int, int]:
+        """Says where a part of a file begins: chunk, offset, and how many bytes of it there are."""
+        if row < 0 or row >= self.table.file_count:
+            raise self._no_row(row)
+        end = min(start + length, self._sizes[row])
+        if start >= end:
+            return 0, 0, 0
+        chunk, offset = self._first_chunks[row], self._offsets[row] + start
+        while offset >= (room := self._chunk_sizes[chunk]):  # a large file: its chunks follow each other
+            offset -= room
+            chunk += 1
+        return chunk, offset, end - start
+
+    def _come_to(self, chunk: int) -> None:
+        if self._follower is not None and chunk != self._reached:
+            self._reached = chunk
+            self._follower.saw(chunk)
+
     def _read_slowly(self, row: int) -> bytes:
         return self.read_range(row, 0, self._sizes[row])
 
     def _piece(self, chunk: int, offset: int, length: int) -> bytes:
+        self._come_to(chunk)
         place = self._places.get(chunk)
         if place is not None:
             start, word, stamp = place
@@ -278,7 +304,7 @@ class Volume:
             if self.cache.pin(placed):
                 slots.table.touch(placed.slot)
                 return placed
-        if self.reads_ahead:
+        if self._follower is None:
             self._ahead.saw(number)
         placed = self.cache.obtain(self.chunk(number), pinned=True)
         self._remember(number, placed)
