@@ -1,6 +1,12 @@
 #!/bin/sh
-# Debian packages that tests need. Does nothing elsewhere: those tests then skip and say why.
+# What tests need: Debian packages, and Azurite from npm. Does nothing elsewhere: those tests then skip and say why.
 set -eu
+azurite=${TRAINMASTER_CACHE:-$HOME/.cache/trainmaster}/azurite-3.35.0 # private_azurite.py looks there
+if command -v npm >/dev/null 2>&1 && [ ! -e "$azurite" ]; then
+  npm install --silent --no-audit --no-fund --ignore-scripts --omit=dev --fetch-retries=1 \
+    --prefix "$azurite.new" azurite@3.35.0 && mv "$azurite.new" "$azurite" ||
+    echo "npm has not installed Azurite: tests of az:// will be skipped" >&2
+fi
 packages="procps git openmpi-bin libopenmpi-dev"
 packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # the lab
 packages="$packages openssh-server" # hosts

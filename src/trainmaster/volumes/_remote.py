@@ -32,6 +32,8 @@ _MAX_PARTS = 9_000
 _DELETED_AT_ONCE = 1_000
 _REQUEST_TIMEOUT = timedelta(minutes=5)
 _SIGNED_FOR = timedelta(hours=1)
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
+_NO_PARTS = re.compile(r"NoSuchUpload|InvalidBlockList")
 _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
 
@@ -118,7 +120,9 @@ class RemoteBackend:
 
     def _detail(self, meta: "ObjectMeta") -> ObjectDetail:
         key = meta["path"][len(self._prefix) + 1 if self._prefix else 0 :]
-        return ObjectDetail(key, meta["size"], meta["e_tag"] or "", meta["last_modified"].timestamp())
+        return ObjectDetail(
+            key, meta["size"], _quoted(meta["e_tag"] or ""), meta["last_modified"].timestamp()
+        )
 
     def blocks(self, key: str) -> Iterator[bytes]:
         # Ranges rather than one stream: each is tried again by itself when the connection breaks, and
@@ -165,14 +169,10 @@ class RemoteBackend:
                 self._is_slow = True
             else:
                 return
-        obstore.put(
-            self._store,
-            self._key(key),
-            data,
-            use_multipart=True,
-            chunk_size=_PART_BYTES,
-            max_concurrency=1,
-        )
+        whole = memoryview(data)
+        # Block by block: those of one that is larger than a part would all be sent at once.
+        blocks = (whole[start : start + _PART_BYTES] for start in range(0, len(whole), _PART_BYTES))
+        self._put_parts(key, blocks, _PART_BYTES, 1)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         import obstore
@@ -186,20 +186,41 @@ class RemoteBackend:
         return True
 
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
-        import obstore
-
         if size_bytes <= _PART_BYTES:
             self.put(key, b"".join(blocks))
             return
         with _into_bucket():
+            part_bytes = max(_PART_BYTES, -(-size_bytes // _MAX_PARTS))
+            self._put_parts(key, blocks, part_bytes, _PARTS_IN_FLIGHT)
+
+    def _put_parts(
+        self, key: str, blocks: Iterable[bytes | memoryview], part_bytes: int, in_flight: int
+    ) -> None:
+        import obstore
+
+        sent_bytes = 0
+
+        def counted() -> Iterator[bytes | memoryview]:
+            nonlocal sent_bytes
+            for block in blocks:
+                sent_bytes += len(block)
+                yield block
+
+        try:
             obstore.put(
                 self._store,
                 self._key(key),
-                iter(blocks),
+                counted(),
                 use_multipart=True,
-                chunk_size=max(_PART_BYTES, -(-size_bytes // _MAX_PARTS)),
-                max_concurrency=_PARTS_IN_FLIGHT,
+                chunk_size=part_bytes,
+                max_concurrency=in_flight,
             )
+        except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+            # The answer to the request that makes an object of the parts may be lost: it is sent again, and
+            # names parts that have become the object meanwhile.
+            info = self.info(key) if _NO_PARTS.search(str(error)) else None
+            if info is None or info.size_bytes != sent_bytes:
+                raise
 
     def exists(self, key: str) -> bool:
         import obstore
@@ -341,6 +362,11 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
     return S3Store(bucket, **options)
 
 
+def _quoted(etag: str) -> str:
+    """An ETag as headers have it: Azure's listings leave the quotes out."""
+    return f'"{etag}"' if etag and not etag.endswith('"') else etag
+
+
 @contextmanager
 def _into_bucket() -> Iterator[None]:
     """What is not found when something is written is the bucket."""
@@ -352,5 +378,5 @@ def _into_bucket() -> Iterator[None]:
 
 def _require_bucket(error: FileNotFoundError) -> None:
     """A missing bucket is no missing object: the user must hear of it."""
-    if "NoSuchBucket" in str(error) or "bucket does not exist" in str(error):
+    if _NO_BUCKET.search(str(error)):
         raise OSError(str(error).partition("\n\nDebug")[0]) from error

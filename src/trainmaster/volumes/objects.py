@@ -291,7 +291,8 @@ def _unquoted(path: str) -> str:
 
 _CREDENTIALS = (
     "Check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (s3://), "
-    "GOOGLE_APPLICATION_CREDENTIALS (gs://), AZURE_STORAGE_ACCOUNT_NAME and _KEY (az://)."
+    "GOOGLE_APPLICATION_CREDENTIALS (gs://), AZURE_STORAGE_ACCOUNT_NAME and _KEY, or "
+    "AZURE_STORAGE_SAS_TOKEN (az://)."
 )
 _HINTS = (
     (
@@ -299,9 +300,10 @@ _HINTS = (
         "Free some space there, or use another place.",
     ),
     (
-        r"NoSuchBucket|bucket does not exist|ContainerNotFound",
+        r"NoSuchBucket|bucket does not exist",
         "Create the bucket first, or correct its name.",
     ),
+    (r"ContainerNotFound", "Create the container first, or correct its name."),
     (r"Read-only file system", "It can only be read; use another TRAINMASTER_STORE."),
     (r"File name too long", "Use a shorter path for the store."),
     (
@@ -321,8 +323,8 @@ _HINTS = (
     ),
     (
         r"connect|dns|timed out|timeout|reset by peer|error sending request",
-        "Check the network and the address (AWS_ENDPOINT_URL for S3), then try again: "
-        "nothing half-written is visible.",
+        "Check the network and the address (AWS_ENDPOINT_URL, GOOGLE_BASE_URL or "
+        "AZURE_STORAGE_ENDPOINT, where one is set), then try again: nothing half-written is visible.",
     ),
 )
 
@@ -330,6 +332,8 @@ _HINTS = (
 _XML_ERROR = re.compile(
     r"(?:<\?xml.*?\?>\s*)?<Error\b.*?<Code>(.*?)</Code>(?:.*?<Message>(.*?)</Message>)?.*</Error>", re.DOTALL
 )
+# What Azure adds to each message, in lines of its own.
+_AZURE_TRACE = re.compile(r"\s*RequestId:\S+\s+Time:[\w:.-]+(?<!\.)")
 # An error of ours, from the one who gives the keys: its words and its hint.
 _PROVIDER = re.compile(r".*External AWS credential provider: \w+: (.*?)\s*\n\s*\.?\s*\n?(.*)", re.DOTALL)
 # Why a request could not be sent is said only in the dump behind the text.
@@ -343,7 +347,7 @@ def _plain_reason(text: str) -> str:
     """What the library of a store has said, without what only its authors read."""
     reason, _, dump = text.partition("\n\nDebug")
     reason = _XML_ERROR.sub(lambda found: ": ".join(filter(None, found.groups())), reason)
-    reason = reason.strip().rstrip(".:")
+    reason = _AZURE_TRACE.sub("", reason).strip().rstrip(".:")
     for pattern, words in _DUMPED:
         if found := pattern.search(dump):
             return f"{reason}: {words.format(found[1])}"

@@ -206,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(size))
         self.end_headers()
-        if not has_body:
+        if not has_body or not size:  # one without a byte has to be read all the same, before the next one
             response.read()
             return
         done = 0

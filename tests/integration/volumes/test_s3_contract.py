@@ -1,0 +1,19 @@
+"""The contract of stores on a real S3 server; what else is S3's own: test_volumes_s3.py."""
+
+import pytest
+from store_contract import StoreContract
+
+pytestmark = pytest.mark.s3
+
+
+class TestS3(StoreContract):
+    @pytest.fixture
+    def bucket(self, s3_bucket):
+        return s3_bucket
+
+    @pytest.fixture
+    def faulty(self, faulty_s3):
+        return faulty_s3
+
+    test_a_volume_by_the_command_line = None  # the same code as for the others, only slower
+    test_a_bucket_that_is_not_there = None  # SeaweedFS makes one that is written to
