@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from trainmaster.control.backoff import backoff_s, stage_pause_s
 from trainmaster.control.board import Task
 from trainmaster.control.outcome import Outcome, classify, exit_records
 from trainmaster.executors.base import GangStatus, Phase
@@ -19,9 +20,6 @@ from trainmaster.store.changes import ClosedAttempt, Progress, TaskChange
 
 #: An attempt that ends sooner than this without having shown any progress "died at once".
 DIED_AT_ONCE_S = 60.0
-#: The second retry waits this long, each further one twice as long, up to the maximum.
-BACKOFF_S = 1.0
-MAX_BACKOFF_S = 300.0
 
 
 class EffectKind(StrEnum):
@@ -145,7 +143,7 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
                 return [_effect(task, EffectKind.SUBMIT)]
             return [] if seen.gang.phase is Phase.QUEUED else [_move(task, State.STAGING)]
         case State.STAGING:
-            return _staging(task, seen)
+            return _staging(task, seen, now)
         case State.RUNNING:
             return _running(task, seen, policy, now)
         case State.RECOVERING:
@@ -158,16 +156,7 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
             return []
 
 
-def backoff_s(retry: int) -> float:
-    """How long to wait before a retry (1 = the first): at once, then 1 s, 2 s, 4 s, ... 300 s.
-
-    >>> [backoff_s(retry) for retry in (1, 2, 3, 4, 20)]
-    [0.0, 1.0, 2.0, 4.0, 300.0]
-    """
-    return 0.0 if retry <= 1 else min(BACKOFF_S * 2.0 ** (retry - 2), MAX_BACKOFF_S)
-
-
-def _staging(task: Task, seen: Seen) -> list[Step]:
+def _staging(task: Task, seen: Seen, now: float) -> list[Step]:
     match seen.gang.phase:
         case Phase.UNKNOWN:  # the control process that held the slots is gone, and they with it
             return [_effect(task, EffectKind.SUBMIT)]
@@ -176,15 +165,15 @@ def _staging(task: Task, seen: Seen) -> list[Step]:
         case Phase.GRANTED:
             job = seen.jobs.get(EffectKind.STAGE)
             if job is None:
-                return [_effect(task, EffectKind.STAGE)]
+                return _stage(task)
             if not job.done or seen.launched:
                 return []
+            if job.error and job.reason is EndReason.NODE_LOST and task.not_before:  # it is counted
+                return _stage(task) if now >= task.not_before else []
             if job.error and job.reason is EndReason.NODE_LOST and task.free_restarts < MAX_FREE_RESTARTS:
-                again = {"free_restarts": task.free_restarts + 1}
-                return [
-                    Progress(task.experiment, task.number, again),
-                    _effect(task, EffectKind.STAGE),
-                ]
+                count = task.free_restarts + 1
+                again = {"free_restarts": count, "not_before": now + stage_pause_s(count)}
+                return [Progress(task.experiment, task.number, again)]
             if job.error:
                 reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
                 return [_move(task, State.STOPPING, reason, job.error, fields={"end_reason": reason})]
@@ -195,6 +184,14 @@ def _staging(task: Task, seen: Seen) -> list[Step]:
         case Phase.RUNNING | Phase.EXITED:
             started_at = seen.gang.started_at
             return [_move(task, State.RUNNING, fields={"started_at": started_at} if started_at else {})]
+
+
+def _stage(task: Task) -> list[Step]:
+    stage = _effect(task, EffectKind.STAGE)
+    if not task.not_before:
+        return [stage]
+    # While it is set, a stage that has failed is counted, and waits its turn: the next one is not yet.
+    return [Progress(task.experiment, task.number, {"not_before": 0.0}), stage]
 
 
 def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from trainmaster.control.decide_task import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
@@ -292,6 +294,9 @@ def clean_up(context: TaskContext, *, keep_output: bool, keep_checkpoint: bool) 
         keep_checkpoint: its last checkpoint could not be published.
     """
     place = context.place
+    if context.site is not None:
+        with contextlib.suppress(OSError):
+            note_restored(place, None)
     for directory, keep in (
         (place.checkpoint, keep_checkpoint),
         (place.output("", first=True), keep_output),

@@ -80,7 +80,7 @@ class Site(Protocol):
         ...
 
     def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
-        """Make the attempt's checkpoint directory here what it is on its nodes, united; the first rank wins.
+        """Make the attempt's checkpoint directory here what those of its nodes are together.
 
         Args:
             context: the attempt.

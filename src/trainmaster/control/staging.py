@@ -20,11 +20,13 @@ from urllib.parse import quote
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
+from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.providers.base import ProviderError
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import CheckpointSeries
+from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.tree import parts_listing
 
 
@@ -61,7 +63,9 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     except (ProviderError, NodeGoneError) as error:
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST)
     except (TrainmasterError, OSError) as error:
-        return Job(done=True, error=one_line(error))
+        # Where nothing has worked yet, an address that nobody answers at is more likely a wrong one.
+        may_wait = context.attempt > 1 and isinstance(error, PublishError) and is_away(one_line(error))
+        return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST if may_wait else None)
     return Job(done=True, fields={"restored": restored})
 
 
@@ -285,16 +289,39 @@ def _restore(context: TaskContext) -> int | None:
     for number in reversed(numbers):
         if target.exists():
             shutil.rmtree(target)
+        if not _note(context, series, number):
+            continue
         if _restored_by_nodes(context, series.uri_of(number)):
             return number
         try:
             series.restore(number, target)
-        except PublishError:  # damaged in the store: the one before is better than none
+        except PublishError as error:
+            _require_damaged(error)
             continue
         context.listings[target] = parts_listing({"": target})
         return number
     target.mkdir(parents=True, exist_ok=True)
+    note_restored(context.place, None)
     return None
+
+
+def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:
+    """Keep what a checkpoint consists of that nodes will begin with; False if it is damaged or gone."""
+    if context.site is None:
+        return True
+    try:
+        manifest = series.manifest(number)
+    except PublishError as error:
+        _require_damaged(error)
+        return False
+    note_restored(context.place, manifest)
+    return manifest is not None
+
+
+def _require_damaged(error: PublishError) -> None:
+    """The one before a damaged checkpoint is better than none; a store that is away has them all, later."""
+    if is_away(one_line(error)):
+        raise error
 
 
 def _restored_by_nodes(context: TaskContext, uri: str, *, is_own: bool = True) -> bool:
@@ -319,11 +346,14 @@ def _inherit(context: TaskContext, uri: str) -> None:
     target = context.place.checkpoint
     for number in reversed(series.complete()):
         shutil.rmtree(target, ignore_errors=True)
+        if not _note(context, series, number):
+            continue
         if _restored_by_nodes(context, series.uri_of(number), is_own=False):
             return
         try:
             series.restore(number, target)
-        except PublishError:  # damaged in the store: the one before is better than none
+        except PublishError as error:
+            _require_damaged(error)
             continue
         # Its listing is not remembered: though unchanged it is to be published as this task's own.
         return

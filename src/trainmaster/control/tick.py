@@ -46,6 +46,7 @@ def tick(
         now: Unix seconds.
     """
     turn = Turn()
+    settled: dict[tuple[str, int], tuple[int, State, EndReason | None]] = {}
     moved = True
     while moved:
         moved = False
@@ -57,7 +58,10 @@ def tick(
             if experiment.state is State.RUNNING or experiment.state is State.STOPPING:
                 reason = stop_reason(board, experiment.name, wanted)
                 for task in list(experiment.live.values()):
-                    moved |= _settle(board, task, look, policies[experiment.name], reason, now, turn)
+                    # Of what is as it was nothing new follows, and nothing is to be counted twice.
+                    if settled.get(task.key) != (task.attempt, task.state, reason):
+                        moved |= _settle(board, task, look, policies[experiment.name], reason, now, turn)
+                        settled[task.key] = (task.attempt, task.state, reason)
     turn.effects = list(dict.fromkeys(turn.effects))
     return turn
 

@@ -59,7 +59,8 @@ class ClusterNode:
         labels: what members may ask for with ``node_labels``.
         gpus: ids as for CUDA_VISIBLE_DEVICES.
         python: on the node; has Trainmaster and Ray installed.
-        port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000 on.
+        port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000
+            on, and others than those that were last taken at its address.
         environment: more variables for Ray's processes.
     """
 

@@ -48,7 +48,10 @@ def start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     directory.chmod(0o700)
     if _pid(directory / "ray.pid"):
         return {"ok": True, "port_base": int((directory / "ports").read_text())}
-    base, held = (request["port_base"], None) if request["port_base"] else _choose_ports(request["ports"])
+    if request["port_base"]:
+        base, held = request["port_base"], None
+    else:
+        base, held = _choose_ports(request["ports"], request["taken"])
     if not base:
         return {
             "ok": False,
@@ -74,9 +77,12 @@ def _start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     return {"ok": False, "error": error}
 
 
-def _choose_ports(count: int) -> tuple[int, socket.socket | None]:
-    """The first of so many that nobody has bound, and what keeps others of us from choosing them too."""
-    for base in _PORTS:
+def _choose_ports(count: int, taken: list[int]) -> tuple[int, socket.socket | None]:
+    """The first of so many that nobody has bound, and what keeps others of us from choosing them too.
+
+    Those that were taken before at this address come last, the oldest first.
+    """
+    for base in sorted(_PORTS, key=lambda base: taken.index(base) if base in taken else -1):
         held = socket.socket(socket.AF_UNIX)
         try:
             held.bind(f"\0trainmaster-ports-{base}")  # no file: it is gone with us, and any user can

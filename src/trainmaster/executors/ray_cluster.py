@@ -71,6 +71,11 @@ class RayCluster:
         self.nodes = list(nodes)
         self._run = run or run_here
         self._open = stream or open_here
+        # Ports that were taken at an address, the last ones last: Ray's own connections to what was there may
+        # still be open, though nobody answers, and would be used for what comes there next on the same ports.
+        self._taken: dict[str, list[int]] = {}
+        for node in nodes:
+            self._take(node.address, node.port_base)
 
     @classmethod
     def start(
@@ -110,6 +115,7 @@ class RayCluster:
             return None
         nodes = [ClusterNode.from_json(row) for row in record["nodes"]]
         cluster = cls(directory, nodes, run, stream)
+        cluster._taken.update(record.get("taken", {}))
         return cluster if nodes and cluster.runs(cluster.head) else None
 
     @property
@@ -213,6 +219,7 @@ class RayCluster:
             "do": "start",
             "port_base": node.port_base,
             "ports": PORT_COUNT,
+            "taken": self._taken.get(node.address, []),
             "token": (self.directory / _TOKEN).read_text(),
             "command": command,
             "env": environment(node, {}),
@@ -225,6 +232,7 @@ class RayCluster:
             },
         }
         answer = self._ask(node, request)
+        self._take(node.address, answer.get("port_base", 0))
         if not answer["ok"]:
             raise ExecutorError(
                 f"Ray could not be started on node {node.key}: {answer['error']}",
@@ -243,8 +251,14 @@ class RayCluster:
             ) from error
         return dict(answer)
 
+    def _take(self, address: str, port_base: int) -> None:
+        if port_base:
+            earlier = [base for base in self._taken.get(address, []) if base != port_base]
+            self._taken[address] = [*earlier, port_base]
+
     def _record(self) -> None:
-        text = json.dumps({"nodes": [node.as_json() for node in self.nodes]}, indent=1)
+        nodes = [node.as_json() for node in self.nodes]
+        text = json.dumps({"nodes": nodes, "taken": self._taken}, indent=1)
         draft = self.directory / f"{_RECORD}.new"
         _write(draft, text)
         draft.replace(self.directory / _RECORD)

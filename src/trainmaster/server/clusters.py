@@ -12,6 +12,7 @@ from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.providers.base import Node, Provider, ProviderGoneError
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
+from trainmaster.server.left_hosts import leave_hosts
 from trainmaster.server.promise import dollars
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
@@ -82,7 +83,7 @@ def end_clusters(
     failed: TrainmasterError | None = None
     for name in chosen:
         try:
-            is_ended = _end(store, home, environ, records[name])
+            is_ended = _end(store, home, environ, records[name], rows[name]["run_id"], tell)
         except TrainmasterError as error:  # the others are to be given back all the same
             tell(f"{name}: {one_line(error)}")
             failed = failed or error
@@ -99,7 +100,9 @@ def end_clusters(
     return ended
 
 
-def _end(store: Store, home: Home, environ: Mapping[str, str], record: ClusterRecord) -> bool:
+def _end(
+    store: Store, home: Home, environ: Mapping[str, str], record: ClusterRecord, run: str, tell: Tell
+) -> bool:
     provider: Provider | None
     try:
         provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
@@ -112,6 +115,9 @@ def _end(store: Store, home: Home, environ: Mapping[str, str], record: ClusterRe
     nodes: list[Node] = []
     try:
         if provider is not None:
+            if all(not machine.rental.instance_type for machine in record.machines):
+                for words in leave_hosts(home, record, run, provider.nodes(record.id)):
+                    tell(words)
             provider.release(record.id)
             nodes = provider.nodes(record.id)
     except ProviderGoneError:  # nothing of it is left

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.clusters.cluster_loop import ClusterLoop
 from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.fleet import Fleet
+from trainmaster.control.clusters.member_places import MemberPlaces
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits, resumed
 from trainmaster.control.clusters.workplace import Workplace
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
-from trainmaster.server.shells import PLACES
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
@@ -144,9 +143,8 @@ class Machines:
             loops.update(dict.fromkeys(record.plan.experiments, loop))
         if not loops:
             raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
-        self.fleet = Fleet(
-            loops, self._open, self._write_cost, self._write_places, earlier_usd=self._earlier_usd
-        )
+        places = MemberPlaces(self._directory_of)
+        self.fleet = Fleet(loops, self._open, self._write_cost, places, earlier_usd=self._earlier_usd)
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
@@ -318,14 +316,9 @@ class Machines:
     def _write_cost(self, cost_usd: float) -> None:
         self._store.put_cost(self._lease, cost_usd)
 
-    def _write_places(self, attempt: str, places: Mapping[str, str]) -> None:
+    def _directory_of(self, attempt: str) -> Path:
         run, experiment, task, number = attempt.split("/")
-        directory = self._home.attempt(run, experiment, int(task), int(number)).directory
-        with contextlib.suppress(OSError):  # only `ssh` asks for it
-            directory.mkdir(parents=True, exist_ok=True)
-            draft = directory / f".{PLACES}"
-            draft.write_text(json.dumps(places))
-            draft.replace(directory / PLACES)
+        return self._home.attempt(run, experiment, int(task), int(number)).directory
 
     def _report(self, report: PhaseReport) -> None:
         if report.outcome.value == "failed":

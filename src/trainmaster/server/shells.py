@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.control.clusters.member_places import PLACES
 from trainmaster.control.layout import Home
 from trainmaster.spec.errors import MissingPartError, NotFoundError
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from trainmaster.control.clusters.record import ClusterRecord
     from trainmaster.providers.base import Node
     from trainmaster.server.service import Service
-
-#: In an attempt's directory: on which machine each member runs.
-PLACES = "places.json"
 
 
 def shell_command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from trainmaster.control.backoff import stage_pause_s
 from trainmaster.control.board import Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
@@ -13,7 +14,7 @@ from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.executors.metrics import LogMetrics, MetricsReader
 from trainmaster.spec.states import EndReason
 from trainmaster.testing.simulated_plan import Plan
-from trainmaster.testing.simulated_world import World
+from trainmaster.testing.simulated_world import ViolationError, World
 
 Key = tuple[str, int, int, EffectKind]
 _READER = MetricsReader(Path("/nonexistent"))
@@ -108,6 +109,7 @@ class SimulatedBench:
         self._world = world
         self._plan = plan
         self._step = step
+        self._staged_at: dict[tuple[str, int, int], float] = {}
 
     def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
         """See `Workshop.columns`."""
@@ -151,17 +153,32 @@ class SimulatedBench:
         """See `Workshop.begin`."""
         self._step(f"before {kind}")
         name, number, attempt = task.experiment, task.number, task.attempt
+        if kind is EffectKind.STAGE:
+            self._require_pause(task)
         self._world.note(f"{kind} {name}/{number}/{attempt} begins")
         bad = task.bad_checkpoints
         delay_s = 0.0 if self._world.chance(self._plan.quick) else self._world.rng.expovariate(0.5)
 
         def work() -> Job:
+            if kind is EffectKind.STAGE:
+                self._staged_at[name, number, attempt] = self._world.now
             job = self._work(kind, (name, number), attempt, bad)
             self._world.note(f"{kind} {name}/{number}/{attempt} ends: {job.error or 'done'}")
             return job
 
         self.jobs.begin((name, number, attempt, kind), work, delay_s)
         self._step(f"after {kind}")
+
+    def _require_pause(self, task: Task) -> None:
+        key = (task.experiment, task.number, task.attempt)
+        before = self.jobs.of(*key).get(EffectKind.STAGE)
+        if before is None:  # for the first time, or for other nodes
+            return
+        if not before.error:
+            raise ViolationError(f"{key} is staged again though it was staged")
+        waited_s = self._world.now - self._staged_at[key]
+        if waited_s < stage_pause_s(task.free_restarts):
+            raise ViolationError(f"{key} is staged again after {waited_s:g} s")
 
     def clean_up(self, effect: Effect) -> None:
         """See `Workshop.clean_up`."""
@@ -173,7 +190,9 @@ class SimulatedBench:
         match kind:
             case EffectKind.STAGE:
                 if fails:
-                    return Job(done=True, error="no data", users_fault=rng.random() < 0.5)
+                    why = rng.random()
+                    lost = EndReason.NODE_LOST if why > 0.7 else None  # a node, or a store, does not answer
+                    return Job(done=True, error="no data", users_fault=why < 0.35, reason=lost)
                 numbers = [number for number in range(attempt - 1) if number not in bad]
                 return Job(done=True, fields={"restored": numbers[-1] if numbers else None})
             case EffectKind.SAVE:

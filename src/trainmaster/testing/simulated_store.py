@@ -119,7 +119,11 @@ class SimulatedStore:
                 case TaskChange():
                     self._write_task(change, now)
                 case Progress():
-                    self._set(self.tasks[change.experiment, change.task], change.fields)
+                    row = self.tasks[change.experiment, change.task]
+                    if change.fields.get("free_restarts", row["free_restarts"]) != row["free_restarts"]:
+                        self.seen[f"{row['state']}/again"] += 1
+                    self._set(row, change.fields)
+                    _require(row["free_restarts"] <= MAX_FREE_RESTARTS, "more free restarts than there are")
                 case ExperimentChange():
                     self._write_experiment(change)
                 case RunChange():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -179,9 +180,25 @@ class Renter:
         machines = [machine for row in rows for machine in json.loads(row[0])["machines"]]
         return {m["seat"]: m["id"] for m in machines if m["id"] and not m["is_over"]}
 
-    def starts(self, run: str) -> list[tuple[int, int]]:
-        """(attempt, step) at which the first member has started."""
-        text = self.call("logs", run, "--member", "worker-0").stdout
+    def places(self, run: str, attempt: int = 1) -> dict[str, str]:
+        """Machines by member, as they are written down."""
+        path = self.lab.home / "runs" / run / "tasks" / "train" / "0" / str(attempt) / "places.json"
+        found: dict[str, str] = json.loads(path.read_text())
+        return found
+
+    def checkpoints(self, run: str) -> dict[int, dict[str, str]]:
+        """What is in the complete checkpoints of the first task, by number."""
+        found = {}
+        for path in (self.lab.home / "store" / "checkpoints" / run / "train" / "0").glob("*/manifest.json"):
+            with contextlib.suppress(FileNotFoundError):  # an older one that makes room
+                files = json.loads(path.read_text())["files"]
+                texts = {file["path"]: (path.parent / file["object"]).read_text() for file in files}
+                found[int(path.parent.name)] = texts
+        return found
+
+    def starts(self, run: str, member: str = "worker-0") -> list[tuple[int, int]]:
+        """(attempt, step) at which a member has started."""
+        text = self.call("logs", run, "--member", member).stdout
         return [(int(a), int(s)) for a, s in re.findall(r"attempt (\d+) starts at (\d+)", text)]
 
     def kill_all(self) -> bool:

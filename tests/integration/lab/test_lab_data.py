@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
 import ipaddress
+import json
 import re
+import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -148,3 +152,104 @@ def test_data_do_not_go_through_the_driver(
     for host in hosts:  # they go on without us, and nothing of it stays
         assert " trainmaster:" not in host("cat /proc/self/mountinfo")
         host("for _ in $(seq 100); do pgrep -f 'mounting.[s]erver' || exit 0; sleep 0.1; done; exit 1")
+
+
+def test_what_a_run_left_on_hosts_ends_with_its_cluster(
+    renter: Renter, owner: Any, store: CountingProxy, tmp_path: Path
+) -> None:
+    """Its driver was killed when the run was over, before it had given the hosts back."""
+    source = tmp_path / "images"
+    source.mkdir()
+    for number in range(16):
+        (source / f"{number}.bin").write_bytes(bytes([number]) * MB)
+    push(source, f"{renter.env['TRAINMASTER_STORE']}/volumes/images")
+    (renter.work / "some.py").write_text(SOME)
+    (renter.work / "reads.py").write_text(READS)
+    hosts = [owner.ssh(host["id"]) for host in owner.json("status")["hosts"]]
+    renting = renter.run(renter.recipe(RECIPE), provider="hosts")
+    run = renting.run
+    renting.until(
+        lambda: (
+            renter.call("logs", f"{run}", "--experiment", "train", code=None).stdout.count("has read all") > 3
+        ),
+        "the data",
+    )
+    assert all(" trainmaster:" in host("cat /proc/self/mountinfo") for host in hosts)
+    renting.kill()
+    with sqlite3.connect(renter.lab.home / "trainmaster.db") as connection:
+        connection.execute("UPDATE run SET state = 'DONE', reason = 'CANCELLED' WHERE id = ?", [run])
+    (left,) = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
+    assert left["state"] == "left"
+    done = renter.call("clusters", "end", left["id"])
+    assert "keeps what" not in done.stderr
+    for host in hosts:
+        assert " trainmaster:" not in host("cat /proc/self/mountinfo")
+        assert run not in host("ls /var/tmp/trainmaster-*/runs; true")
+        host(
+            "for _ in $(seq 100); do "
+            "ps -eo args | grep -E '[r]aylet|[r]eads.py|[e]xecutors.supervisor|mounting.[s]erver' || exit 0; "
+            "sleep 0.1; done; exit 1"
+        )
+
+
+class Slow(http.server.BaseHTTPRequestHandler):
+    """A file that comes slowly, for as long as somebody wants that."""
+
+    is_slow = threading.Event()
+    pause = threading.Event()
+    fetching: ClassVar[set[str]] = set()
+    got: ClassVar[list[str]] = []
+    block = b"x" * (64 << 10)
+    blocks = 100
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(self.blocks * len(self.block)))
+        self.end_headers()
+        for number in range(self.blocks):
+            self.wfile.write(self.block)
+            if number == self.blocks // 10:  # it is more than a question
+                self.fetching.add(self.client_address[0])
+            if self.is_slow.is_set():
+                self.pause.wait(0.5)
+        self.got.append(self.client_address[0])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+LOOKS = """
+name: steps
+experiments:
+  train:
+    distributed: {{strategy: allreduce, workers: 2}}
+    framework: plain
+    hardware: {{instance: m4.xlarge}}
+    data: {{set: {{url: "{url}"}}}}
+    command: wc -c < $TRAINMASTER_DATA_SET/set.bin
+"""
+
+
+def test_a_machine_that_is_lost_while_it_fetches_is_replaced(renter: Renter, owner: Any) -> None:
+    network = ipaddress.ip_network(owner.json("status")["network"])
+    server = http.server.ThreadingHTTPServer((str(network[2]), 0), Slow)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Slow.is_slow.set()
+    try:
+        url = f"http://{network[2]}:{server.server_port}/set.bin"
+        renting = renter.run(renter.recipe(LOOKS.format(url=url)))
+        renting.until(lambda: len(Slow.fetching) == 2, "both fetch")
+        machines = renter.machines(renting.run)
+        owner.call("terminate", machines["worker-1"])
+        renting.until_said(rf"\({machines['worker-1']}\) is given up")
+        Slow.is_slow.clear()
+        found = renting.end()
+    finally:
+        Slow.is_slow.clear()
+        server.shutdown()
+        server.server_close()
+    assert found["reason"] == "SUCCEEDED"
+    assert renter.attempts(found["run"])[-1] == "SUCCEEDED"
+    assert renter.call("logs", found["run"]).stdout.count(str(Slow.blocks * len(Slow.block))) == 2
+    assert "through this machine" not in renting.text
+    assert len(Slow.got) == 2, "each once: who went on is not asked again"

@@ -24,8 +24,7 @@ sys.exit(subprocess.call([sys.executable, "steps.py", "20" if first else sys.arg
 def saved(renter: Renter, renting: Renting) -> str:
     """Its id, when a checkpoint is published."""
     run = renting.run
-    place = renter.lab.home / "store" / "checkpoints" / run / "train" / "0"
-    renting.until(lambda: any(place.glob("*/manifest.json")), "a checkpoint")
+    renting.until(lambda: any("step-0" in held for held in renter.checkpoints(run).values()), "a checkpoint")
     return run
 
 

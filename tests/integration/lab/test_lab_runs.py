@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from pathlib import Path
@@ -25,17 +24,13 @@ def begun(renter: Renter, renting: Renting) -> str:
     return run
 
 
-def saved(renter: Renter, renting: Renting) -> str:
-    """Its id, when a checkpoint is published that holds what the first member has saved, not only others."""
+def saved(renter: Renter, renting: Renting, *members: int) -> str:
+    """Its id, when a checkpoint is published that holds what these members have saved, or the first one."""
     run = begun(renter, renting)
-    place = renter.lab.home / "store" / "checkpoints" / run / "train" / "0"
-
-    def is_there() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # an older one that makes room
-            return any("step-0" in manifest.read_text() for manifest in place.glob("*/manifest.json"))
-        return False
-
-    renting.until(is_there, "a checkpoint")
+    names = {f"step-{index}" for index in members or (0,)}
+    renting.until(
+        lambda: any(names <= held.keys() for held in renter.checkpoints(run).values()), "a checkpoint"
+    )
     return run
 
 
@@ -57,18 +52,25 @@ def test_a_gang_on_rented_machines(renter: Renter) -> None:
     assert json.loads(renter.call("status", run, "--json").stdout)["cost_usd"] == found["cost_usd"]
 
 
-def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoint(renter: Renter) -> None:
+@pytest.mark.parametrize("member", ["worker-0", "worker-1"])
+def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoint(
+    renter: Renter, member: str
+) -> None:
+    """Whoever was on it; the one that replaces it has its address, and nothing of what was saved."""
     renting = renter.run(renter.gang(steps=80))
-    run = saved(renter, renting)
-    lost = renter.machines(run)["worker-1"]
+    run = saved(renter, renting, 0, 1)
+    lost = renter.places(run)[member]
     renter.lab.call("terminate", lost)
     found = renting.end()
     assert found["reason"] == "SUCCEEDED"
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
-    (_, first), (attempt, step) = renter.starts(run)
-    assert (first, attempt) == (0, 2)
-    assert step >= 10, f"it went on from no checkpoint:\n{renting.text}"
+    for each in ("worker-0", "worker-1"):
+        (_, first), (attempt, step) = renter.starts(run, each)
+        assert (first, attempt) == (0, 2)
+        assert step >= 10, f"{each} went on from no checkpoint:\n{renting.text}"
     assert renting.text.count(f"({lost}) is given up") == 1, "told once"
+    held = renter.checkpoints(run)
+    assert held[max(held)] == {"step-0": "80", "step-1": "80"}, "all that was saved after the restart"
 
 
 def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:

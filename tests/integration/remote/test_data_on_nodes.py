@@ -6,7 +6,9 @@ The hosts are those of `test_remote_site`, the store is a real S3 server behind 
 from __future__ import annotations
 
 import http.server
+import os
 import shlex
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -19,13 +21,15 @@ from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.control import saving, staging
-from trainmaster.control.clusters import data_wanted
+from trainmaster.control.clusters import data_wanted, node_data, node_stores
 from trainmaster.control.clusters.node_files import remove_run
+from trainmaster.control.clusters.store_outages import trouble_from_here
 from trainmaster.control.data_sources import withdraw_volumes
 from trainmaster.control.staging import data_path
 from trainmaster.spec import DataSource
 from trainmaster.spec.states import EndReason
 from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.volumes import publish
 from trainmaster.volumes.mounting import available
 from trainmaster.volumes.packed import push
@@ -270,7 +274,7 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
         assert "403" in told
 
         monkeypatch.setattr(data_wanted, "lent_environment", lend)
-        sites.site._data._refused.clear()
+        sites.site._data._reach._refused.clear()
         assert staging.stage(context, {}).error == "", "when they can, they find what was sent"
         assert contents(sites.there(0, data_path(context, "images"))) == {
             "a": "a" * 1000,
@@ -278,6 +282,56 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
         }
     finally:
         withdraw_volumes(sites.home.data_directory(RUN))
+
+
+@mounts
+def test_a_store_that_is_away_is_waited_for(
+    sites: Hosts,
+    tmp_path: Path,
+    private_s3: PrivateS3,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for ever, and not with one of the script's retries; nothing comes through the driver meanwhile."""
+    monkeypatch.setattr(node_stores, "REACH_S", 2.0)
+    monkeypatch.setattr(node_data, "trouble_from_here", partial(trouble_from_here, limit_s=2.0))
+    pushed(sites, tmp_path)
+    context = sites.context(data={"images": DataSource(volume="images")})
+    sites.site._data._wanted(context, "images", [])  # type: ignore[attr-defined]
+    os.kill(private_s3.pid, signal.SIGSTOP)
+    try:
+        job = staging.stage(context, {})
+    finally:
+        os.kill(private_s3.pid, signal.SIGCONT)
+    assert job.reason is EndReason.NODE_LOST
+    assert "data.images: s3://bucket-" in job.error
+    assert " has not answered since " in job.error
+    assert sites.told == [f"note: {job.error}"]  # type: ignore[attr-defined]
+    assert staging.stage(context, {}).error == ""
+    there = sites.site.path(data_path(context, "images"))
+    assert all(listed(sites, number, there) == ["a", "deep/b"] for number in range(2))
+    assert len(sites.told) == 1  # type: ignore[attr-defined]
+
+
+def test_a_node_without_room_is_told_at_once(sites: Hosts, tmp_path: Path) -> None:
+    """Its cache lies on a small disk: that is for the user to change, and not tried four times."""
+    pushed(sites, tmp_path)
+    node = sites.nodes[1]
+    wrapper = tmp_path / "python-without-fuse"
+    wrapper.write_text(f'#!/bin/sh\nFUSE_LIBRARY_PATH=/nowhere exec {node.python} "$@"\n')
+    wrapper.chmod(0o755)
+    node.result.plan.python = str(wrapper)  # type: ignore[misc, union-attr]
+    cache = sites.site.environment("train")["TRAINMASTER_CACHE"]
+    shell(sites, 1, f"mkdir -p {cache} && mount -t tmpfs -o size=4m none {cache}")
+    context = sites.context(data={"images": DataSource(volume="images")})
+    begun = time.monotonic()
+    try:
+        job = staging.stage(context, {})
+    finally:
+        shell(sites, 1, f"umount -l {cache}")
+    assert job.users_fault, job
+    assert "do not fit into" in job.error
+    assert time.monotonic() - begun < 15
+    assert not any("tried again" in told for told in sites.told)  # type: ignore[attr-defined]
 
 
 def test_a_volume_that_is_not_there_is_the_users_fault(sites: Hosts) -> None:

@@ -87,6 +87,10 @@ class Hosts:
             patience_s=5.0,
         )
 
+    def patience(self, seconds: float) -> None:
+        """How long a silent node is waited for."""
+        self.site._patience_s = self.site._checkpoints._patience_s = seconds
+
     def there(self, number: int, here: Path) -> Path:
         """As it is seen from here: what lies at a place on a node."""
         return self.hosts[number].place / "node" / Path(self.site.path(here)).relative_to(self.root)
@@ -373,9 +377,9 @@ def test_a_node_that_is_gone_or_silent(hosts):
     assert "worker-1 has no node any more" in job.error
     assert CheckpointSeries(context.checkpoints_uri).complete() == []
     assert contents(context.place.output("worker-0", first=True)) == {"log": "kept"}
-    hosts.site._patience_s = 0.5
+    hosts.patience(0.5)
     assert "worker-1 has no node any more" in staging.stage(context, {}).error
-    hosts.site._patience_s = 5.0
+    hosts.patience(5.0)
 
     # a silent one is waited for when the work is done
     hosts.gone.clear()
@@ -391,7 +395,7 @@ def test_a_node_that_is_gone_or_silent(hosts):
     assert job.error == ""
     assert time.monotonic() - began < 20
     hosts.hosts[1].stop()
-    hosts.site._patience_s = 0.5
+    hosts.patience(0.5)
     job = saving.save(hosts.context(attempt=2))
     assert "could not be saved" in job.error
     assert "h1" in job.error
@@ -403,7 +407,7 @@ def test_a_node_falls_silent_when_the_model_is_here(hosts, monkeypatch):
     assert staging.stage(context, {}).error == ""
     hosts.write(0, context.place.checkpoint, a="1")
     hosts.write(0, context.place.output("worker-0", first=True), weights="42")
-    hosts.site._patience_s = 0.5
+    hosts.patience(0.5)
     publish = saving.publish_checkpoint
 
     def silent_by_now(*given, **more):

@@ -14,7 +14,7 @@ from trainmaster.volumes.mounting.lifecycle import mount_log
 from trainmaster.volumes.mounting.mounts import mounted_at
 from trainmaster.volumes.mounting.providing import answers, last_trouble
 from trainmaster.volumes.objects import ObjectStore
-from trainmaster.volumes.packed import GetProgress, cache_directory, read_head, volume_address
+from trainmaster.volumes.packed import GetProgress, cache_directory, index, read_head, volume_address
 
 if problem := available():
     pytest.skip(problem, allow_module_level=True)
@@ -114,3 +114,36 @@ def test_one_that_does_not_work_any_more_is_made_anew(ordered, place, monkeypatc
     assert not set(before) & set(processes(place))
     assert last_trouble(place) == ""
     assert a_file(place).read_bytes()
+
+
+@pytest.fixture
+def indexed(home, tmp_path):
+    """A volume over files of another place, and what a node is told of it."""
+    source = tmp_path / "objects"
+    source.mkdir()
+    (source / "a").write_bytes(b"a" * 1000)
+    uri = index(f"file://{source}", f"file://{tmp_path}/store/indexed", chunk_limit_bytes=CHUNK).uri
+    address = volume_address(uri)
+    head = read_head(ObjectStore(address.url), address.version)
+    order = {"uri": uri, "cache": str(cache_directory()), "table": head.table_id, "is_contained": False}
+    return source, order
+
+
+def test_of_an_indexed_one_the_store_of_its_objects_is_asked_too(indexed, place):
+    source, order = indexed
+    mount(order["uri"], place, means="fuse")
+    before = mounted_at(str(place))
+    noted(place, "error: 403")
+    away = source.rename(f"{source}-away")
+    source.symlink_to(source)  # its objects cannot be read, though they are not known to be gone
+    try:
+        assert not answers(place)
+        with pytest.raises(TrainmasterError):
+            provided(order, place)
+        assert mounted_at(str(place)) == before, "another one could not read them either"
+    finally:
+        source.unlink()
+        away.rename(source)
+    assert answers(place)
+    assert provided(order, place) == "kept"
+    assert mounted_at(str(place)) == before

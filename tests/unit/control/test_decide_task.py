@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from control_nouns import NOW, exited, gang, member, seen, task
 
+from trainmaster.control.backoff import MAX_BACKOFF_S, backoff_s
 from trainmaster.control.decide_task import (
     DIED_AT_ONCE_S,
-    MAX_BACKOFF_S,
     Effect,
     EffectKind,
     Job,
     Policy,
-    backoff_s,
     decide_task,
 )
 from trainmaster.executors.base import Phase
@@ -85,11 +86,32 @@ def test_a_failed_stage_ends_the_task(users_fault, reason):
 def test_a_stage_that_a_node_made_fail_begins_anew_but_not_for_ever():
     job = Job(done=True, error="h0: nothing answers", reason=EndReason.NODE_LOST)
     failed = seen(gang(Phase.GRANTED), {EffectKind.STAGE: job})
-    steps = decide(task(State.STAGING, free_restarts=3), failed, Policy(retries=0))
-    assert steps[0] == Progress("e", 0, {"free_restarts": 4})
-    assert kinds(steps) == [EffectKind.STAGE]
-    move = only_move(decide(task(State.STAGING, free_restarts=MAX_FREE_RESTARTS), failed))
+    no_retries = Policy(retries=0)
+    now, waited_s = NOW, []
+    of = task(State.STAGING)
+    for count in range(1, MAX_FREE_RESTARTS + 1):
+        (counted,) = decide(of, failed, no_retries, now)
+        assert counted.fields["free_restarts"] == count
+        of = replace(of, **counted.fields)
+        waited_s.append(of.not_before - now)
+        if waited_s[-1]:
+            assert decide(of, failed, no_retries, of.not_before - 0.1) == []
+        now = of.not_before
+        steps = decide(of, failed, no_retries, now)
+        assert kinds(steps) == [EffectKind.STAGE]
+        of = replace(of, **steps[0].fields)
+        assert decide(of, seen(gang(Phase.GRANTED), {EffectKind.STAGE: Job()}), no_retries, now) == []
+    assert waited_s[:5] == [0, 1, 2, 4, 8]
+    assert sum(waited_s) > 600, "beside the patience of each"
+    move = only_move(decide(of, failed, no_retries, now))
     assert (move.after, move.reason, move.message) == (State.STOPPING, EndReason.INTERNAL, job.error)
+
+
+def test_another_place_is_staged_at_once():
+    """The pause was for the one before; a control process that comes anew does not wait either."""
+    steps = decide(task(State.STAGING, free_restarts=9, not_before=NOW + 200), seen(gang(Phase.GRANTED)))
+    assert steps[0] == Progress("e", 0, {"not_before": 0.0})
+    assert kinds(steps) == [EffectKind.STAGE]
 
 
 def test_a_checkpoint_is_not_blamed_for_what_its_node_lost():

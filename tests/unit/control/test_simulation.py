@@ -39,6 +39,10 @@ def test_every_end_reason_is_given(report):
     assert set(EndReason) == given
 
 
+def test_stages_that_nodes_made_fail_begin_anew(report):
+    assert report.seen["STAGING/again"] > 20
+
+
 def test_a_seed_replays_line_by_line(capsys):
     seen = []
     for _ in range(2):
@@ -59,7 +63,14 @@ def test_a_failing_seed_is_named(capsys, monkeypatch):
     assert "2 schedules, 2 failures" in out
 
 
-@pytest.mark.parametrize("seed", [50578, 84120, 99730])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        # The supervisor died between two submits, and what it had not known was taken for news.
+        *(50578, 84120, 99730),
+        # A stage that had failed was counted twice in a turn, as something else moved.
+        *(183, 344),
+    ],
+)
 def test_seeds_that_once_failed(seed):
-    # The supervisor died between two submits, and what it had not known was taken for news.
     Simulation(seed).run()

@@ -46,7 +46,7 @@ jobs = st.builds(
     done=st.booleans(),
     error=st.sampled_from(["", "disk full"]),
     users_fault=st.booleans(),
-    reason=st.sampled_from([None, EndReason.OOM]),
+    reason=st.sampled_from([None, EndReason.OOM, EndReason.NODE_LOST]),
     progressed=st.booleans(),
 )
 observations = st.builds(

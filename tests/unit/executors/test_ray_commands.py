@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from trainmaster.executors._ray_commands import PORT_COUNT, environment, head_command, worker_command
-from trainmaster.executors._ray_node import _choose_ports
+from trainmaster.executors._ray_node import _PORTS, _choose_ports
 from trainmaster.executors.ray_cluster import ClusterNode, RayCluster
 from trainmaster.spec.errors import ExecutorError
 
@@ -67,11 +67,11 @@ class Nodes:
         self.order.append((request["do"], node.key))
         if request["do"] == "start":
             if node.key in self.broken:
-                return b'{"ok": false, "error": "no room"}\n'
+                return b'{"ok": false, "error": "no room", "port_base": 23000}\n'
             self.running[node.key] = request
         elif request["do"] == "stop":
             self.running.pop(node.key, None)
-        base = request.get("port_base") or 23000
+        base = request.get("port_base") or max([22800, *request.get("taken", [])]) + 200
         return json.dumps({"ok": True, "pid": int(node.key in self.running), "port_base": base}).encode()
 
 
@@ -125,9 +125,50 @@ def test_ports_that_a_node_has_chosen_are_kept(tmp_path):
 
 
 def test_two_nodes_on_one_machine_choose_different_ports():
-    first, held = _choose_ports(PORT_COUNT)
+    first, held = _choose_ports(PORT_COUNT, [])
     with held:
-        second, other = _choose_ports(PORT_COUNT)
+        second, other = _choose_ports(PORT_COUNT, [])
         other.close()
     assert first
     assert abs(second - first) >= PORT_COUNT
+
+
+def test_what_comes_to_an_address_again_takes_other_ports(tmp_path):
+    """Ray's head may still have a connection to the last one, and would ask the next one over it."""
+    nodes = Nodes()
+    head, lost = replace(HEAD, port_base=0), replace(WORKER, port_base=0)
+    cluster = RayCluster.start(tmp_path, [head, lost], nodes)
+    cluster.remove("w1", is_gone=True)
+    cluster.add([replace(lost, key="w2")])
+    assert cluster.nodes[1].port_base == 23200
+    found = RayCluster.find(tmp_path, nodes)
+    found.remove("w2")
+    found.add([replace(lost, key="w2"), replace(lost, key="w3", address="10.0.0.3")])
+    assert nodes.running["w2"]["taken"] == [23000, 23200], "also by the next driver"
+    assert nodes.running["w3"]["taken"] == [], "it is about addresses"
+
+
+def test_ports_of_a_start_that_failed_are_taken(tmp_path):
+    nodes = Nodes()
+    cluster = RayCluster.start(tmp_path, [replace(HEAD, port_base=0)], nodes)
+    nodes.broken = ("w1",)
+    worker = replace(WORKER, port_base=0)
+    with pytest.raises(ExecutorError, match="no room"):
+        cluster.add([worker])
+    nodes.broken = ()
+    cluster.add([worker])
+    assert nodes.running["w1"]["taken"] == [23000]
+
+
+def test_ports_that_were_taken_come_last_the_oldest_first():
+    first, held = _choose_ports(PORT_COUNT, [])
+    with held:
+        second, other = _choose_ports(PORT_COUNT, [])
+    other.close()
+    again, held = _choose_ports(PORT_COUNT, [first, second])
+    held.close()
+    assert again not in (first, second)
+    everything = [base for base in _PORTS if base not in (second, first)]
+    oldest, held = _choose_ports(PORT_COUNT, [second, first, *everything])
+    held.close()
+    assert oldest == second

@@ -187,3 +187,25 @@ def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> No
     assert end_clusters(store, world.home, {}, None, world.said.append) == []
     assert world.said == ["warm.train: a run uses it again"]
     assert not world.provider.released
+
+
+def test_what_a_run_left_on_hosts_is_ended_before_they_are_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def leave(_home: Home, record: ClusterRecord, run: str, nodes: list[Node]) -> list[str]:
+        assert not world.provider.released
+        asked.append((record.id, run, [node.id for node in nodes]))
+        return ["i-0 keeps what left left there: no answer"]
+
+    monkeypatch.setattr(clusters_module, "leave_hosts", leave)
+    host = Machine("worker-0", "worker", "t", replace(RENTAL, instance_type=""), "i-0")
+    world.has("left", ClusterState.ENDING, machines=(host,))
+    assert world.end() == ["left.train"]
+    assert asked == [("left.train", "left", ["i-0"])]
+    assert world.said[0] == "i-0 keeps what left left there: no answer"
+    assert world.provider.released == ["left.train"]
+    world.has("rented", ClusterState.ENDING)
+    assert world.end() == ["rented.train"]
+    assert len(asked) == 1, "rented machines take it along"

@@ -76,6 +76,14 @@ def hosts(wanted: Wanted) -> list[str]:
     return [store_host(uri) for uri in wanted.uris]
 
 
+def sources(wanted: Wanted) -> list[str]:
+    """The stores it comes from, or the server."""
+    if wanted.uris:
+        return [store_of(uri) for uri in wanted.uris]
+    found = urlsplit(wanted.order.get("url", ""))
+    return [f"{found.scheme}://{found.netloc}"]
+
+
 def store_of(uri: str) -> str:
     """What is asked for once.
 

@@ -13,9 +13,8 @@ from trainmaster.control.clusters.node_fetching import look
 from trainmaster.control.clusters.node_files import NodeFiles, each
 from trainmaster.control.clusters.node_sending import Source, send
 from trainmaster.control.clusters.node_stores import NodeStores, StoreRefusedError
-from trainmaster.control.clusters.node_trees import unite
+from trainmaster.control.clusters.node_trees import looks, tree_of, unite
 from trainmaster.control.site import RelayError
-from trainmaster.remote.guest.trees import FILE, FOLDER, LINK
 from trainmaster.spec.errors import one_line
 from trainmaster.volumes import AlreadyPublished, Manifest, delete, read_manifest
 from trainmaster.volumes.lending import lent_environment, store_host
@@ -24,6 +23,7 @@ from trainmaster.volumes.publishing import publish_uploads
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
     from trainmaster.control.clusters.node_trees import Tree
+    from trainmaster.remote.guest.trees import Entry
     from trainmaster.volumes import JSON, CheckpointSeries
 
 #: After so long a node that could not use the store may be able to.
@@ -57,7 +57,12 @@ class DirectStore:
         self._known: dict[str, list[Tree]] = {}
 
     def publish_checkpoint(
-        self, attempt: str, sources: Sequence[Source], series: CheckpointSeries, extra: Mapping[str, JSON]
+        self,
+        attempt: str,
+        sources: Sequence[Source],
+        series: CheckpointSeries,
+        extra: Mapping[str, JSON],
+        base: Sequence[Entry] = (),
     ) -> int | None:
         """Publish directories of nodes as a task's next checkpoint; its number, None if there is nothing new.
 
@@ -66,6 +71,7 @@ class DirectStore:
             sources: rank 0 first.
             series: of the task.
             extra: kept in the manifest, with ``attempt``.
+            base: what was restored there at the attempt's start; see `unite`.
 
         Raises:
             RelayError: a node cannot use the store.
@@ -76,14 +82,15 @@ class DirectStore:
         if attempt not in self._known and (newest := _newest(series)) is not None:
             # An earlier driver of this run may have published it, or restored it.
             seen = _look(self._files, sources)
-            if is_of(seen, newest):
+            if is_of(seen, newest, base):
                 self._known[attempt] = seen
                 return None
         trees: list[Tree] = []
 
         def make(uri: str) -> Manifest | None:
+            last = self._known.get(attempt)
             with self._refusals():
-                sent = send(self._files, self._stores, sources, uri, lent, last=self._known.get(attempt))
+                sent = send(self._files, self._stores, sources, uri, lent, base=base, last=last)
             if sent is None:
                 return None
             trees[:] = sent.trees
@@ -219,14 +226,9 @@ def _newest(series: CheckpointSeries) -> Manifest | None:
     return None if number is None else series.manifest(number)
 
 
-def is_of(trees: Sequence[Tree], manifest: Manifest) -> bool:
-    """Whether directories are together what a manifest says, as far as sizes and times tell."""
-    kinds = {FILE: "file", LINK: "symlink", FOLDER: "directory"}
-    there = {
-        (entry.path, kinds.get(entry.kind), entry.size, max(0, entry.mtime_ns), entry.target)
-        for _, entry in unite(trees)
-    }
-    return there == {(e.path, e.kind, e.size_bytes, e.mtime_ns, e.target) for e in manifest.files}
+def is_of(trees: Sequence[Tree], manifest: Manifest, base: Sequence[Entry]) -> bool:
+    """Whether directories that began as ``base`` are together what a manifest says, by sizes and times."""
+    return looks(entry for _, entry in unite(trees, base)) == looks(tree_of(manifest.files))
 
 
 def is_loopback(host: str) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainmaster.control.board import Board
     from trainmaster.control.budget import Meter
     from trainmaster.control.clusters.cluster_loop import ClusterLoop
+    from trainmaster.control.clusters.member_places import MemberPlaces
     from trainmaster.control.clusters.node_access import NodeAccess
     from trainmaster.control.clusters.record import ClusterRecord
 
@@ -40,7 +41,7 @@ class Fleet:
         loops: by experiment; several experiments may share one.
         opener: makes the executor of a cluster that is up.
         write_cost: keeps what the run has cost, in dollars.
-        tell_places: keeps on which machine each member of an attempt runs.
+        member_places: keeps on which machine each member of an attempt runs.
         clock: gives Unix seconds.
         earlier_usd: what the run has paid for clusters that are no more.
 
@@ -53,7 +54,7 @@ class Fleet:
         loops: Mapping[str, ClusterLoop],
         opener: Opener,
         write_cost: Callable[[float], None],
-        tell_places: Callable[[str, Mapping[str, str]], None],
+        member_places: MemberPlaces,
         clock: Callable[[], float] = time.time,
         earlier_usd: float = 0.0,
     ) -> None:
@@ -65,14 +66,13 @@ class Fleet:
         }
         self._all = list(posts.values())
         self._write_cost = write_cost
-        self._tell_places = tell_places
+        self._member_places = member_places
         self._cost_at = 0.0
         self._earlier_usd = earlier_usd
         self._clock = clock
         self._run = ""
         self._capacity = Capacity(1)
         self._env: Mapping[str, str] = {}
-        self._lock = threading.Lock()
         self._places: dict[str, Places] = {}
         self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
 
@@ -87,7 +87,10 @@ class Fleet:
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs; those of a cluster that is not there yet wait here."""
         for gang in gangs:
-            self._post(gang.attempt).take(gang)
+            post = self._post(gang.attempt)
+            if gang.attempt not in post.sent:
+                self._member_places.leave(gang.attempt)
+            post.take(gang)
         for post in {id(p): p for p in (self._post(gang.attempt) for gang in gangs)}.values():
             self._follow(post)
 
@@ -138,8 +141,8 @@ class Fleet:
         """Their ends are recorded."""
         for attempt in attempts:
             self._post(attempt).forget(attempt)
-            with self._lock:
-                self._places.pop(attempt, None)
+            self._places.pop(attempt, None)
+            self._member_places.forget(attempt)
 
     def close(self) -> None:
         """Disconnect; running gangs go on, and machines live as long as their leases."""
@@ -264,12 +267,9 @@ class Fleet:
 
     def nodes_of(self, attempt: str) -> list[tuple[str, NodeAccess]]:
         """Members of an attempt with their nodes, in rank order; those whose node is unknown are missing."""
-        with self._lock:
-            members = self._places.get(attempt, ())
-        loop = self._post(attempt).loop
-        gone = loop.gone
-        accesses = {node.address: node for id_, node in list(loop.accesses.items()) if id_ not in gone}
-        return [(name, accesses[address]) for name, address in members if address in accesses]
+        nodes = _present(self._post(attempt).loop)
+        machines = self._member_places.machines(attempt, nodes)
+        return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
 
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
         """Nodes that an experiment may run on now."""
@@ -301,16 +301,25 @@ class Fleet:
                 for member in status.members
                 if member.name in status.addresses
             ) or tuple(status.addresses.items())
-            with self._lock:
-                is_new = self._places.get(status.attempt) != places
-                self._places[status.attempt] = places
-            if is_new:
-                self._tell_places(
-                    status.attempt, {name: node.id for name, node in self.nodes_of(status.attempt)}
-                )
+            self._places[status.attempt] = places
+            loop = self._post(status.attempt).loop
+            self._member_places.hear(
+                status.attempt,
+                places,
+                _present(loop),
+                [machine.id for machine in loop.record.machines],
+                has_started=status.phase in (Phase.RUNNING, Phase.EXITED),
+            )
+        elif status.phase is Phase.QUEUED:
+            self._member_places.forget(status.attempt)  # it will get a place
+        elif status.phase is Phase.UNKNOWN:  # wherever it waited, it does so no more
+            self._places.pop(status.attempt, None)
         if lost := [member.name for member in status.members if member.lost]:
             self.on_lost(status.attempt, lost)
-        if not status.addresses and status.phase is Phase.UNKNOWN:  # wherever it waited, it does so no more
-            with self._lock:
-                self._places.pop(status.attempt, None)
         return status
+
+
+def _present(loop: ClusterLoop) -> dict[str, NodeAccess]:
+    """Nodes of a cluster that are not gone, by machine id."""
+    gone = loop.gone
+    return {machine: node for machine, node in list(loop.accesses.items()) if machine not in gone}

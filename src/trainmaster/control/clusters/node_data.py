@@ -9,13 +9,13 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from trainmaster.control.clusters.data_look import heard, look_command, mounted_runs, mounted_runs_command
+from trainmaster.control.clusters.data_look import heard, look_command
 from trainmaster.control.clusters.data_news import DataNews
 from trainmaster.control.clusters.data_wanted import (
     GB,
@@ -24,19 +24,30 @@ from trainmaster.control.clusters.data_wanted import (
     hosts,
     is_contained,
     lent,
+    sources,
     store_of,
 )
-from trainmaster.control.clusters.direct_store import AGAIN_S, is_loopback
+from trainmaster.control.clusters.direct_store import is_loopback
 from trainmaster.control.clusters.node_files import NodeFiles, each
+from trainmaster.control.clusters.node_mounts import NodeMounts
 from trainmaster.control.clusters.node_stores import NodeStores, StoreRefusedError
 from trainmaster.control.clusters.node_tables import packed_columns
+from trainmaster.control.clusters.store_outages import (
+    NO_ROOM_HINT,
+    StoreAwayError,
+    StoreOutages,
+    is_full,
+    trouble_from_here,
+)
+from trainmaster.control.clusters.store_reach import StoreReach
+from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site import RelayError
 from trainmaster.control.staging import data_path
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote._calls import Exchange
 from trainmaster.remote.errors import CommandError
-from trainmaster.remote.removal import end_mounts_command
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 
@@ -65,7 +76,7 @@ class NodeData:
         paths: here and there.
         tell: is told why data go through this machine, and how far nodes are that get many.
         clock: gives seconds.
-        is_over: whether nobody drives another run any more, so that its mounts are nobody's.
+        is_over: see `NodeMounts`.
     """
 
     def __init__(
@@ -81,10 +92,10 @@ class NodeData:
         self._paths = paths
         self._tell = tell
         self._clock = clock
-        self._is_over = is_over
-        self._cleared: set[str] = set()
+        self._mounts = NodeMounts(files, paths, is_over)
         self._is_withdrawn = False
-        self._stores = NodeStores(files.links)
+        self._reach = StoreReach(NodeStores(files.links), clock)
+        self._outages = StoreOutages()
         self._guard = threading.Lock()
         self._locks: dict[tuple[str, str], threading.Lock] = {}
         #: By node and place: which time they were brought there; they may be lost, and brought again.
@@ -93,8 +104,6 @@ class NodeData:
         self._of_attempts: dict[str, dict[tuple[str, str], int]] = {}
         self._seen_at_s: dict[tuple[str, str], float] = {}
         self._volumes: dict[str, Wanted] = {}
-        self._reached: set[tuple[str, str]] = set()
-        self._refused: dict[tuple[str, str], tuple[float, str]] = {}
         self._has_told: set[str] = set()
 
     @property
@@ -120,6 +129,7 @@ class NodeData:
         Raises:
             RelayError: not all of them can.
             UsageError: there is no such volume.
+            StoreAwayError: where they lie nobody answers just now.
             TrainmasterError: a node cannot be reached, or has failed.
         """
         wanted = self._wanted(context, name, models)
@@ -135,7 +145,12 @@ class NodeData:
             except StoreRefusedError as error:
                 refusals.append(one_line(error))
 
-        each(nodes, one)
+        try:
+            each(nodes, one)
+            self._require_answer(wanted, refusals)
+        except StoreAwayError:  # then no node's refusal tells anything about the node
+            self._reach.forget_refusals([*sources(wanted), wanted.there])
+            raise
         if refusals:
             if wanted.size_bytes > MOST_RELAYED_BYTES:
                 much = f"data.{name}: {gigabytes(wanted)} do not go to the nodes through this machine"
@@ -182,13 +197,7 @@ class NodeData:
         for lock in locks:  # what is just being mounted would come after us
             if lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
                 lock.release()
-
-        def one(node: NodeAccess) -> None:
-            place = self._paths.there(self._paths.home.data_directory(self._paths.run))
-            with contextlib.suppress(TrainmasterError, OSError):  # machines are given back in any case
-                self._files.shell(node, end_mounts_command(place), _ASK_TIMEOUT_S)
-
-        each(nodes, one)
+        self._mounts.end(nodes)
         with self._guard:
             self._brought.clear()
 
@@ -202,7 +211,11 @@ class NodeData:
             with self._guard:
                 known = self._volumes.get(there)
             if known is None:  # a version never changes: the store is not asked for every task
-                known = self._volume(context, name, source.volume, order)
+                address = volume_url(source.volume, context.home.store_url)
+                with self._awaited(name, [store_of(address)]):
+                    if is_away(words := trouble_from_here(address)):  # one that is mute is waited for long
+                        raise PublishError(words)
+                    known = self._volume(context, name, source.volume, order)
             with self._guard:
                 self._volumes[there] = known
             # What is lent is of this moment: it may run out, and be made anew here.
@@ -219,8 +232,26 @@ class NodeData:
             uris = (models[0][1],)
         return Wanted(name, there, order, uris, lent(uris))
 
+    @contextlib.contextmanager
+    def _awaited(self, name: str, stores: Sequence[str]) -> Iterator[None]:
+        """What the store does not answer to this machine may be asked again later."""
+        try:
+            yield
+        except PublishError as error:
+            if not is_away(one_line(error)):
+                raise
+            raise self._outages.away(name, stores, one_line(error)) from error
+
+    def _require_answer(self, wanted: Wanted, refusals: Sequence[str]) -> None:
+        """Refuse to bring through this machine what does not answer it either."""
+        if any(is_away(words) for words in refusals):
+            for uri in wanted.uris or (wanted.order["url"],):
+                if is_away(words := trouble_from_here(uri)):
+                    raise self._outages.away(wanted.name, sources(wanted), words)
+        self._outages.answers(sources(wanted))
+
     def _volume(self, context: TaskContext, name: str, volume: str, order: dict[str, Any]) -> Wanted:
-        from trainmaster.control.data_sources import pinned_volume, volume_url
+        from trainmaster.control.data_sources import pinned_volume
         from trainmaster.volumes.objects import ObjectStore
         from trainmaster.volumes.packed.addresses import volume_address
         from trainmaster.volumes.packed.head import read_head
@@ -289,28 +320,17 @@ class NodeData:
             raise CommandError(f"{node.target.shown}: data.{wanted.name}: the run is over")
         try:
             for uri in wanted.uris:
-                self._reach(node, uri, wanted.lent)
+                self._reach.require(node, uri, wanted.lent)
         except StoreRefusedError:
             if self._trouble(node, wanted.there, (True, "")) == (False, ""):
                 return False  # an earlier driver of this run has brought it
             raise
         if wanted.tables is not None:
-            self._clear(node)
-            self._send_columns(node, wanted.tables())
+            self._mounts.clear(node)
+            with self._awaited(wanted.name, sources(wanted)):
+                columns = wanted.tables()
+            self._send_columns(node, columns)
         return self._ask(node, wanted)
-
-    def _clear(self, node: NodeAccess) -> None:
-        """End mounts that other runs left on a machine of one's own, as their drivers were killed."""
-        with self._guard:
-            is_cleared = node.id in self._cleared
-            self._cleared.add(node.id)
-        if is_cleared:
-            return
-        runs = f"{self._paths.root}/runs"
-        with contextlib.suppress(TrainmasterError):
-            for run in mounted_runs(self._files.shell(node, mounted_runs_command(runs), _ASK_TIMEOUT_S).out):
-                if run != self._paths.run and self._is_over(run):
-                    self._files.shell(node, end_mounts_command(f"{runs}/{run}"), _ASK_TIMEOUT_S)
 
     def _send_columns(self, node: NodeAccess, columns: Path) -> None:
         meta = shlex.quote(f"{self.cache}/volumes/tables/{columns.name}/{META_NAME}")
@@ -318,37 +338,9 @@ class NodeData:
             packed = packed_columns(columns, self._paths.home.cache)
             self._files.push(node, packed, f"{self.cache}/volumes/sent/{columns.name}")
 
-    def _reach(self, node: NodeAccess, uri: str, lent: Mapping[str, str]) -> None:
-        key = (node.id, store_of(uri))
-        with self._guard:
-            if key in self._reached:
-                return
-        self._require_not_refused(node, key)
-        try:
-            try:
-                self._stores.reach(node, uri, lent)
-            except StoreRefusedError:  # much depends on it, and a node may be busy
-                self._stores.reach(node, uri, lent)
-        except StoreRefusedError as error:
-            self._refuse(key, error)
-            raise
-        with self._guard:
-            self._reached.add(key)
-
-    def _require_not_refused(self, node: NodeAccess, key: tuple[str, str]) -> None:
-        with self._guard:
-            at, reason = self._refused.get(key, (0.0, ""))
-        if reason and self._clock() - at < AGAIN_S:
-            raise StoreRefusedError(node, reason)
-
-    def _refuse(self, key: tuple[str, str], error: StoreRefusedError) -> None:
-        with self._guard:
-            self._refused[key] = (self._clock(), str(error.args[0]).partition(": ")[2])
-
     def _ask(self, node: NodeAccess, wanted: Wanted) -> bool:
         """Have the program do it; whether there was anything to do."""
-        key = (node.id, wanted.there)
-        self._require_not_refused(node, key)
+        self._reach.require_not_refused(node, wanted.there)
         limit = os.environ.get(LIMIT_VARIABLE)
         environment = {**wanted.lent, "TRAINMASTER_CACHE": self.cache}
         order = {**wanted.order, "environment": {**environment, **({LIMIT_VARIABLE: limit} if limit else {})}}
@@ -371,9 +363,13 @@ class NodeData:
             return words != "kept"
         if verb == "refused":
             error = StoreRefusedError(node, words)
-            self._refuse(key, error)
+            self._reach.refuse(node, wanted.there, error)
             raise error
         words = words if verb == "failed" else result.last_words
+        if is_full(words):
+            raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
+        if verb == "failed" and is_away(words):
+            raise self._outages.away(wanted.name, sources(wanted), f"{node.target.shown}: {words}")
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
 
     def _trouble(

@@ -29,6 +29,7 @@ from trainmaster.control.data_sources import fetch_models, fetch_url
 from trainmaster.control.locking import locked
 from trainmaster.remote.guest.stores import trust_somebody
 from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.mounts import available
 from trainmaster.volumes.mounting.providing import (
     Means,
@@ -99,7 +100,7 @@ def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
             if answers(directory):
                 settle(directory, cache)
             else:
-                open_volume(uri, cache)
+                ask_stores(uri, open_volume(uri, cache).table)
                 withdraw(directory)
                 there = None
         if there is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.node_files import AT_ONCE, NodeFiles
 from trainmaster.control.clusters.node_trees import Tree, unite
+from trainmaster.control.site import NodeGoneError
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import FILE, Draft, Entry, TreeError
@@ -56,10 +57,11 @@ def fetch(
     sources: Sequence[tuple[NodeAccess, str]],
     target: Path,
     *,
+    base: Sequence[Entry] = (),
     limit_bytes: int | None = None,
     freeze_bytes: int = FREEZE_BYTES,
 ) -> bool:
-    """Make a directory here what several on nodes are together; the first of them wins.
+    """Make a directory here what several on nodes are together.
 
     Only what differs is sent. Until all is here and was seen not to have changed meanwhile, the directory
     stays as it is. Many bytes are frozen first (linked, where they lie), so that files that are replaced
@@ -69,6 +71,7 @@ def fetch(
         files: of nodes.
         sources: nodes, and the directory on each.
         target: here.
+        base: what lay in all of them at first; see `unite`.
         limit_bytes: most bytes to send.
         freeze_bytes: from so many on they are frozen.
 
@@ -79,7 +82,7 @@ def fetch(
         CommandError: something cannot be read, or leads outside, or is too much.
     """
     trees = look(files, sources)
-    united = unite(trees)
+    united = unite(trees, base)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         draft = Draft(str(target), [entry for _, entry in united])
@@ -101,7 +104,9 @@ def fetch(
 
     if not carry(files, parts, trees, receive, is_frozen=size >= freeze_bytes):
         # Small ones are not worth the detour; but where somebody saves all the time they never stand still.
-        return size < freeze_bytes and fetch(files, sources, target, limit_bytes=limit_bytes, freeze_bytes=0)
+        return size < freeze_bytes and fetch(
+            files, sources, target, base=base, limit_bytes=limit_bytes, freeze_bytes=0
+        )
     try:
         draft.exchange()
     except TreeError as error:
@@ -110,9 +115,27 @@ def fetch(
 
 
 def look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:
-    """What lies in directories of nodes."""
+    """What lies in directories of nodes that belong together.
+
+    Raises:
+        NodeGoneError: a node has lost what it had, with all around it.
+        ProviderError: one cannot be reached.
+    """
     with ThreadPoolExecutor(min(AT_ONCE, len(sources)), "look") as pool:
-        return list(pool.map(lambda source: files.look(source[0], [source[1]])[0], sources))
+        trees = list(pool.map(lambda source: files.look(source[0], [source[1]])[0], sources))
+        if any(trees):
+            empty = [source for source, tree in zip(sources, trees, strict=True) if not tree]
+            list(pool.map(lambda source: _require_place(files, *source), empty))
+    return trees
+
+
+def _require_place(files: NodeFiles, access: NodeAccess, directory: str) -> None:
+    """See that a directory may be empty, or removed by a script: what it lies in is there."""
+    place = directory.rpartition("/")[0]
+    if files.shell(access, f"test -d {shlex.quote(place)}").code != 0:
+        raise NodeGoneError(
+            f"{access.target.shown}: {place} is not there any more, and what was in it is lost"
+        )
 
 
 def carry(

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from trainmaster.control.clusters.store_outages import NO_ROOM_HINT, is_full
 from trainmaster.control.site import NodeGoneError
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError, ConnectionLostError
-from trainmaster.spec.errors import one_line
+from trainmaster.spec.errors import UsageError, one_line
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ def persistently(work: Callable[[], None], patience_s: float, tell: Callable[[st
         tell: is told of each time.
 
     Raises:
+        UsageError: a disk has no room.
         CommandError: it failed each time.
         ProviderError: see `patiently`.
         NodeGoneError: likewise.
@@ -71,6 +73,8 @@ def persistently(work: Callable[[], None], patience_s: float, tell: Callable[[st
             patiently(work, patience_s)
             break
         except CommandError as error:
+            if is_full(one_line(error)):  # nobody but the user can do anything about it
+                raise UsageError(error.args[0], error.hint or NO_ROOM_HINT) from error
             if pause_s is None:
                 raise
             tell(f"note: {one_line(error)}; it is tried again in {pause_s:.0f} s")

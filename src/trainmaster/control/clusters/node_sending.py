@@ -59,9 +59,10 @@ def send(
     uri: str,
     lent: Mapping[str, str],
     *,
+    base: Sequence[Entry] = (),
     last: list[Tree] | None = None,
 ) -> Sent | None:
-    """Upload directories of nodes, each from its own node, at the same time; the first of them wins.
+    """Upload what directories of nodes are together, each from its own node, at the same time.
 
     A second call with the same directories goes on where the first was cut off.
 
@@ -71,6 +72,7 @@ def send(
         sources: what is to be sent.
         uri: where the artifact will be.
         lent: see `lent_environment`.
+        base: what lay in all of them at first; see `unite`.
         last: what lay there when it was sent before; if that is so still, nothing is sent.
 
     Returns:
@@ -85,7 +87,7 @@ def send(
     trees = look(files, [(source.access, source.directory) for source in sources])
     if last is not None and trees == last:
         return None
-    united = unite([moved(tree, source.prefix) for tree, source in zip(trees, sources, strict=True)])
+    united = unite([moved(tree, source.prefix) for tree, source in zip(trees, sources, strict=True)], base)
     if all(entry.kind == FOLDER for _, entry in united):
         return None
     _require_inward(united, sources)

@@ -6,9 +6,11 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.clusters.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
 from trainmaster.control.clusters.direct_store import DirectStore
+from trainmaster.control.clusters.node_checkpoints import NodeCheckpoints
 from trainmaster.control.clusters.node_data import NodeData
 from trainmaster.control.clusters.node_fetching import fetch
 from trainmaster.control.clusters.node_files import NodeFiles, each
@@ -21,20 +23,18 @@ from trainmaster.control.clusters.node_staging import NodeStaging
 from trainmaster.control.clusters.node_verdicts import NodeVerdicts
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
-from trainmaster.control.layout import Home, attempt_id
+from trainmaster.control.layout import Home
 from trainmaster.control.site import NodeGoneError
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import remove
 from trainmaster.spec.errors import TrainmasterError, one_line
-from trainmaster.volumes import CheckpointSeries, UnstableDirectory
+from trainmaster.volumes import UnstableDirectory
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
     from trainmaster.control.job_context import TaskContext
     from trainmaster.volumes import JSON
-
-T = TypeVar("T")
 
 #: How long a node that does not answer is asked again for what an attempt that ended well has left.
 PATIENCE_S: Final = 60.0
@@ -67,7 +67,7 @@ class RemoteSite:
         self,
         home: Home,
         run: str,
-        nodes_of: Callable[[str], Sequence[tuple[str, NodeAccess]]],
+        nodes_of: Callable[[str], Members],
         all_nodes: Callable[[str], Sequence[NodeAccess]],
         *,
         root: str,
@@ -77,7 +77,6 @@ class RemoteSite:
         is_over: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._paths = NodePaths(home, run, root)
-        self._nodes_of = nodes_of
         self._all_nodes = all_nodes
         self._slots_of = slots_of
         self._patience_s = patience_s
@@ -86,9 +85,9 @@ class RemoteSite:
         self._data = NodeData(self._files, self._paths, tell, is_over=is_over)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
         self._direct = DirectStore(self._files, tell)
-        self._verdicts = NodeVerdicts(self._files.links)
+        self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
+        self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell
-        self._bare: set[str] = set()
         self._unfetched: set[str] = set()
         self._guard = threading.Lock()
         self._remover = Remover(self._files)
@@ -142,7 +141,7 @@ class RemoteSite:
         """Put what an attempt needs on its nodes; see `Site.bring`."""
 
         def work() -> None:
-            each(_distinct(self._members(context)), lambda node: self._staging.bring(node, context))
+            each(distinct(self._nodes.members(context)), lambda node: self._staging.bring(node, context))
 
         # A node that has just been lost is seen to be by others, and then all of it begins anew.
         persistently(work, self._patience_s, self._tell)
@@ -151,15 +150,15 @@ class RemoteSite:
         """Have the nodes of an attempt get data themselves; see `Site.provide`."""
 
         def work() -> None:
-            nodes = _distinct(self._members(context))
-            self._data.provide(_attempt_of(context), nodes, context, name, models)
+            nodes = distinct(self._nodes.members(context))
+            self._data.provide(id_of(context), nodes, context, name, models)
 
         persistently(work, self._patience_s, self._tell)
 
     def lost_data(self, context: TaskContext) -> tuple[bool, str]:
         """What went wrong with data on an attempt's nodes; see `Site.lost_data`."""
-        attempt = _attempt_of(context)
-        return self._data.lost(attempt, _distinct(self._present(attempt)), context)
+        attempt = id_of(context)
+        return self._data.lost(attempt, distinct(self._nodes.present(attempt)), context)
 
     def withdraw_data(self, experiments: Iterable[str]) -> None:
         """The run is over: end its mounts on nodes that may go on without it.
@@ -172,24 +171,21 @@ class RemoteSite:
 
     def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
-        attempt, here = _attempt_of(context), context.place.checkpoint
-        series = CheckpointSeries(context.checkpoints_uri)
-        self._direct.require_lendable(series.uri)
-        if self._was_bare(attempt):
-            return None
+        return self._checkpoints.publish(context, is_patient=is_patient)
 
-        def work() -> int | None:
-            nodes = _distinct(self._members(context, is_patient=is_patient))
-            sources = [Source(node, self.path(here)) for node in nodes]
-            return self._direct.publish_checkpoint(attempt, sources, series, {"attempt": context.attempt})
+    def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
+        """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
+        return self._checkpoints.fetch(context, is_patient=is_patient)
 
-        return self._at_last(work) if is_patient else work()
+    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
+        self._checkpoints.restore(context, uri, is_own=is_own)
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """Have the nodes publish what their members left; see `Site.publish_model`."""
         self._direct.require_lendable(context.model_uri)
 
-        def publish(members: Sequence[tuple[str, NodeAccess]]) -> bool:
+        def publish(members: Members) -> bool:
             nodes = dict(members)
             sources = [
                 Source(nodes[name], self.path(here), prefix)
@@ -206,17 +202,6 @@ class RemoteSite:
 
         return self._take_output(context, publish)
 
-    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
-        """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
-        self._direct.require_lendable(uri)
-        there = self.path(context.place.checkpoint)
-
-        def work() -> None:
-            sources = [Source(node, there) for node in _distinct(self._members(context))]
-            self._direct.restore(_attempt_of(context), sources, uri, is_own=is_own)
-
-        self._patiently(work)
-
     def lost(self, attempt: str, members: Sequence[str]) -> None:
         """Members of an attempt were lost: nodes that do not answer us either are not waited for.
 
@@ -224,18 +209,7 @@ class RemoteSite:
             attempt: its id.
             members: their names.
         """
-        self._verdicts.doubt(attempt, [node for name, node in self._nodes_of(attempt) if name in members])
-
-    def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
-        """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
-        here = context.place.checkpoint
-        if self._was_bare(_attempt_of(context)) and not _has_entries(here):
-            return True
-        nodes = _distinct(self._members(context, is_patient=is_patient))
-        sources = [(node, self.path(here)) for node in nodes]
-        if is_patient:
-            return self._at_last(lambda: fetch(self._files, sources, here))
-        return fetch(self._files, sources, here)
+        self._nodes.doubt(attempt, members)
 
     def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
         """Fetch the members' output directories of an attempt that has ended; see `Site.fetch_output`.
@@ -245,18 +219,18 @@ class RemoteSite:
             is_final: it all has to be here; else what cannot be had is left out.
         """
         if not is_final:
-            for name, node in self._present(_attempt_of(context)):
+            for name, node in self._nodes.present(id_of(context)):
                 try:
                     self._fetch_outputs(node, [name], context, _LOOK_BYTES)
                 except (TrainmasterError, OSError):  # it is only for the user to look at
                     continue
             return
 
-        def fetch_all(members: Sequence[tuple[str, NodeAccess]]) -> bool:
+        def fetch_all(members: Members) -> bool:
             def fetch_of(node: NodeAccess) -> None:
                 self._fetch_outputs(node, [name for name, its in members if its.id == node.id], context)
 
-            each(_distinct(members), fetch_of)
+            each(distinct(members), fetch_of)
             return True
 
         self._take_output(context, fetch_all)
@@ -264,7 +238,7 @@ class RemoteSite:
     def full_disks(self, context: TaskContext) -> str:
         """Which of an attempt's nodes have no room left, in words; see `Site.full_disks`."""
         full = []
-        for node in _distinct(self._present(_attempt_of(context))):
+        for node in distinct(self._nodes.present(id_of(context))):
             try:
                 said = self._files.shell(node, f"df -Pk {shlex.quote(self.root)} | tail -n 1").out.split()
             except TrainmasterError:
@@ -275,17 +249,16 @@ class RemoteSite:
 
     def clean_up(self, context: TaskContext) -> None:
         """Have an attempt's directories removed from its nodes, soon; see `Site.clean_up`."""
-        attempt = _attempt_of(context)
+        attempt = id_of(context)
         for left in context.place.directory.glob(".*.draft*"):
             remove(str(left))
         with self._guard:
             is_unfetched = attempt in self._unfetched
             self._unfetched.discard(attempt)
-            self._bare.discard(attempt)
-        nodes = [] if is_unfetched else _distinct(self._present(attempt))
-        self._direct.forget(attempt)
+        nodes = [] if is_unfetched else distinct(self._nodes.present(attempt))
+        self._checkpoints.forget(attempt)
         self._data.forget(attempt)
-        self._verdicts.forget(attempt)
+        self._nodes.forget(attempt)
         directory = self.path(context.place.directory)
         for node in nodes:
             self._remover.remove(node, directory)
@@ -296,52 +269,40 @@ class RemoteSite:
         self._files.close()
         self._images.close()
 
-    def _take_output(
-        self, context: TaskContext, take: Callable[[Sequence[tuple[str, NodeAccess]]], bool]
-    ) -> bool:
+    def _take_output(self, context: TaskContext, take: Callable[[Members], bool]) -> bool:
         """Take what an attempt that ended well left on its nodes; False if that is nothing.
 
         Args:
             context: the attempt.
             take: given members and their nodes, takes it; False if there was nothing.
         """
-        attempt = _attempt_of(context)
+        attempt = id_of(context)
         with self._guard:
             self._unfetched.add(attempt)
 
         def work() -> bool:
-            members = self._nodes_of(attempt)
-            self._require(context, members, helpers_of(context.experiment, context.launcher))
-            bare = each(_distinct(members), lambda node: self._is_bare(node, members, context))
+            members = self._nodes.known(attempt)
+            require(context, members, helpers_of(context.experiment, context.launcher))
+            bare = each(distinct(members), lambda node: self._is_bare(node, members, context))
             if not all(bare):
                 return take(members)
             if len(members) == len(context.members):
-                with self._guard:
-                    self._bare.add(attempt)
+                self._checkpoints.note_bare(context)
             return False
 
         try:
-            taken = self._patiently(work, is_returning=False)
+            taken = patiently(work, self._patience_s, is_returning=False)
         except ProviderError as error:  # silent for so long that its cluster gives it up, too
             raise NodeGoneError(f"what its members made is lost: {one_line(error)}") from error
         with self._guard:
             self._unfetched.discard(attempt)
         return taken
 
-    def _is_bare(
-        self, node: NodeAccess, members: Sequence[tuple[str, NodeAccess]], context: TaskContext
-    ) -> bool:
+    def _is_bare(self, node: NodeAccess, members: Members, context: TaskContext) -> bool:
         """Whether an attempt left nothing at all on a node."""
         outputs = dict(zip(context.members, context.parts.values(), strict=True))
         places = [context.place.checkpoint, *(outputs[name] for name, its in members if its.id == node.id)]
         return self._files.probe.are_empty(node, [self.path(place) for place in places])
-
-    def _was_bare(self, attempt: str) -> bool:
-        """Whether nothing was there when its output was taken; told once."""
-        with self._guard:
-            is_bare = attempt in self._bare
-            self._bare.discard(attempt)
-        return is_bare
 
     def _fetch_outputs(
         self, node: NodeAccess, names: Sequence[str], context: TaskContext, limit_bytes: int | None = None
@@ -360,53 +321,3 @@ class RemoteSite:
                     f"{node.target.shown}: {self.path(directory)} changes though its member has ended",
                     "Something that the task left behind still writes into it.",
                 )
-
-    def _at_last(self, work: Callable[[], T]) -> T:
-        """Take an attempt's last checkpoint; a node that is silent for so long is given up by its cluster.
-
-        Raises:
-            NodeGoneError: it was.
-        """
-        try:
-            return self._patiently(work)
-        except ProviderError as error:
-            raise NodeGoneError(f"what was saved last is lost: {one_line(error)}") from error
-
-    def _patiently(self, work: Callable[[], T], *, is_returning: bool = True) -> T:
-        return patiently(work, self._patience_s, is_returning=is_returning)
-
-    def _members(self, context: TaskContext, *, is_patient: bool = True) -> Sequence[tuple[str, NodeAccess]]:
-        attempt = _attempt_of(context)
-        members = self._nodes_of(attempt) if is_patient else self._present(attempt)
-        self._require(context, members)
-        return members
-
-    def _present(self, attempt: str) -> Sequence[tuple[str, NodeAccess]]:
-        """Members whose nodes are not known to be lost."""
-        members = self._nodes_of(attempt)
-        there = {node.id: self._verdicts.is_there(attempt, node) for _, node in members}
-        return [(name, node) for name, node in members if there[node.id]]
-
-    def _require(
-        self,
-        context: TaskContext,
-        members: Sequence[tuple[str, NodeAccess]],
-        dispensable: frozenset[str] = frozenset(),
-    ) -> None:
-        found = {name for name, _ in members}
-        gone = [name for name in context.members if name not in found and name not in dispensable]
-        if gone:
-            verb = "has" if len(gone) == 1 else "have"
-            raise NodeGoneError(f"{', '.join(gone)} {verb} no node any more, and what was there is lost")
-
-
-def _attempt_of(context: TaskContext) -> str:
-    return attempt_id(context.run, context.experiment.name, context.task, context.attempt)
-
-
-def _distinct(members: Sequence[tuple[str, NodeAccess]]) -> list[NodeAccess]:
-    return list({node.id: node for _, node in members}.values())
-
-
-def _has_entries(directory: Path) -> bool:
-    return directory.is_dir() and any(directory.iterdir())

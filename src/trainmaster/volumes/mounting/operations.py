@@ -12,9 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 import mfusepy
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.mounts import QUESTION
-from trainmaster.volumes.objects import ObjectStore
-from trainmaster.volumes.packed import read_head, volume_address
 from trainmaster.volumes.reading.volume import Volume
 
 _P = ParamSpec("_P")
@@ -83,7 +82,7 @@ class VolumeOperations(mfusepy.Operations):  # type: ignore[misc] # the library 
     def getattr(self, path: str, fh: Any = None) -> dict[str, Any]:  # noqa: ANN401
         """Attributes of a file, directory or link."""
         if path.startswith(_QUESTION):
-            self._ask_store()
+            ask_stores(self._volume.uri, self._table)
         row = self._row(path)
         table = self._table
         kind = table.kind(row)
@@ -146,10 +145,6 @@ class VolumeOperations(mfusepy.Operations):  # type: ignore[misc] # the library 
             "f_files": self._table.row_count,
             "f_namemax": 255,
         }
-
-    def _ask_store(self) -> None:
-        address = volume_address(self._volume.uri)
-        read_head(ObjectStore(address.url), address.version)
 
     def _row(self, path: str) -> int:
         row = self._table.row_of(path[1:])

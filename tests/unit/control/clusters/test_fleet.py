@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import pytest
 
 from trainmaster.control.budget import Meter
 from trainmaster.control.clusters.fleet import Fleet
+from trainmaster.control.clusters.member_places import MemberPlaces
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import Machine, new_record
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
@@ -44,7 +47,7 @@ class FakeLoop:
     accesses: dict[str, Any] = field(default_factory=dict)
     told_broken: list[int] = field(default_factory=list)
     told_idle: frozenset[str] = frozenset()
-    record: Any = field(default_factory=lambda: SimpleNamespace(id="c"))
+    record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
 
     def start(self) -> None: ...
@@ -158,6 +161,25 @@ class Bench:
     loop: FakeLoop
     clusters: dict[int, FakeCluster]
     fleet: Fleet
+    place: Path
+
+    def rent(self, machine: str, address: str) -> None:
+        """A machine becomes a node; an earlier one with its address stays known."""
+        self.loop.record.machines += (SimpleNamespace(id=machine),)
+        self.loop.accesses[machine] = SimpleNamespace(id=machine, address=address)
+
+    def where(self, attempt: str = ONE) -> list[tuple[str, str]]:
+        """Members and the ids of their nodes."""
+        return [(name, node.id) for name, node in self.fleet.nodes_of(attempt)]
+
+    def succeeded(self) -> Bench:
+        """Its driver was killed, and the next one knows what is written and what the cluster says."""
+        found = made(self.clock, self.loop, self.clusters, self.place)
+        found.loop.formation = None
+        found.loop.form(0)
+        found.until(lambda: found.fleet.find([ONE]))
+        found.fleet.observe([ONE])
+        return found
 
     def until(self, condition: Callable[[], bool]) -> list[GangStatus]:
         """Listen until something is so; connecting takes a thread's time."""
@@ -180,18 +202,21 @@ class Bench:
         return what in self.clusters[number].asked
 
 
-@pytest.fixture
-def bench() -> Bench:
-    clock, loop, clusters = Clock(), FakeLoop(), {0: FakeCluster(), 1: FakeCluster()}
+def made(clock: Clock, loop: FakeLoop, clusters: dict[int, FakeCluster], place: Path) -> Bench:
     fleet = Fleet(
         {"train": cast("Any", loop)},
         lambda _, formation: cast("Any", FakeExecutor(clusters[formation.number])),
         lambda _: None,
-        lambda *_: None,
+        MemberPlaces(place.joinpath),
         clock,
     )
     fleet.open("run", Capacity(2), {})
-    return Bench(clock, loop, clusters, fleet)
+    return Bench(clock, loop, clusters, fleet, place)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return made(Clock(), FakeLoop(), {0: FakeCluster(), 1: FakeCluster()}, tmp_path)
 
 
 def gang(attempt: str = ONE) -> GangRequest:
@@ -309,16 +334,94 @@ def test_a_lost_formation_takes_what_ran_along_but_not_what_had_ended_or_never_b
 def test_lost_members_are_told_and_machines_that_are_gone_have_no_files(bench: Bench) -> None:
     told: list[tuple[str, Sequence[str]]] = []
     bench.fleet.on_lost = lambda attempt, members: told.append((attempt, members))
+    bench.rent("i-2", "10.0.0.2")
     running(bench, ONE)
-    bench.loop.accesses = {"i-2": SimpleNamespace(id="i-2", address="10.0.0.2")}
-    assert [(name, node.id) for name, node in bench.fleet.nodes_of(ONE)] == [("worker-0", "i-2")]
+    assert bench.where() == [("worker-0", "i-2")]
     bench.loop.gone = frozenset({"i-2"})
-    assert bench.fleet.nodes_of(ONE) == []
+    assert bench.where() == []
     known = bench.clusters[0].gangs[ONE]
     lost = tuple(replace(member, lost=True, ended_at=1005.0) for member in known.members)
     bench.clusters[0].gangs[ONE] = replace(known, phase=Phase.EXITED, members=lost, ended_at=1005.0)
     bench.fleet.changes(0.0)
     assert told == [(ONE, ["worker-0"])]
+
+
+def test_a_machine_that_gets_the_address_of_a_lost_one_has_nothing_of_its_members(bench: Bench) -> None:
+    """An empty directory would be taken for what they have saved, now and by whoever drives the run next."""
+    bench.rent("i-1", "10.0.0.1")
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    cluster = bench.clusters[0]
+    both = (*cluster.gangs[ONE].members, MemberStatus("worker-1", 8, 1001.0))
+    addresses = {"worker-0": "10.0.0.2", "worker-1": "10.0.0.1"}
+    cluster.gangs[ONE] = replace(cluster.gangs[ONE], members=both, addresses=addresses)
+    bench.fleet.changes(0.0)
+    assert bench.where() == [("worker-0", "i-2"), ("worker-1", "i-1")]
+    bench.loop.gone = frozenset({"i-2"})
+    bench.rent("i-3", "10.0.0.2")
+    assert bench.where() == [("worker-1", "i-1")]
+    cluster.exits(ONE)
+    bench.fleet.changes(0.0)
+    assert bench.where() == [("worker-1", "i-1")], "though it was told again, with the same addresses"
+    del bench.loop.accesses["i-2"]
+    assert bench.succeeded().where() == [("worker-1", "i-1")]
+    assert json.loads((bench.place / ONE / "places.json").read_text()) == {
+        "worker-0": "i-2", "worker-1": "i-1",
+    }  # fmt: skip
+
+
+def test_a_gang_that_was_out_of_reach_for_a_while_is_where_it_was(bench: Bench) -> None:
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    cluster = bench.clusters[0]
+    known = cluster.gangs.pop(ONE)
+    assert phases(bench.fleet.observe([ONE])) == {ONE: Phase.UNKNOWN}
+    bench.loop.gone = frozenset({"i-2"})
+    bench.rent("i-3", "10.0.0.2")
+    cluster.gangs[ONE] = known
+    bench.fleet.observe([ONE])
+    assert bench.where() == []
+
+
+def test_a_gang_that_gets_another_place_before_it_starts_is_there(bench: Bench) -> None:
+    bench.rent("i-1", "10.0.0.1")
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    cluster = bench.clusters[0]
+    granted = replace(cluster.gangs[ONE], phase=Phase.GRANTED, started_at=None)
+    cluster.gangs[ONE] = granted
+    bench.fleet.forget([ONE])
+    bench.fleet.submit([gang()])
+    bench.fleet.observe([ONE])
+    assert bench.where() == [("worker-0", "i-2")]
+    cluster.gangs[ONE] = replace(granted, addresses={"worker-0": "10.0.0.1"})
+    bench.fleet.observe([ONE])
+    assert bench.where() == [("worker-0", "i-1")], "by another address"
+    cluster.gangs[ONE] = GangStatus(ONE, Phase.QUEUED)
+    bench.fleet.observe([ONE])
+    bench.loop.gone = frozenset({"i-1"})
+    bench.rent("i-3", "10.0.0.1")
+    cluster.gangs[ONE] = replace(granted, addresses={"worker-0": "10.0.0.1"})
+    bench.fleet.observe([ONE])
+    assert bench.where() == [("worker-0", "i-3")], "by the same address, after it had none"
+    cluster.gangs[ONE] = GangStatus(ONE, Phase.UNKNOWN)
+    assert phases(bench.fleet.changes(0.0)) == {ONE: Phase.UNKNOWN}
+    bench.fleet.submit([gang()])
+    cluster.gangs[ONE] = replace(granted, phase=Phase.RUNNING, addresses={"worker-0": "10.0.0.2"})
+    bench.fleet.observe([ONE])
+    assert bench.where() == [("worker-0", "i-2")], "submitted anew"
+
+
+def test_nothing_is_written_and_its_machine_is_not_yet_a_node(bench: Bench) -> None:
+    """The driver was killed before it had heard where the gang is; the next one knows what is rented."""
+    bench.loop.record.machines = (SimpleNamespace(id="i-2"),)
+    bench.clusters[0].runs(ONE)
+    bench = bench.succeeded()
+    assert bench.where() == []
+    bench.rent("i-3", "10.0.0.2")
+    assert bench.where() == [], "it was rented later"
+    bench.rent("i-2", "10.0.0.2")
+    assert bench.where() == [("worker-0", "i-2")]
 
 
 def test_what_went_down_with_the_head_before_it_began_is_submitted_again(bench: Bench) -> None:

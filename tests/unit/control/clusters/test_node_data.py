@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainmaster.control.clusters.direct_store import AGAIN_S
 from trainmaster.control.clusters.node_data import NodeData
 from trainmaster.control.clusters.node_paths import NodePaths
 from trainmaster.control.clusters.node_stores import StoreRefusedError
+from trainmaster.control.clusters.store_outages import StoreAwayError
 from trainmaster.control.layout import Home
 from trainmaster.control.site import RelayError
 from trainmaster.providers.base import ProviderError
@@ -25,6 +27,7 @@ from trainmaster.remote import Target
 from trainmaster.remote._calls import Result
 from trainmaster.remote.errors import CommandError, UnreachableError
 from trainmaster.spec import DataSource
+from trainmaster.spec.errors import PublishError, UsageError
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
 MODELS = [(0, "s3://b/models/0"), (1, "s3://b/models/1")]
@@ -40,6 +43,7 @@ class Nodes:
         self.had: set[str] = set()
         self.words = ""
         self.refusing: set[str] = set()
+        self.refusal = "no way"
         self.reached: list[str] = []
         self.silent: set[str] = set()
         self.told: list[str] = []
@@ -47,7 +51,7 @@ class Nodes:
         self.links = self
         self.during: Callable[[Any], None] = lambda _: None
         self.data = NodeData(self, NodePaths(home, "r1", "/tm"), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
-        self.data._stores = self  # type: ignore[assignment]
+        self.data._reach._stores = self  # type: ignore[assignment]
         self.home = home
 
     def node(self, number: int) -> Any:
@@ -59,7 +63,7 @@ class Nodes:
     def reach(self, node: Any, uri: str, lent: object) -> None:
         self.reached.append(f"{node.id} {uri}")
         if node.id in self.refusing:
-            raise StoreRefusedError(node, "no way")
+            raise StoreRefusedError(node, self.refusal)
 
     @contextlib.contextmanager
     def own(self, node: Any) -> Iterator[Any]:
@@ -168,12 +172,103 @@ def test_the_web_is_tried_where_it_is_needed(nodes: Nodes) -> None:
 def test_what_fails_there_does_not_come_here(nodes: Nodes) -> None:
     """A laptop is not to fetch what was too large for a node."""
     context = nodes.context(x=DataSource(url="s3://b/x"))
-    nodes.answers["n0"] = ["@@at 1 2", "@@failed no space left"]
-    with pytest.raises(CommandError, match=r"n0 .*: data.x: no space left"):
+    nodes.answers["n0"] = ["@@at 1 2", "@@failed it is damaged"]
+    with pytest.raises(CommandError, match=r"n0 .*: data.x: it is damaged"):
         nodes.provide(context, "x")
     nodes.answers["n0"] = ["@@at 1 2"]
     with pytest.raises(CommandError, match="it was killed"):
         nodes.provide(context, "x")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[Errno 28] No space left on device: '/tm/cache/volumes/x'",
+        "s3://b/v cannot be mounted here, and its 9,000 bytes do not fit into /tm, where 10 are. Take more.",
+    ],
+)
+def test_a_full_disk_is_for_the_user_to_mend(nodes: Nodes, words: str) -> None:
+    nodes.answers["n0"] = [f"@@failed {words}"]
+    with pytest.raises(UsageError) as caught:
+        nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
+    assert caught.value.args[0] == f"n0 (10.0.0.0): {words}"
+    assert caught.value.hint or words.endswith(".")
+
+
+SENT = "Cannot read s3://b/x/k: HTTP error: error sending request: ConnectionRefused."
+
+
+def test_a_store_that_is_away_is_asked_again_later(nodes: Nodes) -> None:
+    """It says which store, and since when; the next try that works ends the outage."""
+    context = nodes.context(x=DataSource(url="s3://b/x"))
+    times = [1000.0]
+    nodes.data._outages._clock = lambda: times[0]
+    at = time.strftime("%H:%M:%S", time.localtime(1000))
+    nodes.answers["n0"] = [f"@@failed {SENT}"]
+    for after_s in (0, 75):
+        times[0] = 1000.0 + after_s
+        with pytest.raises(StoreAwayError) as caught:
+            nodes.provide(context, "x")
+        since = f"data.x: s3://b has not answered since {at}{f' ({after_s} s)' if after_s else ''}: "
+        assert caught.value.args[0] == f"{since}n0 (10.0.0.0): {SENT}"
+    nodes.answers.clear()
+    nodes.now_s += 3
+    nodes.provide(context, "x", attempt="2")
+    nodes.answers["n0"] = [f"@@failed {SENT}"]
+    nodes.lost, nodes.now_s, times[0] = {"n0"}, nodes.now_s + 3, 5000.0
+    with pytest.raises(StoreAwayError, match=r"\d\d:\d\d:\d\d: "):
+        nodes.provide(context, "x", attempt="3")
+
+
+@pytest.mark.parametrize("here", [SENT, "", "Cannot read s3://b: status code: 403 Forbidden."])
+def test_only_what_answers_here_goes_through_this_machine(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, here: str
+) -> None:
+    asked = []
+
+    def trouble(uri: str) -> str:
+        asked.append(uri)
+        return here
+
+    monkeypatch.setattr(node_data, "trouble_from_here", trouble)
+    context = nodes.context(x=DataSource(url="s3://b/x"))
+    nodes.refusing, nodes.refusal = {"n0", "n1"}, "no answer for 15 s"
+    with pytest.raises(StoreAwayError if here == SENT else RelayError):
+        nodes.provide(context, "x")
+    assert asked == ["s3://b/x"]
+    if here == SENT:  # it is back: nobody is known to have refused
+        nodes.refusing = set()
+        nodes.provide(context, "x")
+        assert {node for node, _ in nodes.orders} == {"n0", "n1"}
+        assert nodes.told == []
+
+
+def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [SENT, "s3://b/x is damaged."]
+
+    def fails(*_: object) -> Any:
+        raise PublishError(words[0])
+
+    here = [SENT, "", ""]
+    monkeypatch.setattr(node_data, "trouble_from_here", lambda _: here.pop(0))
+    monkeypatch.setattr(nodes.data, "_volume", fails)
+    context = nodes.context(v=DataSource(volume="images"))
+    with pytest.raises(StoreAwayError, match=r"data\.v: s3://b has not answered since"):
+        nodes.provide(context, "v")
+    with pytest.raises(StoreAwayError, match=r"data\.v: s3://b has not answered since"):
+        nodes.provide(context, "v")
+    words.pop(0)
+    with pytest.raises(PublishError):
+        nodes.provide(context, "v")
+    monkeypatch.undo()
+    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    words.insert(0, SENT)
+    nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), tables=fails)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    with pytest.raises(StoreAwayError, match=r"data\.v: s3://b has not answered since"):
+        nodes.provide(context, "v")
 
 
 def test_what_takes_long_is_told_now_and_then(nodes: Nodes) -> None:
@@ -232,7 +327,7 @@ def test_a_node_that_refuses_once_is_asked_once_more(nodes: Nodes) -> None:
         finally:
             nodes.refusing = set()
 
-    nodes.data._stores = SimpleNamespace(reach=moody)  # type: ignore[assignment]
+    nodes.data._reach._stores = SimpleNamespace(reach=moody)  # type: ignore[assignment]
     nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
     assert [node for node, _ in nodes.orders] in (["n0", "n1"], ["n1", "n0"])
 
@@ -280,7 +375,7 @@ def test_mounts_of_runs_that_are_over_are_ended_by_the_next_one(nodes: Nodes, tm
         return shell(node, command, timeout_s)
 
     nodes.shell = heard  # type: ignore[method-assign]
-    nodes.data._is_over = lambda run: run in ("dead-1", "r1")
+    nodes.data._mounts._is_over = lambda run: run in ("dead-1", "r1")
     context = nodes.context(v=DataSource(volume="images"))
     there = nodes.data._paths.there(node_data.data_path(context, "v"))
     columns = tmp_path / "columns"
@@ -333,6 +428,24 @@ def test_a_run_that_ends_waits_for_what_is_being_mounted(
     assert order == ["mounted", "swept"]
     with pytest.raises(CommandError, match="the run is over"):
         nodes.provide(context, "v", attempt="2")
+
+
+def test_a_node_that_hangs_does_not_keep_a_run_from_its_end(nodes: Nodes) -> None:
+    ended, shell, wakes = [], nodes.shell, threading.Event()
+
+    def hangs(node: Any, command: str, timeout_s: float) -> Result:
+        if node.id in ("n0", "n3"):
+            wakes.wait(5)
+            raise UnreachableError("no answer")
+        ended.append(node.id)
+        return shell(node, command, timeout_s)
+
+    nodes.shell = hangs  # type: ignore[method-assign]
+    begun = time.monotonic()
+    nodes.data._mounts.end([nodes.node(number) for number in range(5)], first_s=4, next_s=0.05)
+    assert sorted(ended) == ["n1", "n2", "n4"]
+    assert time.monotonic() - begun < 3
+    wakes.set()
 
 
 def test_while_it_is_brought_again_it_is_not_sent_from_here(

@@ -16,7 +16,7 @@ from trainmaster.control.clusters.direct_store import AGAIN_S, DirectStore
 from trainmaster.control.clusters.node_sending import Source, send
 from trainmaster.control.clusters.node_stores import StoreRefusedError
 from trainmaster.control.clusters.node_trees import Tree, moved, unite
-from trainmaster.control.site import RelayError
+from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.remote import Target
 from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, OUTWARD, Entry
 from trainmaster.spec.errors import PublishError
@@ -47,6 +47,7 @@ class Files:
     def __init__(self, trees: Mapping[tuple[str, str], Tree]) -> None:
         self.trees = dict(trees)
         self.frozen: list[str] = []
+        self.wiped: set[str] = set()
 
     def look(self, access: Any, directories: Sequence[str]) -> list[Tree]:
         return [self.trees.get((access.id, each), []) for each in directories]
@@ -57,7 +58,8 @@ class Files:
         self.frozen.append(frozen)
         return tree
 
-    def shell(self, *_: object) -> None: ...
+    def shell(self, access: Any, command: str) -> Any:
+        return SimpleNamespace(code=int(access.id in self.wiped and command.startswith("test -d")))
 
 
 class Stores:
@@ -169,6 +171,38 @@ def test_a_gang_commits_one_checkpoint_and_nothing_twice(lendable: None, tmp_pat
     assert made.publish_checkpoint("a", sources, series, {"attempt": 1}) is None
     files.trees["i-1", "/c"] = [Entry("same", FILE, 3, mtime_ns=7)]
     assert made.publish_checkpoint("a", sources, series, {"attempt": 1}) == 3
+
+
+def test_a_gang_that_has_begun_with_a_checkpoint_publishes_what_each_has_made_of_it(
+    lendable: None, tmp_path: Path
+) -> None:
+    base = [Entry("shard-0", FILE, 1, 1), Entry("shard-1", FILE, 1, 1), Entry("step-1", FILE, 1, 1)]
+    files = Files({("i-1", "/c"): base, ("i-2", "/c"): base})
+    made = direct(files, Stores(), [])
+    series = CheckpointSeries(f"file://{tmp_path}/store")
+    sources = [Source(node(1), "/c"), Source(node(2), "/c")]
+    files.trees["i-1", "/c"] = [base[0], base[1], Entry("step-2", FILE, 1, 2)]
+    files.trees["i-2", "/c"] = [base[0], Entry("shard-1", FILE, 1, 2), base[2]]
+    assert made.publish_checkpoint("a", sources, series, {"attempt": 2}, base) == 1
+    manifest = series.manifest(1)
+    assert manifest is not None
+    assert [(e.path, e.mtime_ns) for e in manifest.files] == [("shard-0", 1), ("shard-1", 2), ("step-2", 2)]
+    made.forget("a")
+    assert made.publish_checkpoint("a", sources, series, {"attempt": 2}, base) is None, "nor another driver"
+
+
+def test_a_node_that_has_lost_everything_has_removed_nothing(lendable: None, tmp_path: Path) -> None:
+    """It was wiped under our hands: what the others have is no checkpoint."""
+    base = [Entry("shard-0", FILE, 1, 1), Entry("shard-1", FILE, 1, 1)]
+    files = Files({("i-1", "/a/c"): [base[0]._replace(mtime_ns=2), base[1]], ("i-2", "/a/c"): []})
+    made = direct(files, Stores(), [])
+    series = CheckpointSeries(f"file://{tmp_path}/store")
+    sources = [Source(node(1), "/a/c"), Source(node(2), "/a/c")]
+    files.wiped = {"i-2"}
+    with pytest.raises(NodeGoneError, match="/a is not there any more"):
+        made.publish_checkpoint("a", sources, series, {"attempt": 2}, base)
+    files.wiped = set()
+    assert made.publish_checkpoint("a", sources, series, {"attempt": 2}, base) == 1, "it has removed them"
 
 
 def test_what_changes_is_not_published_and_leaves_nothing(lendable: None, tmp_path: Path) -> None:

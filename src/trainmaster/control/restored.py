@@ -1,0 +1,53 @@
+"""What an attempt on nodes has begun with, kept as long as it runs.
+
+Where several nodes publish together, this tells what each holds as it was restored from what it has changed.
+The checkpoint itself may make room for newer ones, and the driver may be killed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.volumes import Manifest
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import AttemptPlace
+
+_FILE: Final = "restored.json"
+
+
+def note_restored(place: AttemptPlace, manifest: Manifest | None) -> None:
+    """Keep what an attempt begins with; before any of it is on a node.
+
+    Args:
+        place: of the attempt.
+        manifest: of the checkpoint; None if it begins with nothing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if manifest is None:
+        _path(place).unlink(missing_ok=True)
+        return
+    draft = _path(place).with_suffix(".draft")
+    draft.write_bytes(manifest.to_json())
+    draft.replace(_path(place))
+
+
+def noted_restored(place: AttemptPlace) -> Manifest | None:
+    """What `note_restored` has kept.
+
+    Raises:
+        PublishError: the file is damaged.
+        OSError: it cannot be read.
+    """
+    try:
+        data = _path(place).read_bytes()
+    except FileNotFoundError:
+        return None
+    return Manifest.from_json(data, str(_path(place)))
+
+
+def _path(place: AttemptPlace) -> Path:
+    return place.directory / _FILE

@@ -1,0 +1,153 @@
+"""What an attempt on nodes has begun with is known as long as it runs, whoever drives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.control import saving, staging
+from trainmaster.control.board import Task
+from trainmaster.control.job_context import TaskContext
+from trainmaster.control.layout import Home
+from trainmaster.control.restored import note_restored, noted_restored
+from trainmaster.control.site import RelayError
+from trainmaster.control.workshop import Workshop
+from trainmaster.spec import Distributed, Experiment, Recipe
+from trainmaster.spec.errors import PublishError
+from trainmaster.spec.states import EndReason
+from trainmaster.volumes import CheckpointSeries
+
+
+class Site:
+    """Nodes that restore checkpoints, or have it done here; at that moment, what is noted is looked at."""
+
+    def __init__(self, *, is_direct: bool = True) -> None:
+        self.is_direct = is_direct
+        self.noted: list[list[str]] = []
+        self.context: TaskContext | None = None
+
+    def restore_checkpoint(self, context: TaskContext, _uri: str, *, is_own: bool = True) -> None:
+        self.noted.append(names(context))
+        if not self.is_direct:
+            raise RelayError("no way")
+
+    def bring(self, context: TaskContext) -> None:
+        self.noted.append(names(context))
+
+
+def names(context: TaskContext) -> list[str]:
+    manifest = noted_restored(context.place)
+    return [] if manifest is None else [entry.path for entry in manifest.files]
+
+
+def context(directory: Path, site: Site | None, attempt: int = 2, parent: int | None = None) -> TaskContext:
+    experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
+    recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
+    home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
+    workshop = Workshop(
+        home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2,
+        site=site,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return workshop.context(Task(experiment="train", number=0, attempt=attempt, parent=parent))
+
+
+def publish(asked: TaskContext, directory: Path, *files: str) -> None:
+    directory.mkdir()
+    for name in files:
+        (directory / name).write_text(name)
+    assert CheckpointSeries(asked.checkpoints_uri).publish({"": directory}, attempt=1)
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_it_is_written_before_anything_is_on_a_node(tmp_path: Path, is_direct: bool) -> None:
+    site = Site(is_direct=is_direct)
+    asked = context(tmp_path, site)
+    publish(asked, tmp_path / "one", "a")
+    publish(asked, tmp_path / "two", "a", "b")
+    assert staging.stage(asked, {}).fields == {"restored": 2}
+    assert site.noted == [["a", "b"], ["a", "b"]]
+    assert names(context(tmp_path, site)) == ["a", "b"], "the next driver knows it, too"
+    CheckpointSeries(asked.checkpoints_uri).prune(1)
+    saving.clean_up(asked, keep_output=True, keep_checkpoint=True)
+    assert names(asked) == []
+
+
+def test_it_is_of_the_one_that_was_restored_in_the_end(tmp_path: Path) -> None:
+    site = Site()
+    asked = context(tmp_path, site)
+    publish(asked, tmp_path / "one", "a")
+    publish(asked, tmp_path / "two", "b")
+    newest = Path(CheckpointSeries(asked.checkpoints_uri).uri_of(2).removeprefix("file://"), "manifest.json")
+    newest.write_text("damaged")
+    assert staging.stage(asked, {}).fields == {"restored": 1}
+    assert names(asked) == ["a"]
+    newest.parent.joinpath("../000001/manifest.json").unlink()
+    assert staging.stage(asked, {}).fields == {"restored": None}
+    assert names(asked) == [], "none at last"
+
+
+def test_what_another_task_has_left_counts(tmp_path: Path) -> None:
+    site = Site()
+    asked = context(tmp_path, site, attempt=1, parent=0)
+    publish(asked, tmp_path / "one", "a")
+    assert staging.stage(asked, {}).error == ""
+    assert names(asked) == ["a"]
+
+
+def test_without_nodes_nothing_is_written(tmp_path: Path) -> None:
+    asked = context(tmp_path, None)
+    publish(asked, tmp_path / "one", "a")
+    assert staging.stage(asked, {}).fields == {"restored": 1}
+    assert sorted(path.name for path in asked.place.directory.iterdir()) == [
+        "checkpoint",
+        "members",
+        "output",
+    ]
+
+
+def test_a_damaged_one_is_named(tmp_path: Path) -> None:
+    place: Any = context(tmp_path, Site()).place
+    place.directory.mkdir(parents=True)
+    note_restored(place, None)
+    (place.directory / "restored.json").write_text("{")
+    with pytest.raises(PublishError, match=r"restored\.json"):
+        noted_restored(place)
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+@pytest.mark.parametrize(("words", "number"), [("Connection refused", None), ("its SHA-256 is another", 1)])
+def test_an_older_checkpoint_stands_in_for_a_damaged_one_and_not_for_a_store_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool, words: str, number: int | None
+) -> None:
+    asked = context(tmp_path, Site() if is_remote else None)
+    publish(asked, tmp_path / "one", "a")
+    publish(asked, tmp_path / "two", "a", "b")
+
+    def failing(whole: Any) -> Any:
+        def work(series: CheckpointSeries, number: int, *rest: Any) -> Any:
+            if number == 2:
+                raise PublishError(f"Cannot read {series.uri}: {words}.")
+            return whole(series, number, *rest)
+
+        return work
+
+    for method in ("manifest", "restore"):
+        monkeypatch.setattr(CheckpointSeries, method, failing(getattr(CheckpointSeries, method)))
+    job = staging.stage(asked, {})
+    if number is None:
+        assert (job.reason, words in job.error) == (EndReason.NODE_LOST, True), "it is tried again, for free"
+    else:
+        assert (job.error, job.fields) == ("", {"restored": number})
+
+
+def test_a_store_that_never_answered_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = context(tmp_path, None, attempt=1)
+
+    def refused(*_: Any) -> None:
+        raise PublishError("Cannot read s3://no/where: Connection refused.")
+
+    monkeypatch.setattr(staging, "setup_environment", refused)
+    job = staging.stage(asked, {})
+    assert (job.reason, "Connection refused" in job.error) == (None, True)
