@@ -81,14 +81,16 @@ class MemberPlaces:
     def machines(self, attempt: str, nodes: Mapping[str, NodeAccess]) -> list[tuple[str, str]]:
         """Members of an attempt with the ids of their machines, in rank order; unknown ones are missing.
 
+        What an earlier driver has written down counts until somebody says otherwise.
+
         Args:
             attempt: its id.
             nodes: that are there, by machine id.
         """
         with self._guard:
             known = self._known.get(attempt)
-            if known is None:
-                return []
+            if known is None:  # since this driver began, nobody was there to say
+                return list(self._read(attempt).items())
             self._find(attempt, known, nodes)
             return [(name, known.machines[name]) for name, _ in known.places if name in known.machines]
 

@@ -55,6 +55,8 @@ class Prefetcher:
         if plan.begins is not None:  # one of the next may be a large one
             self.every = 1
         self._position = self._sample_end = 0
+        # Uses in the present sample, not all before which have been seen: its end is often looked at first.
+        self._seen: set[int] = set()
         self._seconds_per_position = 1e-3
         self._moved_s = time.monotonic()
         self._in_flight: set[int] = set()
@@ -71,16 +73,28 @@ class Prefetcher:
 
     def advance(self, sample: int) -> None:
         """Says which sample the reader has come to; call it every few samples."""
+        if not self.is_here:
+            return
         with self._changed:
             begin, self._sample_end = self._plan.span(sample)
+            self._seen.clear()
             self._move(begin)
 
     def saw(self, chunk: int) -> None:
         """Says which chunk of its sample the reader has come to."""
-        if self._plan.begins is None:
+        if self._plan.begins is None or not self.is_here:
             return
         with self._changed:
-            self._move(self._plan.reached(chunk, self._position, self._sample_end))
+            self._seen.add(self._plan.reached(chunk, self._position, self._sample_end))
+            position = self._position
+            while position + 1 in self._seen:
+                position += 1
+            self._move(position)
+
+    @property
+    def is_here(self) -> bool:
+        """False in a forked child: threads and locks are the parent's."""
+        return self._pid == os.getpid()
 
     def _move(self, position: int) -> None:
         now_s, moved = time.monotonic(), position - self._position
@@ -94,7 +108,7 @@ class Prefetcher:
 
     def close(self) -> None:
         """Stops fetching and takes the order back."""
-        if self._pid != os.getpid():
+        if not self.is_here:
             return
         with self._changed:
             self._stopped = True
@@ -124,11 +138,13 @@ class Prefetcher:
         uses = self._plan.chunks[start : start + _USES_PER_SLOT * self._slots]
         upcoming = soonest(uses, self._slots // 2)
         missing = ~self._cache.resident(self._prefixes[upcoming])
+        end = int(np.searchsorted(self._plan.positions, self._sample_end))
+        present = set(self._plan.chunks[start:end].tolist())  # nobody else waits for these
         for chunk in upcoming[missing].tolist():
             if (
                 chunk not in self._in_flight
                 and chunk not in self._failed
-                and chunk % self._turn[1] == self._turn[0]
+                and (chunk % self._turn[1] == self._turn[0] or chunk in present)
             ):
                 self._in_flight.add(chunk)
                 self._pool.submit(self._fetch, chunk)

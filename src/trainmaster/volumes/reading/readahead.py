@@ -25,10 +25,12 @@ class _Run:
     Attributes:
         until: the last chunk that was asked for ahead.
         seen: when the reader came to its last chunk, in chunks that all readers came to.
+        steps: from one chunk to the next.
     """
 
     until: int
     seen: int
+    steps: int = 0
 
 
 class ReadAhead:
@@ -45,12 +47,12 @@ class ReadAhead:
         self._runs: dict[int, _Run] = {}  # by their last chunk
         self._seen = 0
 
-    def saw(self, chunk: int) -> None:
-        """A reader has come to a chunk that it did not read just before."""
+    def saw(self, chunk: int, *, is_start: bool = False) -> None:
+        """A reader has come to a chunk that it did not read just before; perhaps to its first bytes."""
         with self._mutex:
             if self._pid != os.getpid():  # the threads stayed with the parent
                 self._pool, self._pid = None, os.getpid()
-            run = self._followed(chunk)
+            run = self._followed(chunk, is_start)
             if run is None:
                 return
             end = min(chunk + self._depth(), self._volume.table.chunk_count - 1)
@@ -63,22 +65,31 @@ class ReadAhead:
             if pool is not None:
                 pool.submit(self._fetch, number)
 
-    def _followed(self, chunk: int) -> _Run | None:
-        """Notes where a reader is; gives the run that it goes on with, None if it begins one."""
+    def _followed(self, chunk: int, is_start: bool) -> _Run | None:
+        """Notes where a reader is; gives the run that it goes on with, None if it may have begun one.
+
+        Of those who read here and there some come to a chunk behind one that was read lately, too. They do
+        not begin with its first bytes, nor go on with the next one.
+        """
         self._seen += 1
         oldest = self._seen - _PATIENCE
-        self._runs = {last: run for last, run in self._runs.items() if run.seen > oldest}
-        run = self._runs.pop(chunk, None) or self._runs.pop(chunk - 1, None)
-        self._runs[chunk] = run or _Run(chunk, 0)
-        self._runs[chunk].seen = self._seen
-        return run
+        self._runs = {last: run for last, run in self._runs.items() if run.seen >= oldest}
+        same = self._runs.pop(chunk, None)
+        run = same or self._runs.pop(chunk - 1, None)
+        if run is None:
+            self._runs[chunk] = _Run(chunk, self._seen)
+            return None
+        is_last = run.seen == self._seen - 1
+        run.seen, run.steps = self._seen, run.steps + (same is None)
+        self._runs[chunk] = run
+        return run if is_start or is_last or run.steps > 1 else None
 
     def _depth(self) -> int:
         slot_bytes = self._volume.cache.slots.slot_bytes
         slots = self._volume.cache.limit_bytes // slot_bytes
         readers = sum(run.until > last for last, run in self._runs.items()) or 1
         depth = min(depth_chunks(DOWNLOADER.line.ranges, slot_bytes, slots), _MOST_CHUNKS)
-        return max(1, -(-depth // readers))
+        return depth // readers  # none for so many, whose chunks would push each other out
 
     def _fetch(self, chunk: int) -> None:
         # Whoever reads the chunk meets the same fault and hears of it.

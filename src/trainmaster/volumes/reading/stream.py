@@ -154,8 +154,10 @@ def samples(
     mine = order.share(rank, world)
     epoch = order.progress.epoch
     fetcher = order.prefetcher(mine, rank, world, (worker, workers)) if prefetch and len(mine) else None
-    order.volume.follow(fetcher)
-    done, every = 0, fetcher.every if fetcher is not None else 1
+    done, every = 0, 1
+    if fetcher is not None:
+        order.volume.follow(fetcher)
+        every = fetcher.every
     # One loading process alone reads everything in a row, however small the batches are.
     spans = blocks(len(mine), block if workers > 1 else _PIECE, workers, worker)
     try:
@@ -166,8 +168,8 @@ def samples(
                 done += 1
                 yield row
     finally:
-        order.volume.follow(None)
         if fetcher is not None:
+            order.volume.unfollow(fetcher)
             fetcher.close()
 
 

@@ -53,7 +53,7 @@ class Volume:
         self.cache: ChunkCache = site.cache(slot_bytes)
         self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
         self._ahead = ReadAhead(self)
-        self._follower: Prefetcher | None = None
+        self._followers: tuple[Prefetcher, ...] = ()
         self._reached = -1
         self._mutex = threading.Lock()
         # What `read` needs, as flat as it gets. Of each chunk: where its slot begins in the data, the
@@ -119,9 +119,15 @@ class Volume:
         """Ends what runs in the background; views stay valid until they are released."""
         self._ahead.close()
 
-    def follow(self, prefetcher: "Prefetcher | None") -> None:
-        """Has what is read fetched ahead by somebody who knows the order; None: nobody does."""
-        self._follower, self._reached = prefetcher, -1
+    def follow(self, prefetcher: "Prefetcher") -> None:
+        """Has what is read fetched ahead by somebody who knows the order, until :meth:`unfollow`."""
+        with self._mutex:
+            self._followers, self._reached = (*self._followers, prefetcher), -1
+
+    def unfollow(self, prefetcher: "Prefetcher") -> None:
+        """It fetches no more."""
+        with self._mutex:
+            self._followers = tuple(one for one in self._followers if one is not prefetcher)
 
     # By row: nothing here may cost more than it must.
 
@@ -262,9 +268,10 @@ class Volume:
         return chunk, offset, end - start
 
     def _come_to(self, chunk: int) -> None:
-        if self._follower is not None and chunk != self._reached:
+        if self._followers and chunk != self._reached:
             self._reached = chunk
-            self._follower.saw(chunk)
+            for follower in self._followers:
+                follower.saw(chunk)
 
     def _read_slowly(self, row: int) -> bytes:
         return self.read_range(row, 0, self._sizes[row])
@@ -279,7 +286,7 @@ class Volume:
                 if self._words[word] == stamp:
                     self._words[word + 1] = self._words[CLOCK_WORD]
                     return data
-        placed = self.pinned(chunk)
+        placed = self.pinned(chunk, is_start=offset == 0)
         try:
             return bytes(self.cache.slots.view(placed.slot, offset, offset + length))
         finally:
@@ -295,8 +302,13 @@ class Volume:
             key = hashlib.sha256(f"{self.head.table_id}/{number}".encode()).digest()
         return Chunk(self._source, number, key, self._chunk_sizes[number])
 
-    def pinned(self, number: int) -> Placed:
-        """Sees that a chunk is in the cache and keeps it there until ``cache.unpin(placed)``."""
+    def pinned(self, number: int, *, is_start: bool = False) -> Placed:
+        """Sees that a chunk is in the cache and keeps it there until ``cache.unpin(placed)``.
+
+        Args:
+            number: of the chunk.
+            is_start: its first bytes are wanted, as by whoever has read the one before to its end.
+        """
         place = self._places.get(number)
         slots = self.cache.slots
         if place is not None:
@@ -304,8 +316,8 @@ class Volume:
             if self.cache.pin(placed):
                 slots.table.touch(placed.slot)
                 return placed
-        if self._follower is None:
-            self._ahead.saw(number)
+        if not any(follower.is_here for follower in self._followers):
+            self._ahead.saw(number, is_start=is_start)
         placed = self.cache.obtain(self.chunk(number), pinned=True)
         self._remember(number, placed)
         return placed

@@ -370,6 +370,15 @@ def test_a_machine_that_gets_the_address_of_a_lost_one_has_nothing_of_its_member
     }  # fmt: skip
 
 
+def test_a_next_driver_knows_where_members_were_though_their_head_is_lost(bench: Bench) -> None:
+    """What they have left is on machines that are alive."""
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    assert bench.where() == [("worker-0", "i-2")]
+    del bench.clusters[0].gangs[ONE]
+    assert bench.succeeded().where() == [("worker-0", "i-2")]
+
+
 def test_a_gang_that_was_out_of_reach_for_a_while_is_where_it_was(bench: Bench) -> None:
     bench.rent("i-2", "10.0.0.2")
     running(bench)

@@ -1,7 +1,9 @@
 # ruff: noqa: F811 - fixtures are imported
 """Files larger than a chunk, or than the cache: fetched ahead while one of them is read."""
 
+import os
 import random
+import signal
 import threading
 
 import numpy as np
@@ -75,6 +77,54 @@ def test_files_that_are_read_in_turn_without_a_known_order_are_each_fetched_ahea
                 assert asked.for_chunk(volume.table.first_chunks[row] + number), (row, number)
             assert len(volume.read_range(row, number * CHUNK, CHUNK)) == CHUNK
     volume.close()
+
+
+def test_a_file_whose_end_is_looked_at_first_is_fetched_ahead_all_the_same(large, monkeypatch):
+    """As of Parquet and zip files, whose tables of contents are there."""
+    volume = Volume.open("large", limit_bytes=6 * CHUNK)
+    asked = Asked(volume, monkeypatch, is_said=True)
+    row = next(stream := samples(SampleOrder(volume, shuffle=False)))
+    volume.read_range(row, (CHUNKS_OF_A_FILE - 1) * CHUNK + 5, 10)
+    for number in range(CHUNKS_OF_A_FILE - 1):
+        assert asked.for_chunk(number)
+        volume.read_range(row, number * CHUNK, CHUNK)
+    stream.close()
+
+
+def test_who_reads_here_and_there_gets_nothing_ahead(large, monkeypatch):
+    volume = Volume.open("large", limit_bytes=36 * CHUNK)
+    for row, chunk in ((0, 5), (1, 3), (0, 6), (2, 1), (1, 4)):
+        volume.read_range(row, chunk * CHUNK + 10, 10)
+    assert volume._ahead._pool is None, "some of them followed others"
+    assert volume.cache.fetched_chunks == 5
+    volume.close()
+
+
+def test_a_stream_that_ends_leaves_another_one_its_own(large):
+    volume = Volume.open("large", limit_bytes=36 * CHUNK)
+    training = samples(SampleOrder(volume))
+    next(training)
+    followers = volume._followers
+    assert list(samples(SampleOrder(volume, rows=np.array([1])))) == [1]
+    assert volume._followers == followers
+    training.close()
+    assert volume._followers == ()
+
+
+def test_a_child_forked_in_the_middle_of_an_epoch_reads(large):
+    """Its parent's thread may hold a lock at that moment, which nobody gives back in the child."""
+    volume = Volume.open("large", limit_bytes=36 * CHUNK)
+    stream = samples(SampleOrder(volume, shuffle=False))
+    next(stream)
+    (follower,) = volume._followers
+    with follower._changed:
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            data = volume.read_range(2, 0, 3 * CHUNK)
+            os._exit(data != (large / "src" / "c").read_bytes()[: 3 * CHUNK])
+    assert os.waitpid(child, 0)[1] == 0
+    stream.close()
 
 
 def test_a_part_of_a_file_is_shown_where_it_lies(volume, tree):
