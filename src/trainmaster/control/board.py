@@ -23,8 +23,8 @@ class Task:
         attempt: number of the present (or last) attempt, 0 before the first.
         retries_used: attempts that cost one of the recipe's retries.
         free_restarts: attempts lost to nodes or preemption.
-        not_before: Unix seconds before which no new attempt starts, and no failed stage begins anew (which
-            is not counted yet while this is 0).
+        not_before: Unix seconds before which no new attempt starts, and no failed stage or save begins
+            anew (which is not counted yet while this is 0).
         end_reason: how the attempt ended (RECOVERING, SAVING) or why it must (STOPPING).
         message: what goes with ``end_reason``.
         restored: checkpoint the present attempt started from.

@@ -6,6 +6,7 @@ what is committed is true, and every effect may be repeated by the next controll
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -40,6 +41,9 @@ PROGRESS_S = 0.5
 STORE_PROGRESS_S = 2.0
 FORECAST_LOOK_S = 1.0
 MACHINES_LOOK_S = 0.5
+
+#: How long something has taken says nothing new of what is in the way.
+_DURATION = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b")
 
 
 class Watcher(Protocol):
@@ -139,7 +143,7 @@ class Controller:
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
-            turn.changes += self._checkpoint_notes()
+            turn.changes += self._job_notes()
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
@@ -293,17 +297,28 @@ class Controller:
         self._forecast_at = now
         return [Note(text) for text in self._forecaster.look(self.board, self._progress, now)]
 
-    def _checkpoint_notes(self) -> list[Note]:
-        """Checkpoints that could not be published: the task goes on, but the user must know."""
+    def _job_notes(self) -> list[Note]:
+        """Jobs that failed without an end of the task: it goes on or waits, but the user must know."""
         notes = []
         for task in self.board.live_tasks():
             attempt = self._id(task)
-            if task.state is not State.RUNNING or attempt not in self._checkpoint_at:
+            match task.state:
+                case State.RUNNING if attempt in self._checkpoint_at:
+                    kind, form = EffectKind.CHECKPOINT, "no checkpoint: {}"
+                case State.STAGING if task.not_before:  # else it is not to be tried again
+                    kind, form = EffectKind.STAGE, "not ready to start, and tried again: {}"
+                case State.SAVING if task.not_before:
+                    kind, form = EffectKind.SAVE, "it has ended, and saving is tried again: {}"
+                case _:
+                    continue
+            job = self.jobs.of(task.experiment, task.number, task.attempt).get(kind)
+            if job is None or not job.done or not job.error:
                 continue
-            job = self.jobs.of(task.experiment, task.number, task.attempt).get(EffectKind.CHECKPOINT)
-            if job is not None and job.done and job.error and job.error != self._told.get(attempt):
-                self._told[attempt] = job.error
-                notes.append(Note(f"no checkpoint: {job.error}", *task.key, task.attempt))
+            text = form.format(job.error)
+            gist = _DURATION.sub("", text)
+            if gist != self._told.get(attempt):
+                self._told[attempt] = gist
+                notes.append(Note(text, *task.key, task.attempt))
         return notes
 
     # --- acting --------------------------------------------------------------------------------

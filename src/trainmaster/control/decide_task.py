@@ -64,6 +64,7 @@ class Job:
         reason: a better reason than the exit code alone gives (OOM read from the log).
         message: a better message, likewise.
         progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
+        store_away: SAVE: its store does not answer now, and may later.
     """
 
     done: bool = False
@@ -73,6 +74,7 @@ class Job:
     reason: EndReason | None = None
     message: str = ""
     progressed: bool = False
+    store_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +129,8 @@ def decide_task(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step
     """
     if seen.wanted is not None and task.state in (State.WAITING, State.PLANNED):
         return _end_unbegun(task, seen.wanted, now)
-    stoppable = task.state not in (
-        State.SAVING,
-        State.STOPPING,
-    )  # a finished attempt is kept, not thrown away
+    # A finished attempt is kept, not thrown away.
+    stoppable = task.state not in (State.SAVING, State.STOPPING)
     if seen.wanted is not None and stoppable:
         return [_move(task, State.STOPPING, seen.wanted, seen.why, {"end_reason": seen.wanted})]
     match task.state:
@@ -165,15 +165,13 @@ def _staging(task: Task, seen: Seen, now: float) -> list[Step]:
         case Phase.GRANTED:
             job = seen.jobs.get(EffectKind.STAGE)
             if job is None:
-                return _stage(task)
+                return _begin(task, EffectKind.STAGE, now)
             if not job.done or seen.launched:
                 return []
-            if job.error and job.reason is EndReason.NODE_LOST and task.not_before:  # it is counted
-                return _stage(task) if now >= task.not_before else []
-            if job.error and job.reason is EndReason.NODE_LOST and task.free_restarts < MAX_FREE_RESTARTS:
-                count = task.free_restarts + 1
-                again = {"free_restarts": count, "not_before": now + stage_pause_s(count)}
-                return [Progress(task.experiment, task.number, again)]
+            if job.error and job.reason is EndReason.NODE_LOST:
+                again = _again(task, EffectKind.STAGE, now)
+                if again is not None:
+                    return again
             if job.error:
                 reason = EndReason.USER_ERROR if job.users_fault else EndReason.INTERNAL
                 return [_move(task, State.STOPPING, reason, job.error, fields={"end_reason": reason})]
@@ -186,12 +184,26 @@ def _staging(task: Task, seen: Seen, now: float) -> list[Step]:
             return [_move(task, State.RUNNING, fields={"started_at": started_at} if started_at else {})]
 
 
-def _stage(task: Task) -> list[Step]:
-    stage = _effect(task, EffectKind.STAGE)
+def _begin(task: Task, kind: EffectKind, now: float) -> list[Step]:
+    """Begin a job, for the first time or when the pause after its failure is over."""
+    if now < task.not_before:
+        return []
+    begun = _effect(task, kind)
     if not task.not_before:
-        return [stage]
-    # While it is set, a stage that has failed is counted, and waits its turn: the next one is not yet.
-    return [Progress(task.experiment, task.number, {"not_before": 0.0}), stage]
+        return [begun]
+    # While it is set, a job that has failed is counted, and waits its turn: the next one is not yet.
+    return [Progress(task.experiment, task.number, {"not_before": 0.0}), begun]
+
+
+def _again(task: Task, kind: EffectKind, now: float) -> list[Step] | None:
+    """Count a job that has failed, or begin it anew when its turn comes; None if it failed too often."""
+    if task.not_before:  # it is counted
+        return _begin(task, kind, now)
+    if task.free_restarts >= MAX_FREE_RESTARTS:
+        return None
+    count = task.free_restarts + 1
+    counted = {"free_restarts": count, "not_before": now + stage_pause_s(count)}
+    return [Progress(task.experiment, task.number, counted)]
 
 
 def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
@@ -243,9 +255,16 @@ def _saving(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     kind = EffectKind.SAVE if task.end_reason is EndReason.SUCCEEDED else EffectKind.RECOVER
     job = _last_job(seen, kind)
     if job is None:
-        return [_effect(task, kind)]
+        return _begin(task, kind, now)
     if not job.done:
         return []
+    if job.store_away:  # what was trained is still there, and needs no further attempt
+        if seen.wanted is None or seen.wanted is EndReason.PRUNED:
+            again = _again(task, kind, now)
+        else:  # a run that is to end waits no longer: what is counted is tried now, and for the last time
+            again = _begin(task, kind, max(now, task.not_before)) if task.not_before else None
+        if again is not None:
+            return again
     is_lost = kind is EffectKind.SAVE and job.error and job.reason is EndReason.NODE_LOST
     if (is_lost and task.free_restarts < MAX_FREE_RESTARTS) or _was_free(task, job):
         # It ended well, but what it made is lost; or it ended badly, as something of its node's was lost.

@@ -17,7 +17,7 @@ from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import PublishError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import (
     JSON,
@@ -28,6 +28,7 @@ from trainmaster.volumes import (
     delete,
     publish,
 )
+from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.tree import parts_listing
 
 if TYPE_CHECKING:
@@ -114,8 +115,13 @@ def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields
 def _not_saved(error: Exception, fields: Mapping[str, object]) -> Job:
     # A lost node takes with it what its members made: the attempt has to be made again.
     reason = EndReason.NODE_LOST if isinstance(error, NodeGoneError) else None
+    words = one_line(error)
     return Job(
-        done=True, error=f"its model could not be saved: {one_line(error)}", fields=fields, reason=reason
+        done=True,
+        error=f"its model could not be saved: {words}",
+        fields=fields,
+        reason=reason,
+        store_away=isinstance(error, PublishError) and is_away(words),
     )
 
 

@@ -26,12 +26,13 @@ from trainmaster.providers.base import ProviderError
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import CheckpointSeries
+from trainmaster.volumes.manifest import DamagedArtifactError
 from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.tree import parts_listing
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
-    """Prepare everything an attempt needs. Safe to repeat.
+    """Prepare everything an attempt needs. Safe to repeat, and to begin before an earlier call has ended.
 
     Args:
         context: the attempt.
@@ -40,6 +41,15 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
     Returns:
         The job's result; its fields hold ``restored``.
     """
+    if context.site is None:
+        return _stage(context, models)
+    # A gang that got other nodes is staged anew: who still works for the first ones must not do so later,
+    # when the members run.
+    with locked(context.place.directory / "staging"):
+        return _stage(context, models)
+
+
+def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
     try:
         context.place.make_directories(context.members)
         restored = _restore(context) if context.attempt > 1 else None
@@ -64,7 +74,8 @@ def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST)
     except (TrainmasterError, OSError) as error:
         # Where nothing has worked yet, an address that nobody answers at is more likely a wrong one.
-        may_wait = context.attempt > 1 and isinstance(error, PublishError) and is_away(one_line(error))
+        has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
+        may_wait = has_worked and isinstance(error, PublishError) and is_away(one_line(error))
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST if may_wait else None)
     return Job(done=True, fields={"restored": restored})
 
@@ -295,8 +306,7 @@ def _restore(context: TaskContext) -> int | None:
             return number
         try:
             series.restore(number, target)
-        except PublishError as error:
-            _require_damaged(error)
+        except DamagedArtifactError:  # the one before is better than none
             continue
         context.listings[target] = parts_listing({"": target})
         return number
@@ -311,17 +321,10 @@ def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:
         return True
     try:
         manifest = series.manifest(number)
-    except PublishError as error:
-        _require_damaged(error)
+    except DamagedArtifactError:
         return False
     note_restored(context.place, manifest)
     return manifest is not None
-
-
-def _require_damaged(error: PublishError) -> None:
-    """The one before a damaged checkpoint is better than none; a store that is away has them all, later."""
-    if is_away(one_line(error)):
-        raise error
 
 
 def _restored_by_nodes(context: TaskContext, uri: str, *, is_own: bool = True) -> bool:
@@ -352,8 +355,7 @@ def _inherit(context: TaskContext, uri: str) -> None:
             return
         try:
             series.restore(number, target)
-        except PublishError as error:
-            _require_damaged(error)
+        except DamagedArtifactError:  # the one before is better than none
             continue
         # Its listing is not remembered: though unchanged it is to be published as this task's own.
         return

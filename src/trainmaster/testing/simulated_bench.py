@@ -109,7 +109,7 @@ class SimulatedBench:
         self._world = world
         self._plan = plan
         self._step = step
-        self._staged_at: dict[tuple[str, int, int], float] = {}
+        self._tried_at: dict[Key, float] = {}
 
     def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
         """See `Workshop.columns`."""
@@ -153,15 +153,14 @@ class SimulatedBench:
         """See `Workshop.begin`."""
         self._step(f"before {kind}")
         name, number, attempt = task.experiment, task.number, task.attempt
-        if kind is EffectKind.STAGE:
-            self._require_pause(task)
+        if kind in (EffectKind.STAGE, EffectKind.SAVE):
+            self._require_pause(kind, task)
         self._world.note(f"{kind} {name}/{number}/{attempt} begins")
         bad = task.bad_checkpoints
         delay_s = 0.0 if self._world.chance(self._plan.quick) else self._world.rng.expovariate(0.5)
 
         def work() -> Job:
-            if kind is EffectKind.STAGE:
-                self._staged_at[name, number, attempt] = self._world.now
+            self._tried_at[name, number, attempt, kind] = self._world.now
             job = self._work(kind, (name, number), attempt, bad)
             self._world.note(f"{kind} {name}/{number}/{attempt} ends: {job.error or 'done'}")
             return job
@@ -169,16 +168,21 @@ class SimulatedBench:
         self.jobs.begin((name, number, attempt, kind), work, delay_s)
         self._step(f"after {kind}")
 
-    def _require_pause(self, task: Task) -> None:
-        key = (task.experiment, task.number, task.attempt)
-        before = self.jobs.of(*key).get(EffectKind.STAGE)
+    def _require_pause(self, kind: EffectKind, task: Task) -> None:
+        key = (task.experiment, task.number, task.attempt, kind)
+        before = self.jobs.of(*key[:3]).get(kind)
         if before is None:  # for the first time, or for other nodes
             return
         if not before.error:
-            raise ViolationError(f"{key} is staged again though it was staged")
-        waited_s = self._world.now - self._staged_at[key]
+            raise ViolationError(f"{key} begins again though it ended well")
+        if kind is EffectKind.SAVE:  # a run that is to end does not keep to the pause
+            if not before.store_away:
+                raise ViolationError(f"{key} begins again though no store was away")
+            self._world.note(f"{key} begins again: its store was away")
+            return
+        waited_s = self._world.now - self._tried_at[key]
         if waited_s < stage_pause_s(task.free_restarts):
-            raise ViolationError(f"{key} is staged again after {waited_s:g} s")
+            raise ViolationError(f"{key} begins again after {waited_s:g} s")
 
     def clean_up(self, effect: Effect) -> None:
         """See `Workshop.clean_up`."""
@@ -198,8 +202,15 @@ class SimulatedBench:
             case EffectKind.SAVE:
                 fields: dict[str, object] = {"metrics": {"accuracy": 0.5}}
                 if fails and rng.random() < 0.5:
-                    lost = EndReason.NODE_LOST if rng.random() < 0.5 else None
-                    return Job(done=True, error="its files are out of reach", fields=fields, reason=lost)
+                    why = rng.random()
+                    lost = EndReason.NODE_LOST if why < 0.35 else None
+                    return Job(
+                        done=True,
+                        error=f"its files, or their store, are out of reach for {self._world.now:.3f} s",
+                        fields=fields,
+                        reason=lost,
+                        store_away=why > 0.65,
+                    )
                 self._world.models[key] = attempt
                 fields["model_uri"] = f"memory://{key[0]}/{key[1]}"
                 return Job(done=True, error="its checkpoint is lost" if fails else "", fields=fields)

@@ -6,8 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
-from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
-from trainmaster.volumes.manifest import FileEntry, Manifest
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.volumes.manifest import DamagedArtifactError, FileEntry, Manifest
 from trainmaster.volumes.objects import ObjectStore, explained
 from trainmaster.volumes.parallel import each
 from trainmaster.volumes.publishing import stored_manifest
@@ -103,7 +103,7 @@ def _write(store: ObjectStore, entry: FileEntry, path: str, verify: bool) -> Non
                 while view:
                     view = view[file.write(view) :]
         except FileNotFoundError as error:
-            raise PublishError(
+            raise DamagedArtifactError(
                 f"{store.url}: {entry.path!r} is missing ({entry.object}).",
                 "Somebody deleted it; publish again or use an earlier artifact. Nothing was changed.",
             ) from error
@@ -117,8 +117,8 @@ def _write(store: ObjectStore, entry: FileEntry, path: str, verify: bool) -> Non
         os.utime(file.fileno(), ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def _damaged(store: ObjectStore, entry: FileEntry, fault: str) -> PublishError:
-    return PublishError(
+def _damaged(store: ObjectStore, entry: FileEntry, fault: str) -> DamagedArtifactError:
+    return DamagedArtifactError(
         f"{store.url}: {entry.path!r} is damaged: {fault}.",
         "Fetch it again; if it stays, publish again or use an earlier artifact. Nothing was changed.",
     )

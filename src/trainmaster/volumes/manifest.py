@@ -10,6 +10,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.names import link_stays_inside, stays_inside
 
+
+class DamagedArtifactError(PublishError):
+    """It is not what was published, and will not be so later; an earlier one may do."""
+
+
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 Kind: TypeAlias = Literal["file", "symlink", "directory"]
 
@@ -115,7 +120,7 @@ class Manifest:
                 notes=tuple(_typed(note, str) for note in document["notes"]),
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise PublishError(
+            raise DamagedArtifactError(
                 f"{where}: {MANIFEST_KEY} is damaged ({type(error).__name__}: {error}).",
                 "Publish the artifact again, or use an earlier one.",
             ) from error
@@ -165,8 +170,8 @@ def relocated(entry: FileEntry, prefix: str) -> FileEntry:
     return replace(entry, path=f"{prefix}/{entry.path}") if prefix else entry
 
 
-def _refused(where: str, entry: FileEntry, fault: str) -> PublishError:
-    return PublishError(f"{where}: {entry.path!r} {fault}.", "Nothing was written.")
+def _refused(where: str, entry: FileEntry, fault: str) -> DamagedArtifactError:
+    return DamagedArtifactError(f"{where}: {entry.path!r} {fault}.", "Nothing was written.")
 
 
 def _essence(entry: FileEntry) -> tuple[str, str, str, bool, str]:

@@ -107,11 +107,58 @@ def test_a_stage_that_a_node_made_fail_begins_anew_but_not_for_ever():
     assert (move.after, move.reason, move.message) == (State.STOPPING, EndReason.INTERNAL, job.error)
 
 
-def test_another_place_is_staged_at_once():
-    """The pause was for the one before; a control process that comes anew does not wait either."""
-    steps = decide(task(State.STAGING, free_restarts=9, not_before=NOW + 200), seen(gang(Phase.GRANTED)))
+@pytest.mark.parametrize(
+    ("state", "kind", "status"),
+    [
+        (State.STAGING, EffectKind.STAGE, gang(Phase.GRANTED)),
+        (State.SAVING, EffectKind.SAVE, exited()),
+    ],
+)
+def test_a_control_process_that_comes_anew_keeps_to_the_pause(state, kind, status):
+    of = task(state, free_restarts=9, not_before=NOW + 60, end_reason=EndReason.SUCCEEDED)
+    assert decide(of, seen(status)) == []
+    steps = decide(of, seen(status), now=NOW + 60)
     assert steps[0] == Progress("e", 0, {"not_before": 0.0})
-    assert kinds(steps) == [EffectKind.STAGE]
+    assert kinds(steps) == [kind]
+
+
+@pytest.mark.parametrize("wanted", [None, EndReason.PRUNED])
+def test_a_model_waits_for_its_store_but_not_for_ever(wanted):
+    """It is not trained again, and its nodes are kept: the only copy is there."""
+    job = Job(done=True, error="Cannot write s3://b/m: Connection refused.", store_away=True)
+    away = seen(exited(), {EffectKind.SAVE: job}, wanted=wanted)
+    of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
+    now, waited_s = NOW, []
+    for count in range(1, MAX_FREE_RESTARTS + 1):
+        (counted,) = decide(of, away, now=now)
+        assert counted.fields["free_restarts"] == count
+        of = replace(of, **counted.fields)
+        waited_s.append(of.not_before - now)
+        if waited_s[-1]:
+            assert decide(of, away, now=of.not_before - 0.1) == []
+        now = of.not_before
+        steps = decide(of, away, now=now)
+        assert kinds(steps) == [EffectKind.SAVE]
+        of = replace(of, **steps[0].fields)
+        assert decide(of, seen(exited(), {EffectKind.SAVE: Job()}, wanted=wanted), now=now) == []
+    assert waited_s[:5] == [0, 1, 2, 4, 8]
+    assert sum(waited_s) > 600, "beside the patience of each"
+    saved = seen(exited(), {EffectKind.SAVE: DONE}, wanted=wanted)
+    assert only_move(decide(of, saved, now=now)).reason is EndReason.SUCCEEDED
+    move = only_move(decide(of, away, now=now))
+    assert (move.after, move.reason, move.message) == (State.DONE, EndReason.INTERNAL, job.error)
+
+
+def test_a_run_that_is_to_end_asks_an_absent_store_once_more():
+    """Neither money nor whoever has cancelled it waits for half an hour."""
+    job = Job(done=True, error="Cannot write s3://b/m: Connection refused.", store_away=True)
+    away = seen(exited(), {EffectKind.SAVE: job}, wanted=EndReason.BUDGET)
+    waits = task(State.SAVING, end_reason=EndReason.SUCCEEDED, free_restarts=5, not_before=NOW + 8)
+    steps = decide(waits, away)
+    assert steps[0] == Progress("e", 0, {"not_before": 0.0})
+    assert kinds(steps) == [EffectKind.SAVE]
+    move = only_move(decide(replace(waits, not_before=0.0), away))
+    assert (move.after, move.reason, move.message) == (State.DONE, EndReason.INTERNAL, job.error)
 
 
 def test_a_checkpoint_is_not_blamed_for_what_its_node_lost():

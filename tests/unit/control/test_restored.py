@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import CheckpointSeries
+from trainmaster.volumes.manifest import DamagedArtifactError
 
 
 class Site:
@@ -117,9 +119,22 @@ def test_a_damaged_one_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_remote", [True, False])
-@pytest.mark.parametrize(("words", "number"), [("Connection refused", None), ("its SHA-256 is another", 1)])
-def test_an_older_checkpoint_stands_in_for_a_damaged_one_and_not_for_a_store_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remote: bool, words: str, number: int | None
+@pytest.mark.parametrize(
+    ("error", "reason", "number"),
+    [
+        (PublishError("Cannot read it: Connection refused."), EndReason.NODE_LOST, None),
+        (PublishError("Cannot write it: No space left on device."), None, None),
+        (DamagedArtifactError("'a' is damaged: its SHA-256 is another."), None, 1),
+    ],
+    ids=["away", "full", "damaged"],
+)
+def test_an_older_checkpoint_stands_in_for_a_damaged_one_only(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_remote: bool,
+    error: PublishError,
+    reason: EndReason | None,
+    number: int | None,
 ) -> None:
     asked = context(tmp_path, Site() if is_remote else None)
     publish(asked, tmp_path / "one", "a")
@@ -128,7 +143,7 @@ def test_an_older_checkpoint_stands_in_for_a_damaged_one_and_not_for_a_store_tha
     def failing(whole: Any) -> Any:
         def work(series: CheckpointSeries, number: int, *rest: Any) -> Any:
             if number == 2:
-                raise PublishError(f"Cannot read {series.uri}: {words}.")
+                raise error
             return whole(series, number, *rest)
 
         return work
@@ -137,9 +152,25 @@ def test_an_older_checkpoint_stands_in_for_a_damaged_one_and_not_for_a_store_tha
         monkeypatch.setattr(CheckpointSeries, method, failing(getattr(CheckpointSeries, method)))
     job = staging.stage(asked, {})
     if number is None:
-        assert (job.reason, words in job.error) == (EndReason.NODE_LOST, True), "it is tried again, for free"
+        assert (job.reason, job.error) == (reason, str(error)), "what there is must not be trained again"
     else:
         assert (job.error, job.fields) == ("", {"restored": number})
+
+
+@pytest.mark.parametrize("has_parent", [True, False])
+def test_a_first_attempt_waits_for_what_its_own_run_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_parent: bool
+) -> None:
+    asked = context(tmp_path, None, attempt=1, parent=0 if has_parent else None)
+
+    def refused(*_: Any) -> None:
+        raise PublishError("Cannot read s3://b/runs: Connection refused.")
+
+    monkeypatch.setattr(CheckpointSeries, "complete", refused)
+    monkeypatch.setattr(staging, "setup_environment", refused)
+    models: dict[str, list[tuple[int, str]]] = {} if has_parent else {"teacher": [(0, "s3://b/runs/m")]}
+    job = staging.stage(asked, models)
+    assert (job.reason, "Connection refused" in job.error) == (EndReason.NODE_LOST, True)
 
 
 def test_a_store_that_never_answered_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,3 +182,28 @@ def test_a_store_that_never_answered_is_told_at_once(tmp_path: Path, monkeypatch
     monkeypatch.setattr(staging, "setup_environment", refused)
     job = staging.stage(asked, {})
     assert (job.reason, "Connection refused" in job.error) == (None, True)
+
+
+def test_a_stage_waits_for_one_of_the_same_attempt_that_was_given_up(tmp_path: Path) -> None:
+    """A gang that got other nodes is staged anew; the first stage may be in the middle of its work."""
+    first_is_in, first_may_end, order = threading.Event(), threading.Event(), list[str]()
+
+    class Slow(Site):
+        def bring(self, context: TaskContext) -> None:
+            order.append("in")
+            if len(order) == 1:
+                first_is_in.set()
+                assert first_may_end.wait(10)
+            order.append("out")
+
+    asked = context(tmp_path, Slow())
+    both = [threading.Thread(target=staging.stage, args=(asked, {})) for _ in range(2)]
+    both[0].start()
+    assert first_is_in.wait(10)
+    both[1].start()
+    both[1].join(0.2)
+    assert (both[1].is_alive(), order) == (True, ["in"])
+    first_may_end.set()
+    for thread in both:
+        thread.join(10)
+    assert order == ["in", "out", "in", "out"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from trainmaster.spec.states import TRANSITIONS, EndReason
+from trainmaster.spec.states import TRANSITIONS, EndReason, State
+from trainmaster.store.changes import Note, Progress
+from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulation import Simulation, main, simulate
 
 SCHEDULES = 1000
@@ -41,6 +45,48 @@ def test_every_end_reason_is_given(report):
 
 def test_stages_that_nodes_made_fail_begin_anew(report):
     assert report.seen["STAGING/again"] > 20
+
+
+def test_models_are_saved_once_their_store_is_back(report):
+    assert report.seen["SAVING/again"] > 20
+
+
+class Hearing(SimulatedStore):
+    """Hears which jobs are tried again, and what is told of them, by state."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.failed = Counter()
+        self.silent = []
+        self.told = Counter()
+
+    def commit(self, lease, changes, now):
+        super().commit(lease, changes, now)
+        for note in changes:
+            if isinstance(note, Note) and note.task is not None:
+                what = note.message.partition(":")[0]
+                self.told[lease.token, note.experiment, note.task, note.attempt, what] += 1
+        noted = {key[1:4] for key in self.told if key[0] == lease.token}
+        for change in changes:
+            if isinstance(change, Progress) and "free_restarts" in change.fields:
+                row = self.tasks[change.experiment, change.task]
+                if row["state"] in (State.STAGING, State.SAVING):
+                    self.failed[row["state"]] += 1
+                    if (change.experiment, change.task, row["attempt"]) not in noted:
+                        self.silent.append((change.experiment, change.task, row["attempt"], row["state"]))
+
+
+def test_whoever_waits_says_so_once():
+    """Its machines cost money meanwhile."""
+    failed = Counter()
+    for seed in range(150):
+        simulation = Simulation(seed, make_store=Hearing)
+        simulation.run()
+        assert not simulation.store.silent, f"seed {seed}"
+        waiting = {key: n for key, n in simulation.store.told.items() if "tried again" in key[-1]}
+        assert all(n == 1 for n in waiting.values()), f"seed {seed}"
+        failed += simulation.store.failed
+    assert min(failed[State.STAGING], failed[State.SAVING]) > 5
 
 
 def test_a_seed_replays_line_by_line(capsys):

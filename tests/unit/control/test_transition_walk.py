@@ -48,6 +48,7 @@ jobs = st.builds(
     users_fault=st.booleans(),
     reason=st.sampled_from([None, EndReason.OOM, EndReason.NODE_LOST]),
     progressed=st.booleans(),
+    store_away=st.booleans(),
 )
 observations = st.builds(
     Seen,

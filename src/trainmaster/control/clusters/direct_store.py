@@ -18,6 +18,7 @@ from trainmaster.control.site import RelayError
 from trainmaster.spec.errors import one_line
 from trainmaster.volumes import AlreadyPublished, Manifest, delete, read_manifest
 from trainmaster.volumes.lending import lent_environment, store_host
+from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.publishing import publish_uploads
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from trainmaster.remote.guest.trees import Entry
     from trainmaster.volumes import JSON, CheckpointSeries
 
-#: After so long a node that could not use the store may be able to.
+#: After so long a node that could not use the store may be able to; if it got no answer, sooner.
 AGAIN_S: Final = 300.0
+AWAY_AGAIN_S: Final = 30.0
 
 
 class DirectStore:
@@ -185,8 +187,8 @@ class DirectStore:
         now = self._clock()
         with self._guard:
             for node in nodes:
-                at, reason = self._refused.get(node, (0.0, ""))
-                if reason and now - at < AGAIN_S:
+                until, reason = self._refused.get(node, (0.0, ""))
+                if reason and now < until:
                     raise RelayError(reason)
             unknown = [access for node, access in nodes.items() if node not in self._reached]
 
@@ -206,7 +208,8 @@ class DirectStore:
         except StoreRefusedError as error:
             with self._guard:
                 self._reached.discard(error.node)
-                self._refused[error.node] = (self._clock(), one_line(error))
+                again_s = AWAY_AGAIN_S if is_away(one_line(error)) else AGAIN_S
+                self._refused[error.node] = (self._clock() + again_s, one_line(error))
             raise self._relay(one_line(error)) from error
 
     def _relay(self, reason: str) -> RelayError:

@@ -20,7 +20,8 @@ _WEB: Final = ("http://", "https://")
 _FULL: Final = re.compile(
     r"no space left|no room left|disk quota exceeded|bytes do not fit into", re.IGNORECASE
 )
-
+#: `s3://train` is not meant by `s3://train-raw`, nor by `s3://train.raw`; a full stop may follow it.
+_NAME_ENDS: Final = r"(?![\w-]|\.\w)"
 
 #: What to do then.
 NO_ROOM_HINT: Final = "Free some space there, or ask for machines with a larger `hardware.disk`."
@@ -56,10 +57,12 @@ class StoreOutages:
 
         Args:
             name: of the data in the recipe.
-            stores: that they come from; the one that the words name is meant, or else the first.
+            stores: that they come from; the one that the words name is meant (of several the longest:
+                one may lie within another), or else the first.
             words: of whoever has asked.
         """
-        store = next((each for each in stores if each in words), stores[0])
+        named = [each for each in stores if re.search(re.escape(each.rstrip("/")) + _NAME_ENDS, words)]
+        store = max(named, key=len, default=stores[0])
         now_s = self._clock()
         with self._guard:
             since_s = self._since.setdefault(store, now_s)

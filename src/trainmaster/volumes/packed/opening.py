@@ -1,5 +1,6 @@
 """Opening a volume for reading."""
 
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ class OpenVolume:
         head: what the version is.
         table: its files.
         chunks: their bytes.
+        answer_s: how long the store took to say what the version is: some round trips.
     """
 
     uri: str
@@ -32,6 +34,7 @@ class OpenVolume:
     head: Head
     table: FileTable
     chunks: ChunkSource
+    answer_s: float = 0.0
 
 
 def open_volume(uri: str, cache: Path | None = None) -> OpenVolume:
@@ -49,11 +52,18 @@ def open_volume(uri: str, cache: Path | None = None) -> OpenVolume:
     """
     address = volume_address(uri)
     store = ObjectStore(address.url)
+    began = time.perf_counter()
     head = read_head(store, address.version)
+    answer_s = time.perf_counter() - began
     check_source(store, head)
     table = FileTable(_columns(store, head, cache))
     return OpenVolume(
-        str(VolumeAddress(store.url, head.version)), store, head, table, ChunkSource(store.url, head, table)
+        str(VolumeAddress(store.url, head.version)),
+        store,
+        head,
+        table,
+        ChunkSource(store.url, head, table),
+        answer_s,
     )
 
 

@@ -14,6 +14,8 @@ RANGE_BYTES = 8 << 20
 # A new connection is slow: it sends some KB in its first round trip, and twice as many in each that follows.
 # So what is wanted first comes in small ranges, over many connections at once.
 _SMALL_BYTES, _SMALL_TOTAL_BYTES = 2 << 20, 256 << 20
+# A near store that has just been asked for what a volume is has answered sooner.
+_FAR_S = 0.03
 _LEAST_RANGES, _MOST_RANGES = 8, 64
 # A store that needs 40 ms for its first answer gets 18 requests at once from the start, a far one 32:
 # until trying has found as many, an epoch of a gigabyte is over.
@@ -50,14 +52,21 @@ class Line:
         self._small_s: list[float] = []
         self._in_flight = self._in_flight_bytes = 0
         self._small_bytes = 0
+        self._expected_s = 0.0
         self._since = 0.0
         self._busy_s = 0.0
         self._bytes = 0.0
 
+    def expect(self, answer_s: float) -> None:
+        """Notes how long somebody else's first questions to the store took, in a few round trips."""
+        with self._mutex:
+            self._expected_s = max(self._expected_s, answer_s)
+
     def cut(self, size_bytes: int) -> int:
         """Says in ranges of which size to ask for so many bytes."""
         with self._mutex:
-            if self._is_known or self._small_bytes >= _SMALL_TOTAL_BYTES:
+            is_near = self._expected_s < _FAR_S
+            if is_near or self._is_known or self._small_bytes >= _SMALL_TOTAL_BYTES:
                 return RANGE_BYTES
             self._small_bytes += size_bytes
             return _SMALL_BYTES
@@ -185,17 +194,17 @@ class Line:
 def depth_chunks(ranges: int, chunk_bytes: int, slots: int, readers: int = 1) -> int:
     """Says how many chunks to have under way at once.
 
-    Twice as many as the ranges of 8 MiB that the line takes lie in, for the last ranges of a chunk
-    come when others wait already; one chunk more, so that the line stays full while another is
-    verified; never more than half of the cache's share of one reader.
+    As many as the ranges of 8 MiB that the line takes lie in, on a far one up to twice as many, for
+    the last ranges of a chunk come when others wait already; one chunk more, so that the line stays
+    full while another is verified; never more than half of the cache's share of one reader.
 
-    >>> depth_chunks(16, 64 << 20, slots=100), depth_chunks(16, 8 << 20, slots=100)
-    (5, 33)
+    >>> [depth_chunks(ranges, 64 << 20, slots=100) for ranges in (8, 16, 32)]
+    [2, 4, 8]
     >>> depth_chunks(16, 1 << 20, slots=4)
     2
     """
     most = max(1, slots // (2 * max(readers, 1)))
-    return max(1, min(math.ceil(2 * ranges * RANGE_BYTES / max(chunk_bytes, 1)) + 1, most))
+    return max(1, min(math.ceil((2 * ranges - _LEAST_RANGES) * RANGE_BYTES / max(chunk_bytes, 1)) + 1, most))
 
 
 def soonest(uses: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import OpenVolume, open_volume, volume_address
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed
+from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.file import VolumeFile
 from trainmaster.volumes.reading.forked import SharedSource, helper
 from trainmaster.volumes.reading.leases import Lease, leased
@@ -51,6 +52,7 @@ class Volume:
         self._site = site
         slot_bytes = slot_bytes_for(max(opened.head.chunk_limit_bytes, *opened.table.chunk_sizes, 1))
         self.cache: ChunkCache = site.cache(slot_bytes)
+        DOWNLOADER.line.expect(opened.answer_s)
         self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
         self._ahead = ReadAhead(self)
         self._followers: tuple[Prefetcher, ...] = ()

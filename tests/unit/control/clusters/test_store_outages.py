@@ -31,6 +31,8 @@ ASKED = "Cannot look for s3://b/x/manifest.json: Generic S3 error: Error perform
         "https://example.org/x: <urlopen error [Errno -3] Temporary failure in name resolution>",
         "Cannot read hdfs://name/x: HDFS says 503 : it is starting.",
         "Cannot read hdfs://name/x: No route to host.",
+        f"{ASKED} in 106ms  - HTTP error: error decoding response body.",
+        "Cannot read s3://b/certificates/x: HTTP error: error sending request.",
     ],
 )
 def test_a_store_may_be_back_later(words: str) -> None:
@@ -49,6 +51,7 @@ def test_a_store_may_be_back_later(words: str) -> None:
         "https://nowhere.example/x: <urlopen error [Errno -2] Name or service not known>",
         "s3://b/x@3: chunk 500 is missing. Somebody deleted or damaged it: use another version.",
         "s3://b/503/x is damaged (ValueError: 502).",
+        "s3://b/timeout-sweep/0/3: 'timeout.json' is damaged: its SHA-256 is another.",
         "[Errno 28] No space left on device: '/x'",
     ],
 )
@@ -68,6 +71,24 @@ def test_since_when_a_store_is_away() -> None:
     assert " s): " not in named
     outages.answers(["s3://b"])
     assert "(60 s)" not in str(outages.away("x", both, "timed out"))
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("Cannot read s3://train-raw/k: timed out.", "s3://train-raw"),
+        ("Cannot read s3://train.raw/k: timed out.", "s3://train.raw"),
+        ("Cannot read s3://train/k: timed out.", "s3://train"),
+        ("No answer from s3://train. Timed out.", "s3://train"),
+        ("s3://train-raw: timed out.", "s3://train-raw"),
+        ("Cannot read s3://train-other/k: timed out.", "s3://first"),
+    ],
+)
+def test_the_store_that_the_words_name_is_meant(words: str, meant: str) -> None:
+    stores = ["s3://first", "s3://train", "s3://train-raw", "s3://train.raw"]
+    for order in (stores, ["s3://first", *stores[:0:-1]]):
+        told = str(StoreOutages(lambda: 100.0).away("x", order, words))
+        assert told.startswith(f"data.x: {meant} has not answered since")
 
 
 class Trouble(http.server.BaseHTTPRequestHandler):

@@ -157,12 +157,17 @@ def test_a_plan_of_large_samples_knows_where_each_chunk_of_each_is_used(found, g
         at += count
 
 
-def test_small_ranges_first_until_the_line_is_known():
+def test_small_ranges_first_from_far_away_until_the_line_is_known():
+    near = Line()
+    near.expect(0.005)
+    assert near.cut(64 << 20) == RANGE_BYTES
     line = Line()
+    line.expect(0.15)
     assert line.cut(64 << 20) < RANGE_BYTES
     line.answered(0.05, 0.2)
     assert line.cut(64 << 20) == RANGE_BYTES
     unknown = Line()
+    unknown.expect(0.15)
     asked = sum(unknown.cut(64 << 20) < RANGE_BYTES for _ in range(100))
     assert 1 < asked < 10, "a store that never says so is not asked for small ones for ever"
 

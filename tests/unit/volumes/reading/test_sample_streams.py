@@ -141,8 +141,9 @@ def test_soonest(uses, count):
 
 
 def test_depth():
-    assert depth_chunks(15, 8 << 20, slots=1000) == 31
-    assert depth_chunks(4, 64 << 20, slots=1000) == 2
+    assert depth_chunks(8, 8 << 20, slots=1000) == 9
+    assert depth_chunks(15, 8 << 20, slots=1000) == 23
+    assert depth_chunks(8, 64 << 20, slots=1000) == 2
     assert depth_chunks(64, 1 << 20, slots=8) == 4
     assert depth_chunks(64, 1 << 20, slots=8, readers=4) == 1
     assert depth_chunks(64, 1 << 20, slots=2, readers=4) == 1
