@@ -187,8 +187,8 @@ class DirectStore:
         now = self._clock()
         with self._guard:
             for node in nodes:
-                until, reason = self._refused.get(node, (0.0, ""))
-                if reason and now < until:
+                at, reason = self._refused.get(node, (0.0, ""))
+                if reason and now - at < (AWAY_AGAIN_S if is_away(reason) else AGAIN_S):
                     raise RelayError(reason)
             unknown = [access for node, access in nodes.items() if node not in self._reached]
 
@@ -208,8 +208,7 @@ class DirectStore:
         except StoreRefusedError as error:
             with self._guard:
                 self._reached.discard(error.node)
-                again_s = AWAY_AGAIN_S if is_away(one_line(error)) else AGAIN_S
-                self._refused[error.node] = (self._clock() + again_s, one_line(error))
+                self._refused[error.node] = (self._clock(), one_line(error))
             raise self._relay(one_line(error)) from error
 
     def _relay(self, reason: str) -> RelayError:

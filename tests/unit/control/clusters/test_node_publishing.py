@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.control.clusters import direct_store, node_sending
-from trainmaster.control.clusters.direct_store import AGAIN_S, DirectStore
+from trainmaster.control.clusters.direct_store import AGAIN_S, AWAY_AGAIN_S, DirectStore
 from trainmaster.control.clusters.node_sending import Source, send
 from trainmaster.control.clusters.node_stores import StoreRefusedError
 from trainmaster.control.clusters.node_trees import Tree, moved, unite
@@ -67,6 +67,7 @@ class Stores:
 
     def __init__(self) -> None:
         self.refusing: set[str] = set()
+        self.words = "no way"
         self.reached: list[str] = []
         self.sent: list[ToSend] = []
         self.meanwhile: Any = lambda: None
@@ -74,13 +75,13 @@ class Stores:
     def reach(self, access: Any, _uri: str, _lent: object) -> None:
         self.reached.append(access.id)
         if access.id in self.refusing:
-            raise StoreRefusedError(access, "no way")
+            raise StoreRefusedError(access, self.words)
 
     def send(
         self, access: Any, uri: str, folder: str, _journal: str, files: Sequence[ToSend], _lent: object
     ) -> list[FileEntry]:
         if access.id in self.refusing:
-            raise StoreRefusedError(access, "no way")
+            raise StoreRefusedError(access, self.words)
         self.sent += files
         self.meanwhile()
         store = ObjectStore(uri)
@@ -141,6 +142,21 @@ def test_a_node_that_cannot_is_asked_again_much_later(away: None) -> None:
     made._lent("s3://b/x", sources)
     assert stores.reached.count("i-1") == 1
     assert stores.reached.count("i-2") == 2
+
+
+def test_a_node_that_got_no_answer_from_the_store_is_asked_again_soon(away: None) -> None:
+    stores, now = Stores(), [1000.0]
+    stores.refusing, stores.words = {"i-2"}, "error sending request: Connection refused"
+    made = direct(Files({}), stores, [], lambda: now[0])
+    sources = [Source(node(2), "/c")]
+    for pause_s in (0.0, AWAY_AGAIN_S - 1):
+        now[0] += pause_s
+        with pytest.raises(RelayError, match="refused"):
+            made._lent("s3://b/x", sources)
+    assert len(stores.reached) == 1
+    now[0] += 1
+    stores.refusing.clear()
+    assert made._lent("s3://b/x", sources)["AWS_ACCESS_KEY_ID"] == "id"
 
 
 def test_a_gang_commits_one_checkpoint_and_nothing_twice(lendable: None, tmp_path: Path) -> None:
