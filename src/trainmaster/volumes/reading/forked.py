@@ -174,6 +174,20 @@ def helper() -> Helper:
         return _helper
 
 
+def opened_volume(uri: str, cache: "Path") -> "OpenVolume":
+    """Opens a volume, through the helper where a request of this process would hang.
+
+    Raises:
+        The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
+    """
+    from trainmaster.volumes.objects import ObjectStore
+    from trainmaster.volumes.packed import open_volume, volume_address
+
+    if runtime_is_lost() and not ObjectStore(volume_address(uri).url).is_local:
+        return helper().open(uri, cache)
+    return open_volume(uri, cache)
+
+
 def _forget() -> None:
     global _helper, _starting
     _helper, _starting = None, threading.Lock()

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes._remote import runtime_is_lost
 from trainmaster.volumes.objects import ObjectStore
-from trainmaster.volumes.packed import OpenVolume, open_volume, volume_address
+from trainmaster.volumes.packed import OpenVolume
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.file import VolumeFile
-from trainmaster.volumes.reading.forked import SharedSource, helper
+from trainmaster.volumes.reading.forked import SharedSource, opened_volume
 from trainmaster.volumes.reading.leases import Lease, leased
 from trainmaster.volumes.reading.paths import resolved
 from trainmaster.volumes.reading.place import slot_bytes_for
@@ -94,7 +93,7 @@ class Volume:
         if version is not None:
             uri = f"{uri}@{version}"
         site = site_of(None if cache is None else Path(cache), limit_bytes)
-        return cls(_opened(uri, site.root), site)
+        return cls(opened_volume(uri, site.root), site)
 
     def __reduce__(self) -> "tuple[object, tuple[str, Path | None]]":
         return _reopened, (self.uri, self._site.given)
@@ -294,8 +293,6 @@ class Volume:
         finally:
             self.cache.unpin(placed)
 
-    # Chunks.
-
     def chunk(self, number: int) -> Chunk:
         """Describes a chunk to the cache."""
         key = self.table.chunk_hash(number)
@@ -392,12 +389,6 @@ class Volume:
 
     def _no_row(self, row: int) -> IndexError:
         return IndexError(f"{self.uri} has rows 0 to {len(self) - 1}, not {row}")
-
-
-def _opened(uri: str, cache: Path) -> OpenVolume:
-    if runtime_is_lost() and not ObjectStore(volume_address(uri).url).is_local:
-        return helper().open(uri, cache)
-    return open_volume(uri, cache)
 
 
 def _reopened(uri: str, cache: Path | None) -> Volume:
