@@ -1,0 +1,39 @@
+"""Which clock tells what: intervals by one that nobody sets, and that goes on while the machine sleeps.
+
+`time.time` is for what is written down and read by others: it may be set forwards or back at any moment.
+`time.monotonic` stands still while the machine is suspended, so what others did meanwhile is not seen by it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+# Linux has it; elsewhere (a driver on macOS) the monotonic clock is the nearest there is.
+_BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_s() -> float:
+    """Seconds since the machine was started, those that it slept included. Never set, never goes back.
+
+    >>> begun = boot_s()
+    >>> boot_s() >= begun
+    True
+    """
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+_OFFSET_S: Final = time.time() - boot_s()
+
+
+def steady_s() -> float:
+    """Unix seconds as they were when this process began, carried on by the boot-time clock.
+
+    For intervals in code that reckons in Unix seconds: it never jumps, but knows nothing of a wall clock
+    that was set right meanwhile. What other processes read is written down with `time.time`.
+
+    >>> begun = steady_s()
+    >>> 0 <= steady_s() - begun < 1000
+    True
+    """
+    return boot_s() + _OFFSET_S
