@@ -10,8 +10,8 @@ from typing import Any, Final
 from trainmaster.lab.api_token import TOKEN_HEADER
 from trainmaster.lab.errors import LabError
 from trainmaster.lab.place import LabPlace
-from trainmaster.lab.processes import is_alive
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.processes import is_alive
 
 _TIMEOUT_S: Final = 60.0
 

@@ -22,10 +22,10 @@ from trainmaster.lab.control import Control
 from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.metadata import handler_for
 from trainmaster.lab.place import LabPlace
-from trainmaster.lab.processes import start_time
 from trainmaster.lab.region import Region
 from trainmaster.lab.settings import LabSettings
 from trainmaster.lab.traffic import Traffic
+from trainmaster.spec.processes import start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def _serve(place: LabPlace, settings: LabSettings, region: Region) -> Cloud:
     access.write_private(
         place.access_file, json.dumps(access.access(place, settings, endpoint, group), indent=1) + "\n"
     )
-    ready = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "endpoint": endpoint}
+    ready = {"pid": os.getpid(), "start_time": start_ticks(os.getpid()), "endpoint": endpoint}
     access.write_private(place.daemon_file, json.dumps({**ready, "token": settings.control_token}))
     log.info("serving at %s", endpoint)
     # moto loads these at the first TerminateInstances, which nobody wants to wait for.

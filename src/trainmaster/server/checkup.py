@@ -70,11 +70,11 @@ def _disk(home: Home) -> Iterator[Finding]:
 def _database(home: Home) -> Iterator[Finding]:
     try:
         store = Store(home.database_url)
-        runs = queries.runs(store)
+        runs, now = queries.runs(store), store.clock_s()
     except TrainmasterError as error:
         yield Finding("database", str(error).splitlines()[0], ok=False, advice=error.hint)
         return
-    orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row)]
+    orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row, now)]
     yield Finding("database", f"{store.engine.url.render_as_string()}, {len(runs)} runs")
     if orphaned:
         yield Finding(

@@ -41,7 +41,7 @@ def clusters_of_home(store: Store, home: Home, now: float) -> list[dict[str, Any
     found = []
     for row in store.living_clusters(None, home.identity()):
         record = ClusterRecord.of_row(row)
-        if (how := _how(row, record, now)) and record.machines:
+        if (how := _how(row, record, now, store.clock_s())) and record.machines:
             found.append(_shown(record, row, how, now))
     return found
 
@@ -66,7 +66,8 @@ def end_clusters(
     rows = {row["id"]: row for row in store.living_clusters(None, home.identity())}
     now = time.time()
     records = {name: ClusterRecord.of_row(row) for name, row in rows.items()}
-    how = {name: _how(row, records[name], now) for name, row in rows.items()}
+    lease_now = store.clock_s()
+    how = {name: _how(row, records[name], now, lease_now) for name, row in rows.items()}
     if wanted is None:
         chosen = [name for name in rows if how[name] in (KEPT, LEFT)]
     else:
@@ -135,13 +136,13 @@ def _end(
     return True
 
 
-def _how(row: Mapping[Any, Any], record: ClusterRecord, now: float) -> str:
+def _how(row: Mapping[Any, Any], record: ClusterRecord, now: float, lease_now: float) -> str:
     """Whether a run uses it, it is kept warm, or was left behind; empty if nothing of it is there."""
     if record.state is ClusterState.KEPT:
         return KEPT if (record.kept_until or 0.0) > now else ""
     if record.state in (ClusterState.PLANNED, ClusterState.ENDED):
         return ""
-    if row["run_state"] != State.DONE or is_alive(row["lease_owner"], row["lease_expires_at"], now):
+    if row["run_state"] != State.DONE or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
         return USED
     return LEFT
 

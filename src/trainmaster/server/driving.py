@@ -167,7 +167,9 @@ def _record_truth(service: Service, run: str) -> None:
     row = service.store.run_row(run)
     if row["state"] == State.DONE:
         succeeded = row["reason"] == EndReason.SUCCEEDED
-        record_truth(service.store, run, succeeded, run_seconds(row), row["cost_usd"])
+        record_truth(
+            service.store, run, succeeded, run_seconds(row, service.store.clock_s()), row["cost_usd"]
+        )
 
 
 def _meter(recipe: Recipe, policies: Mapping[str, Policy]) -> Meter:

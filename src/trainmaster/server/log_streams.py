@@ -103,7 +103,8 @@ class LogStreams:
             if over or now >= find_at:
                 find_at = now + FIND_POLL_S
                 self._find()
-                undriven_since = 0.0 if is_driven(row) else undriven_since or now
+                driven = is_driven(row, self._service.store.clock_s())
+                undriven_since = 0.0 if driven else undriven_since or now
             self.abandoned = not over and bool(undriven_since) and now - undriven_since > UNDRIVEN_S
             for key, stream in list(self._streams.items()):
                 ended = stream.attempt not in self._open

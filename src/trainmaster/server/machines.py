@@ -242,14 +242,14 @@ class Machines:
             row = self._store.run_row(run)
         except NotFoundError:  # another database's: nobody knows
             return False
-        owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], time.time()
+        owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], self._store.clock_s()
         is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S
         return row["state"] == State.DONE or is_left
 
     def _reap(self, identity: str) -> None:
         """Give back machines of this home that belong to no run that goes on."""
         rows = self._store.living_clusters(self._provider.name, identity)
-        now = time.time()
+        now, lease_now = time.time(), self._store.clock_s()
         others = self._of_other_databases()
         known = [
             row["id"]
@@ -257,7 +257,7 @@ class Machines:
             # One that is over may be about to keep its machines.
             if row["run_state"] != State.DONE
             or row["run_id"] == self._lease.run
-            or is_alive(row["lease_owner"], row["lease_expires_at"], now)
+            or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now)
             or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
         ]
         known += [record.id for record in self.fleet.records()]

@@ -172,7 +172,7 @@ class Service:
         home = self.home_of(run)
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
-        if recipe.provider != "local" and not is_driven(row):
+        if recipe.provider != "local" and not is_driven(row, self.store.clock_s()):
             from trainmaster.server.machines import check_provider
 
             check_provider(home, recipe.provider, environ)
@@ -216,7 +216,7 @@ class Service:
         if row["state"] == State.DONE:
             return True
         self.store.want_stop(run, EndReason.CANCELLED)
-        return is_driven(self.store.run_row(run))
+        return self.is_driven(run)
 
     def finish_cancelled(self, run: str, environ: Mapping[str, str]) -> None:
         """Drive a run that nobody drives to its wanted end: stop what is left of it."""
@@ -298,12 +298,12 @@ class Service:
 
     def is_driven(self, run: str) -> bool:
         """True if a living process drives the run."""
-        return is_driven(self.store.run_row(run))
+        return is_driven(self.store.run_row(run), self.store.clock_s())
 
     def is_taken(self, run: str) -> bool:
         """True if the run is driven, or over already."""
         row = self.store.run_row(run)
-        return row["state"] == State.DONE or is_driven(row)
+        return row["state"] == State.DONE or is_driven(row, self.store.clock_s())
 
     def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
         """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.

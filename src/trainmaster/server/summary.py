@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +67,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         "state": row["state"],
         "reason": row["reason"],
         **({"message": row["message"]} if row["message"] else {}),
-        "seconds": round(run_seconds(row), 3),
+        "seconds": round(run_seconds(row, store.clock_s()), 3),
         "cost_usd": row["cost_usd"],
         **({"quote": quote} if quote else {}),
         "experiments": experiments,
@@ -78,6 +77,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
 
 def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:
     """All runs, newest first."""
+    now = store.clock_s()
     return {
         "runs": [
             {
@@ -85,33 +85,33 @@ def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:
                 "state": row["state"],
                 "reason": row["reason"],
                 "created_at": row["created_at"],
-                "seconds": round(run_seconds(row), 3),
+                "seconds": round(run_seconds(row, now), 3),
                 "cost_usd": row["cost_usd"],
-                "driven": is_driven(row),
+                "driven": is_driven(row, now),
             }
             for row in queries.runs(store, limit)
         ]
     }
 
 
-def run_seconds(row: RowMapping) -> float:
-    """How long a run has been driven, over all its sessions."""
+def run_seconds(row: RowMapping, now: float) -> float:
+    """How long a run has been driven, over all its sessions, until now: Unix seconds of `Store.clock_s`."""
     if row["session_at"] is None:
         return 0.0
     if row["ended_at"] is not None:
         end = row["ended_at"]
-    elif is_driven(row):
-        end = time.time()
+    elif is_driven(row, now):
+        end = now
     elif row["lease_owner"] is None:
         end = row["lease_expires_at"] or row["session_at"]  # given up in order
     else:
         end = (row["lease_expires_at"] or row["session_at"]) - LEASE_S  # its last sign of life
-    return float(row["earlier_s"] + max(0.0, min(end, time.time()) - row["session_at"]))
+    return float(row["earlier_s"] + max(0.0, min(end, now) - row["session_at"]))
 
 
-def is_driven(row: RowMapping) -> bool:
-    """True if a living process drives the run."""
-    return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], time.time())
+def is_driven(row: RowMapping, now: float) -> bool:
+    """True if a living process drives the run. ``now``: Unix seconds of `Store.clock_s`."""
+    return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], now)
 
 
 def resolve_run(store: Store, text: str) -> str:

@@ -1,8 +1,8 @@
 """Who may drive a run: leases with a fencing token.
 
 A lease has an owner, a token that grows with each change of hands, and an expiry. Every write
-of a driver names its token; a stale token changes nothing. The lease of a process of this
-machine that is dead is broken at once: nobody waits for an expiry after ``kill -9``.
+of a driver names its token; a stale token changes nothing. The lease of a process that can be seen from
+here to be dead is broken at once: nobody waits for an expiry after ``kill -9``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
+
+from trainmaster.spec import processes
 
 LEASE_S = 30.0
 
@@ -34,8 +35,8 @@ class Lease:
 
 
 def this_process() -> str:
-    """``HOST/BOOT:PID:START``: names this very process, also after its pid is used again."""
-    return f"{_machine()}:{os.getpid()}:{_start_ticks(os.getpid())}"
+    """``HOST/BOOT/PIDS:PID:START``: names this very process, also after its pid is used again."""
+    return f"{_place()}:{os.getpid()}:{processes.start_ticks(os.getpid()) or ''}"
 
 
 def is_alive(owner: str | None, expires_at: float | None, now: float) -> bool:
@@ -44,29 +45,18 @@ def is_alive(owner: str | None, expires_at: float | None, now: float) -> bool:
     Args:
         owner: text of `this_process`, or None.
         expires_at: Unix seconds.
-        now: Unix seconds.
+        now: Unix seconds, by the clock of `Store.clock_s`.
     """
     if not owner:
         return False
-    machine, _, rest = owner.partition(":")
-    if machine == _machine():  # we can look: no need to trust the clock
-        pid, _, start = rest.partition(":")
-        return pid.isdigit() and _start_ticks(int(pid)) == start
+    place, pid, start = owner.rsplit(":", 2) if owner.count(":") >= 2 else ("", "", "")
+    if place == _place() and processes.process_space():  # we can look: no need to trust the clock
+        found = processes.is_alive(int(pid), int(start)) if pid.isdigit() and start.isdigit() else False
+        if found is not None:
+            return found
     return expires_at is not None and expires_at > now
 
 
-def _machine() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = "unknown"
-    return f"{socket.gethostname()}/{boot}"
-
-
-def _start_ticks(pid: int) -> str:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return ""
-    fields = stat.rpartition(b")")[2].split()
-    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+def _place() -> str:
+    # Containers may share the host's name and its start, but not what their process ids mean.
+    return "/".join((socket.gethostname(), *(processes.process_space().split() or ["unknown"])))

@@ -50,8 +50,16 @@ class NewRun:
     clusters: Sequence[ClusterRow] = ()
 
 
-def insert_run(connection: Connection, new: NewRun, owner: str, now: float) -> None:
-    """Write a new run, its experiments and its first event; ``owner`` holds the lease with token 1."""
+def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expires_at: float) -> None:
+    """Write a new run, its experiments and its first event; ``owner`` holds the lease with token 1.
+
+    Args:
+        connection: in a transaction.
+        new: the run.
+        owner: who drives it.
+        now: Unix seconds, as written down.
+        expires_at: Unix seconds by the clock of `Store.clock_s`, as everywhere for leases.
+    """
     connection.execute(
         t.run.insert().values(
             id=new.id,
@@ -68,7 +76,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float) -> N
             session_at=now,
             lease_owner=owner,
             lease_token=1,
-            lease_expires_at=now + LEASE_S,
+            lease_expires_at=expires_at,
         )
     )
     connection.execute(
@@ -114,18 +122,25 @@ def existing(row: RowMapping | None, run: str) -> RowMapping:
     return row
 
 
-def take_lease(connection: Connection, run: str, owner: str, now: float) -> Lease | None:
+def take_lease(connection: Connection, run: str, owner: str, now: float, lease_now: float) -> Lease | None:
     """Take the lease of a run; None if a living process holds it.
 
     Compare and swap: what was seen of the lease must still be so when it is written. On PostgreSQL
     two processes may see the same lease, and the holder may renew it between a look and a write.
+
+    Args:
+        connection: in a transaction.
+        run: its id.
+        owner: who takes it.
+        now: Unix seconds, as written down.
+        lease_now: Unix seconds by the clock of `Store.clock_s`.
 
     Raises:
         NotFoundError: there is no such run.
     """
     while True:
         row = run_row(connection, run)
-        if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], now):
+        if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
             return None
         token = int(row["lease_token"]) + 1
         taken = connection.execute(
@@ -140,7 +155,7 @@ def take_lease(connection: Connection, run: str, owner: str, now: float) -> Leas
             .values(
                 lease_owner=owner,
                 lease_token=token,
-                lease_expires_at=now + LEASE_S,
+                lease_expires_at=lease_now + LEASE_S,
                 earlier_s=row["earlier_s"] + _last_session_s(row, now),
                 session_at=now,
                 ended_at=None,

@@ -7,12 +7,14 @@ database is away each transaction is tried again; none is ever written twice.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import cluster_rows, quote_rows, run_rows
 from trainmaster.store import tables as t
@@ -27,6 +29,10 @@ from trainmaster.store.requeue import requeue_rows
 from trainmaster.store.run_rows import NewRun
 from trainmaster.store.task_rows import write_tasks
 from trainmaster.store.transactions import Transactions
+
+#: How often a server is asked for its time; between that, our boot-time clock carries it on.
+_SERVER_TIME_EVERY_S = 60.0
+_SERVER_TIME: sa.Select[Any] = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).label("now"))
 
 
 class Store:
@@ -44,6 +50,9 @@ class Store:
         self.patience = patience or Patience()
         self._transactions = Transactions(open_database(url), self.patience)
         self._experiment_ids: dict[str, dict[str, int]] = {}
+        # Machines that share a server have one clock for leases, however their own are set.
+        self._has_clock = self.engine.dialect.name != "sqlite"
+        self._server_time = (0.0, 0.0)  # the server's, and by our boot-time clock when that was
 
     @property
     def engine(self) -> Engine:
@@ -54,15 +63,31 @@ class Store:
         """Give back the connections."""
         self.engine.dispose()
 
+    def clock_s(self) -> float:
+        """Unix seconds by the clock that leases are judged by: the server's; with SQLite this machine's."""
+        return self._lease_now(time.time())
+
+    def _lease_now(self, now: float) -> float:
+        if not self._has_clock:
+            return now
+        server_s, asked_at = self._server_time
+        if not server_s or boot_s() - asked_at > _SERVER_TIME_EVERY_S:
+            begun = boot_s()
+            server_s = float(self.read(_SERVER_TIME)[0]["now"])
+            asked_at = (begun + boot_s()) / 2  # it was asked for somewhere in between
+            self._server_time = (server_s, asked_at)
+        return server_s + boot_s() - asked_at
+
     # --- runs and leases -------------------------------------------------------------------
 
     def create_run(self, new: NewRun, now: float) -> Lease:
         """Write a new run with its experiments; this process drives it."""
         owner = this_process()
+        expires_at = self._lease_now(now) + LEASE_S
 
         def insert(connection: Connection, this: Try) -> None:
             if not (this.again and run_rows.was_inserted(connection, new, owner, now)):
-                run_rows.insert_run(connection, new, owner, now)
+                run_rows.insert_run(connection, new, owner, now, expires_at)
 
         self._transactions.write(insert)
         return Lease(new.id, 1, owner)
@@ -78,8 +103,11 @@ class Store:
             NotFoundError: there is no such run.
         """
         owner = this_process()
+        lease_now = self._lease_now(now)
         return self._transactions.write(
-            lambda connection, this: run_rows.take_lease(connection, run, owner, now + this.waited_s)
+            lambda connection, this: run_rows.take_lease(
+                connection, run, owner, now + this.waited_s, lease_now + this.waited_s
+            )
         )
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
@@ -88,8 +116,9 @@ class Store:
         Raises:
             LeaseLostError: it is not ours any more.
         """
+        expires_at = self._lease_now(now) + LEASE_S
         self._transactions.write(
-            lambda connection, this: run_rows.renew_lease(connection, lease, now + this.waited_s + LEASE_S)
+            lambda connection, this: run_rows.renew_lease(connection, lease, expires_at + this.waited_s)
         )
         return self.stop_wanted(lease.run)
 
@@ -98,7 +127,7 @@ class Store:
         give_up = (
             t.run.update()
             .where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
-            .values(lease_owner=None, lease_expires_at=now)
+            .values(lease_owner=None, lease_expires_at=self._lease_now(now))
         )
         self._transactions.write(lambda connection, _: connection.execute(give_up), patient=False)
 
@@ -129,9 +158,10 @@ class Store:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
+        expires_at = self._lease_now(now) + LEASE_S
 
         def write(connection: Connection, this: Try) -> None:
-            if not run_rows.advance(connection, lease, now + this.waited_s + LEASE_S, again=this.again):
+            if not run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
                 return
             ids = self._ids(connection, lease.run)
             write_tasks(connection, changes, ids, now)
@@ -158,10 +188,11 @@ class Store:
             LeaseLostError: the lease is stale; nothing was written.
         """
         count = 0
+        expires_at = self._lease_now(now) + LEASE_S
 
         def write(connection: Connection, this: Try) -> None:
             nonlocal count
-            if run_rows.advance(connection, lease, now + this.waited_s + LEASE_S, again=this.again):
+            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
                 count = requeue_rows(connection, lease.run, now)
 
         self._transactions.write(write)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 import sqlalchemy as sa
-from store_nouns import NOW
+from store_nouns import NOW, new_run
 
-from trainmaster.store import is_alive, tables, this_process
-from trainmaster.store.leases import LEASE_S, _start_ticks
+from trainmaster.spec import processes
+from trainmaster.spec.processes import start_ticks
+from trainmaster.store import Store, is_alive, tables, this_process
+from trainmaster.store.leases import LEASE_S
 
 HERE = this_process().rsplit(":", 2)[0]
 
@@ -34,7 +39,7 @@ def test_the_lease_of_a_dead_local_process_is_broken_at_once(store, lease, pid_a
 
 
 def test_the_lease_of_a_living_local_process_is_kept_whatever_the_clock_says(store, lease):
-    parent = f"{HERE}:{os.getppid()}:{_start_ticks(os.getppid())}"
+    parent = f"{HERE}:{os.getppid()}:{start_ticks(os.getppid())}"
     held_by(store, parent, expires_at=NOW - 1e9)
     assert store.acquire("r-1", NOW) is None
     assert owner_with(store) == parent
@@ -77,3 +82,89 @@ def test_owners_are_told_apart():
     assert not is_alive(None, NOW + 1, NOW)
     assert not is_alive("", NOW + 1, NOW)
     assert not is_alive("other/boot:1:1", None, NOW)
+
+
+def test_a_lease_lasts_for_half_a_minute():
+    """Others wait that long for a driver on a lost machine; a living one renews it every 5 s."""
+    assert LEASE_S == 30
+
+
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["host", "boot", "container"])
+def test_a_process_that_cannot_be_seen_from_here_is_judged_by_its_lease(part):
+    """Its id may be that of a process here, or of none: neither says anything of it."""
+    place = HERE.split("/")
+    place[part] = "other"
+    for pid in (f"{os.getpid()}:{start_ticks(os.getpid())}", "4194999:1"):
+        owner = f"{'/'.join(place)}:{pid}"
+        assert is_alive(owner, NOW + 1, NOW)
+        assert not is_alive(owner, NOW - 1, NOW)
+
+
+def test_without_a_name_for_where_it_runs_only_the_lease_counts(monkeypatch):
+    monkeypatch.setattr(processes, "process_space", lambda: "")
+    owner = f"{this_process().rsplit(':', 2)[0]}:4194999:1"
+    assert is_alive(owner, NOW + 1, NOW)
+
+
+def test_a_process_that_is_hidden_from_us_is_judged_by_its_lease(monkeypatch):
+    def hidden(pid):
+        raise FileNotFoundError(f"/proc/{pid}/stat")
+
+    monkeypatch.setattr(processes, "_start_ticks", hidden)
+    owner = f"{HERE}:{os.getppid()}:1"
+    assert is_alive(owner, NOW + 1, NOW)
+    assert not is_alive(owner, NOW - 1, NOW)
+
+
+def test_what_is_left_of_a_killed_process_holds_nothing():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    owner = f"{HERE}:{child.pid}:{start_ticks(child.pid)}"
+    assert is_alive(owner, None, NOW)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie: nobody has asked for its end yet
+    try:
+        assert not is_alive(owner, NOW + 1e9, NOW)
+    finally:
+        child.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a PID namespace")
+def test_a_process_in_another_container_of_the_same_host_name_does_not_take_a_living_drivers_lease(
+    store, url, lease
+):
+    """A shared home, and ``docker run --network host``: host and boot are the same, process ids are not."""
+    store.renew(lease, time.time())
+    program = (
+        "import sys, time; from trainmaster.store import Store; store = Store(sys.argv[1]);"
+        "store._has_clock = False; print(store.acquire('r-1', time.time()))"
+    )
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "None\n", done.stderr
+
+
+@pytest.mark.parametrize("engine_name", ["postgresql"])
+def test_a_host_whose_clock_is_ahead_takes_no_living_drivers_lease(store, url):
+    """The server's clock alone says how old a lease is."""
+    host, other = Store(url), Store(url)
+    try:
+        held = host.create_run(new_run(), time.time() - 7200)  # one clock is two hours behind
+        held_by(host, "other/boot/pids:1:1", expires_at=host.run_row("r-1")["lease_expires_at"])
+        assert other.acquire("r-1", time.time() + 7200) is None, "and another one ahead"
+        assert abs(other.clock_s() - host.clock_s()) < LEASE_S / 2
+        held_by(host, "other/boot/pids:1:1", expires_at=host.clock_s() - 1)
+        assert other.acquire("r-1", time.time() - 7200).token == held.token + 1
+    finally:
+        host.close()
+        other.close()
+
+
+@pytest.mark.parametrize("engine_name", ["postgresql"])
+def test_a_clock_that_is_set_does_not_change_what_a_server_says(store, url, monkeypatch):
+    found = Store(url)
+    try:
+        before = found.clock_s()
+        monkeypatch.setattr(time, "time", lambda: 1.0)
+        assert 0 <= found.clock_s() - before < LEASE_S
+    finally:
+        found.close()

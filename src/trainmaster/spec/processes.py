@@ -1,0 +1,64 @@
+"""Which process it is: its id, when it started, and where such an id means anything.
+
+An id alone says nothing: it is used again, and in another container it is somebody else's. Who wrote down
+all three can be looked for by whoever is in the same place; by all others only a clock can tell.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def process_space() -> str:
+    """Names what process ids mean here: of which start of which machine, in which container.
+
+    Returns:
+        ``BOOT_ID PID_NAMESPACE``; empty where that cannot be known: then no process may be looked for.
+    """
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no path
+    return ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks since boot; None if there is none, or only its remains.
+
+    >>> start_ticks(os.getpid()) == start_ticks(os.getpid()) is not None
+    True
+    >>> start_ticks(2**31 - 1) is None
+    True
+    """
+    try:
+        return _start_ticks(pid)
+    except OSError:
+        return None
+
+
+def is_alive(pid: int, started: int | None) -> bool | None:
+    """Whether the process with this id that started then still runs; None if that may not be known.
+
+    Args:
+        pid: in this process's own space, see `process_space`.
+        started: see `start_ticks`.
+    """
+    if pid < 1 or started is None:
+        return False
+    try:
+        return _start_ticks(pid) == started
+    except OSError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return None  # another user's, and hidden from us (``hidepid``)
+
+
+def _start_ticks(pid: int) -> int | None:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])
