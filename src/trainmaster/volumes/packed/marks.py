@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from trainmaster.spec.errors import PublishError
+from trainmaster.spec.processes import process_space
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 
 MarkKind: TypeAlias = Literal["pushes", "collections"]
@@ -51,7 +52,7 @@ class Mark:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "at": time.time(),
-            "space": _process_space(),
+            "space": process_space(),
             "started": _process_state(os.getpid())[1],
         }
         with self._lock:
@@ -125,7 +126,7 @@ def _is_dead(store: ObjectStore, key: str) -> bool:
     """Whether a mark is of a process of this machine that has ended; then it is taken away."""
     document = _document(store, key)
     pid, started = document.get("pid"), document.get("started")
-    if type(pid) is not int or pid < 1 or not started or document.get("space") != _process_space():
+    if type(pid) is not int or pid < 1 or not started or document.get("space") != process_space():
         return False
     if not _is_gone(pid, started):
         return False
@@ -143,14 +144,6 @@ def _is_gone(pid: int, started: str) -> bool:
         pass  # it is somebody else's
     state, now_started = _process_state(pid)
     return state in ("Z", "X") or now_started not in ("", started)
-
-
-def _process_space() -> str:
-    """Names what numbers of processes mean here: of which start of which machine, in which container."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no path
-    return ""
 
 
 def _process_state(pid: int) -> tuple[str, str]:
