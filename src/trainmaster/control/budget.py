@@ -1,14 +1,83 @@
-"""The hard cap of a run: what it has spent, and when it must end so that the bill stays below it."""
+"""The hard cap of a run: what its provider bills at most, and when it must end to stay below it.
+
+Three things are paid for after the last step of training, and are set aside from the beginning: members stop,
+what they leave is published, machines are given back. If the driver is killed instead, its machines live on
+until their leases end; so leases get shorter as the money runs out. Nothing here looks at a clock.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
 from trainmaster.spec import Budget
 
-#: Seconds that stopping, saving and giving machines back take beside the members' grace.
-ENDING_S = 60.0
+#: Seconds that rented machines live when nobody renews their lease, in a run that has money enough.
+USUAL_LEASE_S: Final = 900.0
+#: Seconds from asking for the end of machines until the provider bills them no more.
+RELEASING_S: Final = 60.0
+#: A lease that is shorter cannot be renewed reliably: a run that cannot pay for it ends.
+LEAST_LEASE_S: Final = 90.0
+#: From the end of a lease to the end of the bill, at most: a renewal that was slow to arrive, the switch that
+#: looks now and then, and a machine that is switched off by force because it does not go down when asked.
+SWITCH_OFF_S: Final = 110.0
+#: Bytes per second at which something is published that has never been measured; cautious.
+_UNMEASURED_BYTES_PER_S: Final = 5e6
+#: Seconds for publishing of which nothing is known, not even its size.
+_UNKNOWN_SAVING_S: Final = 60.0
+#: The last publishing may be slower than any before: all tasks save at the same time.
+_SLOWER: Final = 1.5
+#: To which fraction of a second moments are looked for.
+_PRECISION_S: Final = 0.5
+
+#: Unix seconds -> what the provider bills at most, in dollars, if all that is rented is there until then.
+#: It never falls.
+Bill = Callable[[float], float]
+
+
+@dataclass(slots=True)
+class Publishing:
+    """How long publishing takes in this run, from what was published so far.
+
+    Attributes:
+        longest_s: that one checkpoint or model took.
+        bytes_per_s: of the slowest of which the size is known; 0 before any.
+        most_bytes: of the largest that is to be published at the end, if known; else 0.
+        rounds: how often one has to wait for another, as not all are published at the same time.
+    """
+
+    longest_s: float = 0.0
+    bytes_per_s: float = 0.0
+    most_bytes: float = 0.0
+    rounds: int = 1
+
+    def learn(self, seconds: float, size_bytes: float = 0.0) -> None:
+        """Something was published.
+
+        Args:
+            seconds: that it took.
+            size_bytes: of it; 0 if unknown.
+        """
+        self.longest_s = max(self.longest_s, seconds)
+        self.most_bytes = max(self.most_bytes, size_bytes)
+        if size_bytes > 0 and seconds > 1:  # of less a round trip tells more than the line
+            speed = size_bytes / seconds
+            self.bytes_per_s = min(self.bytes_per_s or speed, speed)
+
+    @property
+    def expected_s(self) -> float:
+        """Seconds to set aside for publishing at the end.
+
+        >>> Publishing().expected_s
+        60.0
+        >>> Publishing(longest_s=100.0).expected_s
+        150.0
+        """
+        by_size = self.most_bytes / (self.bytes_per_s or _UNMEASURED_BYTES_PER_S)
+        known = max(self.longest_s, by_size)
+        return self.rounds * (_SLOWER * known if known else _UNKNOWN_SAVING_S)
 
 
 @dataclass(slots=True)
@@ -17,17 +86,19 @@ class Meter:
 
     Attributes:
         cap_usd: ``budget.total``; infinite where there is none.
-        usd_per_hour: price of all that is rented now; 0 on the user's own machines.
-        settled_usd: what was spent before ``since``.
-        since: Unix seconds from which on ``usd_per_hour`` holds.
-        ending_s: how long the end of the run may take, in which the clock goes on.
+        bill: what the provider bills at most; nothing on the user's own machines.
+        stopping_s: how long members may take to stop.
+        publishing: how long saving takes.
+        releasing_s: how long machines are billed that were asked to end.
+        usual_lease_s: of machines whose run has money enough; 0 where they have none.
     """
 
     cap_usd: float = math.inf
-    usd_per_hour: float = 0.0
-    settled_usd: float = 0.0
-    since: float = 0.0
-    ending_s: float = ENDING_S
+    bill: Bill = field(default=lambda _: 0.0)
+    stopping_s: float = 0.0
+    publishing: Publishing = field(default_factory=Publishing)
+    releasing_s: float = RELEASING_S
+    usual_lease_s: float = 0.0
 
     @classmethod
     def of(cls, budget: Budget | None) -> Meter:
@@ -35,25 +106,67 @@ class Meter:
         total = budget.total_usd if budget else None
         return cls(cap_usd=math.inf if total is None else total)
 
-    def spent_usd(self, now: float) -> float:
-        """Dollars so far.
+    @property
+    def ending_s(self) -> float:
+        """How long the end of the run may take, in which the clock goes on."""
+        return self.stopping_s + self.publishing.expected_s + self.releasing_s
 
-        >>> Meter(usd_per_hour=3.6, settled_usd=1.0, since=100.0).spent_usd(1100.0)
-        2.0
-        """
-        return self.settled_usd + self.usd_per_hour * max(now - self.since, 0.0) / 3600
-
-    def rent(self, usd_per_hour: float, now: float) -> None:
-        """From now on all that is rented costs so much."""
-        self.settled_usd, self.since = self.spent_usd(now), now
-        self.usd_per_hour = usd_per_hour
+    @property
+    def reserved_s(self) -> float:
+        """For how long there must always be money: for an end in order, and for a driver that is killed."""
+        lease_s = min(self.usual_lease_s, LEAST_LEASE_S)
+        return max(self.ending_s, lease_s + SWITCH_OFF_S if lease_s else 0.0)
 
     def must_end(self, now: float) -> bool:
         """True if the run would cost more than the cap unless it begins to end now.
 
-        >>> Meter(cap_usd=2.0, usd_per_hour=3.6, since=0.0, ending_s=100.0).must_end(1899.0)
-        False
-        >>> Meter(cap_usd=2.0, usd_per_hour=3.6, since=0.0, ending_s=100.0).must_end(1901.0)
-        True
+        Either because it could not stop, save and give back in time, or because its machines could not be
+        left with a lease that a driver can renew.
+
+        >>> meter = Meter(2.0, lambda until: until / 1000, stopping_s=20.0)
+        >>> meter.ending_s, meter.must_end(1859.0), meter.must_end(1861.0)
+        (140.0, False, True)
         """
-        return self.spent_usd(now) + self.usd_per_hour * self.ending_s / 3600 > self.cap_usd
+        return self.bill(now + self.reserved_s) > self.cap_usd
+
+    def must_be_over(self, now: float) -> float:
+        """Unix seconds at which machines must be given back, whatever is still being saved.
+
+        Infinite without a cap, and where nothing is paid.
+
+        >>> round(Meter(2.0, lambda until: until / 1000).must_be_over(1000.0))
+        1940
+        """
+        return now + self._affordable_s(now, self.releasing_s)
+
+    def lease_s(self, now: float) -> float:
+        """How long machines may live from now on without anybody: as usual, or until the money is used up.
+
+        >>> meter = Meter(2.0, lambda until: until / 1000, usual_lease_s=900.0)
+        >>> meter.lease_s(900.0), round(meter.lease_s(1690.0)), meter.lease_s(2000.0)
+        (900.0, 200, 0.0)
+        """
+        return self._affordable_s(now, SWITCH_OFF_S, self.usual_lease_s)
+
+    def _affordable_s(self, now: float, after_s: float, most_s: float = math.inf) -> float:
+        """For how long all can be there, and ``after_s`` more, below the cap; at most ``most_s``."""
+        if self.cap_usd == math.inf:
+            return most_s
+        if self.bill(now + after_s) > self.cap_usd:
+            return 0.0
+        low, high = 0.0, min(most_s, 3600.0)
+        while self.bill(now + high + after_s) <= self.cap_usd:
+            if high >= most_s or high > _ENDLESS_S:
+                return most_s
+            low, high = high, min(2 * high, most_s)
+        while high - low > _PRECISION_S:
+            middle = (low + high) / 2
+            if self.bill(now + middle + after_s) <= self.cap_usd:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+#: Nobody waits longer: what costs so little never reaches its cap.
+_ENDLESS_S: Final = 100 * 365 * 86_400.0

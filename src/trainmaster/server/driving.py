@@ -120,7 +120,7 @@ def _drive(
             where=where,
         ),
         watcher=watcher,
-        meter=_meter(recipe, policies),
+        meter=_meter(recipe, policies, 0.0 if machines is None else machines.lease_s),
         forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
     )
@@ -172,10 +172,11 @@ def _record_truth(service: Service, run: str) -> None:
         )
 
 
-def _meter(recipe: Recipe, policies: Mapping[str, Policy]) -> Meter:
-    """The billing clock; members may take their grace until machines can be given back."""
+def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Meter:
+    """The billing clock; members may take their grace before anything can be saved."""
     meter = Meter.of(recipe.budget)
-    meter.ending_s += max((policy.grace_s for policy in policies.values()), default=0.0)
+    meter.usual_lease_s = lease_s
+    meter.stopping_s = max((policy.grace_s for policy in policies.values()), default=0.0)
     return meter
 
 

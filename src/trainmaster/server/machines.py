@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.budget import USUAL_LEASE_S
 from trainmaster.control.clusters.cluster_loop import ClusterLoop
 from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.fleet import Fleet
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from trainmaster.remote import PhaseReport
     from trainmaster.store import Lease, Store
 
-#: Machines end themselves when nobody has renewed their lease for so long.
-LEASE_S: Final = 900.0
 #: A machine that answers nobody for so long is given up and replaced.
 PATIENCE_S: Final = 60.0
 #: How long a run waits at its end for machines to be gone.
@@ -70,6 +69,15 @@ def machines_patience(environ: Mapping[str, str]) -> Patience:
     )
 
 
+def node_lease_s(environ: Mapping[str, str]) -> float:
+    """How long machines live when nobody renews their lease: ``TRAINMASTER_NODE_LEASE``, or as usual.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    return _seconds(environ, "TRAINMASTER_NODE_LEASE", USUAL_LEASE_S)
+
+
 def check_provider(home: Home, provider: str, environ: Mapping[str, str]) -> None:
     """Refuse to go on with a run whose provider cannot be used from here, before anything is changed.
 
@@ -98,6 +106,7 @@ class Machines:
     Attributes:
         fleet: the executor of all its clusters.
         site: brings files to nodes and back.
+        lease_s: how long machines live when nobody renews their lease.
 
     Raises:
         UsageError: the provider cannot be used from here.
@@ -124,16 +133,17 @@ class Machines:
         self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ)))
         settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
         self._ssh = Ssh(HostKeys(home.root / "known_hosts"), settings)
+        self.lease_s = node_lease_s(environ)
         self._workplace = Workplace(
             home,
             lease.run,
             self._ssh,
             code,
-            _seconds(environ, "TRAINMASTER_NODE_LEASE", LEASE_S),
+            self.lease_s,
             self._report,
         )
         patience = machines_patience(environ)
-        self._earlier_usd = 0.0
+        self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
         self._taken: set[str] = set()
         for record in self._records():
@@ -208,7 +218,11 @@ class Machines:
             warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
             found.append(warm or record)
         ids = {record.id for record in found}
-        self._earlier_usd = sum(record.spent_usd(now) for record in records if record.id not in ids)
+        earlier = [record for record in records if record.id not in ids]
+        self._earlier_usd = (
+            sum(record.spent_usd(now) for record in earlier),
+            sum(record.most_usd(now, now) for record in earlier),
+        )
         return found
 
     def _warm(self, planned: ClusterRecord, now: float) -> ClusterRecord | None:

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.budget import ENDING_S
+from trainmaster.control.budget import USUAL_LEASE_S, Meter
 from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.clusters.needs import Pick
 from trainmaster.control.clusters.plan import ClusterPlan
@@ -272,8 +272,10 @@ def _check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
         UsageError: naming the least that would do.
     """
     total = recipe.budget.total_usd if recipe.budget else None
+    reserved_s = Meter(usual_lease_s=USUAL_LEASE_S).reserved_s
     least = max(
-        sum(role.count * role.rentals[0].billed_usd(ENDING_S) for role in plan.roles) for plan in plans
+        sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
+        for plan in plans
     )
     if total is not None and least > 0 and total <= least:
         raise UsageError(

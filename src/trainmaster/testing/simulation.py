@@ -137,7 +137,7 @@ class Simulation:
             {name: experiment.policy.retries for name, experiment in experiments.items()},
         )
         self.node = SimulatedNode(self.world, self.plan.slots, self._behave, self._starts)
-        self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5), ending_s=1.0)
+        self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5))
         self.disk_is_full = False
         self.kills = 0
         self._sessions = 0
@@ -183,7 +183,7 @@ class Simulation:
             return dead
         self.world.note(f"control {session.number} begins ({mode})")
         if mode == "resume":
-            self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5), since=now, ending_s=1.0)
+            self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5))
             self.store.requeue(lease, now)
             if self.plan.faults and self.world.chance(0.2):  # the user thinks better of it
                 fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
@@ -262,7 +262,8 @@ class Simulation:
             case Fault.CANCEL if not over:
                 self.store.want_stop(EndReason.CANCELLED)
             case Fault.BUDGET if not over:
-                self.meter.rent(3600.0, self.world.now)  # the cap is a few seconds away
+                paid_until = self.world.now + self.meter.ending_s  # the cap is a few seconds away
+                self.meter.bill = lambda until: max(until - paid_until, 0.0)
             case Fault.INTERRUPT if self._running:
                 controller = self._running[-1].controller
                 if controller is not None:

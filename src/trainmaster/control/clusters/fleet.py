@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.post import Opener, Places, Post
@@ -43,7 +44,7 @@ class Fleet:
         write_cost: keeps what the run has cost, in dollars.
         member_places: keeps on which machine each member of an attempt runs.
         clock: gives Unix seconds.
-        earlier_usd: what the run has paid for clusters that are no more.
+        earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
 
     Attributes:
         on_lost: is told which members of an attempt were lost with their nodes.
@@ -56,7 +57,7 @@ class Fleet:
         write_cost: Callable[[float], None],
         member_places: MemberPlaces,
         clock: Callable[[], float] = time.time,
-        earlier_usd: float = 0.0,
+        earlier_usd: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self._wake = threading.Event()
         posts: dict[int, Post] = {}
@@ -68,7 +69,7 @@ class Fleet:
         self._write_cost = write_cost
         self._member_places = member_places
         self._cost_at = 0.0
-        self._earlier_usd = earlier_usd
+        self._earlier_usd, self._earlier_most_usd = earlier_usd
         self._clock = clock
         self._run = ""
         self._capacity = Capacity(1)
@@ -172,7 +173,7 @@ class Fleet:
 
         Args:
             board: the run.
-            meter: is told what has been spent, and the price of what is rented.
+            meter: is told what is billed at most.
             now: Unix seconds.
 
         Raises:
@@ -190,11 +191,7 @@ class Fleet:
             if over and not post.loop.record.keep_s:
                 post.loop.end()
         if meter is not None:
-            meter.usd_per_hour = self.usd_per_hour()
-            # So that it arrives at the very bill if the end begins now: what is billed at least, and rounded.
-            bill_usd = self.spent_usd(now + meter.ending_s)
-            meter.settled_usd = bill_usd - meter.usd_per_hour * meter.ending_s / 3600
-            meter.since = now
+            meter.bill = partial(self.most_usd, now)
         if now - self._cost_at >= _COST_S:
             self._cost_at = now
             self._write_cost(self.spent_usd(now))
@@ -213,9 +210,14 @@ class Fleet:
         """Dollars that the run has to pay until now."""
         return self._earlier_usd + sum(post.loop.record.spent_usd(now) for post in self._all)
 
-    def usd_per_hour(self) -> float:
-        """Price of what is rented now."""
-        return sum(post.loop.record.usd_per_hour() for post in self._all)
+    def most_usd(self, now: float, until: float) -> float:
+        """Dollars that the run has to pay at most, if all that it has asked for is there until then.
+
+        Args:
+            now: Unix seconds.
+            until: Unix seconds, not before.
+        """
+        return self._earlier_most_usd + sum(post.loop.record.most_usd(now, until) for post in self._all)
 
     def finish(
         self,

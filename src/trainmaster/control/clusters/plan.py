@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -14,7 +14,9 @@ class Rental:
     Attributes:
         instance_type, region, zone: as the provider names them; empty for hosts of one's own.
         spot: it may be taken back.
-        usd_per_hour: its price; 0 for the user's own.
+        usd_per_hour: what is expected to be billed for it, disk and address included; 0 for the user's own.
+        most_usd_per_hour: what may be billed at most, where its price moves; 0: never more than expected.
+        extras_usd_per_hour: what of both is for its disk and its public address.
         quantum_s, minimum_s: how its time is rounded up.
         slots: processes that it takes at once: its vCPUs, or more where the recipe wants more per node.
         gpus: how many it has.
@@ -31,6 +33,18 @@ class Rental:
     slots: int = 1
     gpus: int = 0
     as_of: str = ""
+    most_usd_per_hour: float = 0.0
+    extras_usd_per_hour: float = 0.0
+
+    @property
+    def at_most(self) -> Rental:
+        """The same at the highest price that it may come to."""
+        return replace(self, usd_per_hour=max(self.usd_per_hour, self.most_usd_per_hour))
+
+    @property
+    def max_price_usd_per_hour(self) -> float:
+        """The highest price of the machine alone that is agreed to; 0: whatever its provider's is."""
+        return max(self.most_usd_per_hour - self.extras_usd_per_hour, 0.0)
 
     @property
     def place(self) -> str:

@@ -65,6 +65,23 @@ class Machine:
         until = now if self.ended_at is None else min(self.ended_at, now)
         return self.rental.billed_usd(max(until - self.started_at, 0.0))
 
+    def at_most(self, now: float, leased_until: float | None) -> Machine:
+        """Such that `billed_usd` of a later time gives what may be billed for it at most until then.
+
+        What was asked for and not seen yet may be there already. Who has not renewed its lease, asleep for
+        instance, knows that it was not there after it.
+
+        Args:
+            now: Unix seconds.
+            leased_until: see `ClusterRecord`.
+        """
+        started_at = self.started_at
+        if started_at is None and self.rental.instance_type and (self.id or not self.is_over):
+            started_at = now
+        elif started_at is not None and self.ended_at is None and leased_until is not None:
+            started_at += max(now - max(leased_until, started_at), 0.0)
+        return replace(self, rental=self.rental.at_most, started_at=started_at)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -164,6 +181,16 @@ class ClusterRecord:
         if over_at is None:
             return 0.0
         return replace(self, paid_from=max(over_at, self.paid_from)).spent_usd(now)
+
+    def most_usd(self, now: float, until: float) -> float:
+        """What its provider bills the present run at most, if all that is asked for is there until then.
+
+        Args:
+            now: Unix seconds.
+            until: Unix seconds, not before.
+        """
+        machines = tuple(machine.at_most(now, self.leased_until) for machine in self.machines)
+        return replace(self, machines=machines, leased_until=None).spent_usd(until)
 
     def usd_per_hour(self) -> float:
         """Price of what is rented now."""
