@@ -23,10 +23,11 @@ from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.control.clusters.sight import Formation, Sight
 from trainmaster.control.clusters.tasks import Tasks
-from trainmaster.control.clusters.watching import RENEWALS, Watch
+from trainmaster.control.clusters.watching import LEAST_LEASE_S, RENEWALS, Watch
 from trainmaster.control.clusters.workplace import key_of, words
 from trainmaster.providers.aws_deadman import TICK_S
 from trainmaster.providers.base import NodeState, ProviderError
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import LeaseLostError, TrainmasterError
 from trainmaster.spec.units import format_duration
 
@@ -54,7 +55,8 @@ class ClusterLoop:
         workplace: makes nodes of machines.
         write: puts a record into the store. Raises `LeaseLostError` when somebody else drives the run.
         patience: how long to wait for what.
-        clock: gives Unix seconds.
+        clock: gives Unix seconds; never set back.
+        tasks: makes what does the work, woken by an event; simulations have their own.
 
     Attributes:
         record: the cluster as it is written now.
@@ -67,7 +69,8 @@ class ClusterLoop:
         workplace: Workplace,
         write: Callable[[ClusterRecord], None],
         patience: Patience | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_s,
+        tasks: Callable[[threading.Event], Tasks] = Tasks,
     ) -> None:
         self.record = record
         self._patience = patience or Patience()
@@ -76,7 +79,7 @@ class ClusterLoop:
         self._write = write
         self._clock = clock
         self._wake = threading.Event()
-        self._tasks = Tasks(self._wake)
+        self._tasks = tasks(self._wake)
         self._watch = Watch(workplace, clock)
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._sight = Sight(self._notes.put)
@@ -140,6 +143,18 @@ class ClusterLoop:
             and self.fatal is None
             and any(machine.id == head for machine in self.record.rented)
         )
+
+    @property
+    def lease_s(self) -> float:
+        """Machines end themselves when nobody has renewed for so long; one for all clusters of the run.
+
+        It may be set at any time: from the next renewal on it holds, and renewals come three times as often.
+        """
+        return self._workplace.lease_s
+
+    @lease_s.setter
+    def lease_s(self, lease_s: float) -> None:
+        self._workplace.lease_s = max(lease_s, LEAST_LEASE_S)
 
     @property
     def head_address(self) -> str:
@@ -331,11 +346,14 @@ class ClusterLoop:
             return
         stages = self._sight.stages
         watched = {m.id for m in self.record.rented if stages.get(m.id) in (Stage.READY, Stage.JOINED)}
-        self._watch.only(watched)
-        for machine in watched:
+        self._watch.only(watched, lease_s)
+        lost = self._watch.lost_since()
+        for machine in self._watch.due(now):
             access, node = self.accesses.get(machine), self._sight.node(machine)
-            if access is not None and node is not None and self._watch.is_due(machine, now):
-                self._tasks.start(f"probe {machine}", partial(self._watch.probe, access, node, lease_s))
+            if access is not None and node is not None:
+                # Those that do not answer take long: they have threads of their own.
+                kind = "search" if machine in lost else "probe"
+                self._tasks.start(f"{kind} {machine}", partial(self._watch.probe, access, node, lease_s))
         if self._watch.renewal_is_due(now, lease_s):
             self._tasks.start("renew", partial(self._provider.renew, self.record.id, lease_s))
             # Machines renew each on its own, so the last one may do so just before the next time.

@@ -30,17 +30,19 @@ class Tasks:
         if name in self._running or alike >= _MOST_OF_A_KIND:
             return False
         self._running.add(name)
-
-        def run() -> None:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001 - whoever collects it knows what it means
-                result = error
-            self._done.put((name, result))
-            self._wake.set()
-
-        threading.Thread(target=run, name=name, daemon=True).start()
+        self._begin(name, work)
         return True
+
+    def _begin(self, name: str, work: Callable[[], object]) -> None:
+        threading.Thread(target=self._do, args=(name, work), name=name, daemon=True).start()
+
+    def _do(self, name: str, work: Callable[[], object]) -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whoever collects it knows what it means
+            result = error
+        self._done.put((name, result))
+        self._wake.set()
 
     def is_running(self, name: str) -> bool:
         """Whether it is under way."""

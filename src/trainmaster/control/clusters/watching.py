@@ -1,4 +1,8 @@
-"""`Watch`: whether machines answer, and that their leases are renewed. The second witness beside Ray."""
+"""`Watch`: whether machines answer, and that their leases are renewed. The second witness beside Ray.
+
+A machine lives as long as its lease, which is renewed over SSH: whoever can log in keeps it alive, whatever
+its provider's API says or does not say.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,9 @@ if TYPE_CHECKING:
 PROBE_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 4.0
 #: A lease is renewed so many times before it would be over.
-RENEWALS: Final = 4
+RENEWALS: Final = 3
+#: A shorter one could be over before a renewal over a slow line has arrived.
+LEAST_LEASE_S: Final = 15.0
 
 
 class Watch:
@@ -27,7 +33,7 @@ class Watch:
 
     Args:
         workplace: sets dead-man switches.
-        clock: gives Unix seconds.
+        clock: gives Unix seconds; never set back.
     """
 
     def __init__(self, workplace: Workplace, clock: Callable[[], float]) -> None:
@@ -37,16 +43,23 @@ class Watch:
         self._connections: dict[str, Connection] = {}
         self._next_at: dict[str, float] = {}
         self._renewed_at: dict[str, float] = {}
+        self._leased_until: dict[str, float] = {}
         self._lost_since: dict[str, float] = {}
-        self._leased_at = 0.0
+        self._awake_since = 0.0
+        self._leased_at = float("-inf")
 
-    def only(self, machines: set[str]) -> None:
-        """Watch these, which have all been reached, and no others."""
+    def only(self, machines: set[str], lease_s: float) -> None:
+        """Watch these, which have all been reached, and no others.
+
+        Args:
+            machines: their ids.
+            lease_s: of those that are new; it is renewed when they are first asked.
+        """
         now = self._clock()
         with self._lock:
             for machine in machines - self._next_at.keys():
-                self._next_at[machine] = now + PROBE_S
-                self._renewed_at[machine] = now
+                self._next_at[machine] = now
+                self._leased_until[machine] = now + lease_s
             gone = self._next_at.keys() - machines
         for machine in gone:
             self.end(machine)
@@ -55,7 +68,7 @@ class Watch:
         """It is watched no more."""
         with self._lock:
             connection = self._connections.pop(machine, None)
-            for memory in (self._next_at, self._renewed_at, self._lost_since):
+            for memory in (self._next_at, self._renewed_at, self._leased_until, self._lost_since):
                 memory.pop(machine, None)
         if connection is not None:
             connection.close()
@@ -65,9 +78,11 @@ class Watch:
         for machine in list(self._connections):
             self.end(machine)
 
-    def is_due(self, machine: str, now: float) -> bool:
-        """Whether it is time to ask it again."""
-        return now >= self._next_at.get(machine, float("inf"))
+    def due(self, now: float) -> list[str]:
+        """Ids of machines that it is time to ask, those that have waited longest first: none is left out."""
+        with self._lock:
+            waiting = [(at, machine) for machine, at in self._next_at.items() if at <= now]
+        return [machine for _, machine in sorted(waiting)]
 
     def renewal_is_due(self, now: float, lease_s: float) -> bool:
         """Whether it is time to tell the provider that machines are still wanted; it then counts as told."""
@@ -81,24 +96,38 @@ class Watch:
         self._leased_at = at
 
     def lost_since(self) -> dict[str, float]:
-        """Since when machines have not answered, Unix seconds."""
+        """Since when machines have not answered, Unix seconds; time that we slept does not count."""
         with self._lock:
-            return dict(self._lost_since)
+            return {machine: max(at, self._awake_since) for machine, at in self._lost_since.items()}
+
+    def leased_until(self) -> dict[str, float]:
+        """When machines end themselves, as their leases were last set by us; Unix seconds."""
+        with self._lock:
+            return dict(self._leased_until)
+
+    def woke(self, now: float) -> None:
+        """This process did not run for a while, in which nobody could answer it."""
+        with self._lock:
+            self._awake_since = now
+            self._next_at = dict.fromkeys(self._next_at, now)
 
     def probe(self, access: NodeAccess, node: Node, lease_s: float) -> None:
         """Ask a machine for a sign of life, and renew its lease when that is due."""
         asked_at = self._clock()
+        renewed_at = self._renewed_at.get(access.id)
+        renews = renewed_at is None or asked_at - renewed_at >= lease_s / RENEWALS
         try:
             connection = self._connection(access)
-            if asked_at - self._renewed_at.get(access.id, 0.0) >= lease_s / RENEWALS:
+            if renews:
                 self._workplace.set_switch(connection, node, lease_s)
-                self._renewed_at[access.id] = asked_at
             else:
                 connection.run(":", timeout_s=_PROBE_TIMEOUT_S)
         except (TrainmasterError, OSError):
             self._hang_up(access.id)
             with self._lock:
                 if access.id in self._next_at:
+                    if renews:  # an answer that was lost may have been a yes
+                        self._extend(access.id, lease_s)
                     self._lost_since.setdefault(access.id, asked_at)
                     self._next_at[access.id] = self._clock() + PROBE_S / 2
             return
@@ -106,9 +135,15 @@ class Watch:
             is_watched = access.id in self._next_at
             self._lost_since.pop(access.id, None)
             if is_watched:
+                if renews:
+                    self._renewed_at[access.id] = asked_at
+                    self._leased_until[access.id] = self._clock() + lease_s
                 self._next_at[access.id] = self._clock() + PROBE_S
         if not is_watched:  # nobody asks it any more
             self._hang_up(access.id)
+
+    def _extend(self, machine: str, lease_s: float) -> None:
+        self._leased_until[machine] = max(self._leased_until.get(machine, 0.0), self._clock() + lease_s)
 
     def renew(self, machine: str, node: Node, lease_s: float) -> None:
         """Set the switch of a machine that is watched.

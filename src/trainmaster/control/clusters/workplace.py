@@ -21,6 +21,7 @@ from trainmaster.control.clusters.node_memory import NodeMemory
 from trainmaster.control.clusters.record import ClusterRecord, Machine
 from trainmaster.control.clusters.watching import RENEWALS
 from trainmaster.providers.base import Node, NodeState, ProviderError
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _LOGIN_S: Final = 180.0
 #: And our key is put there while it boots, perhaps after its SSH server has come up.
 _REFUSED_S: Final = 30.0
 _RENEW_TIMEOUT_S: Final = 10.0
+#: How often it is looked whether the lease of a machine that is bootstrapped must be renewed.
+_LEASE_LOOK_S: Final = 1.0
 #: What a supervisor and Ray need on a node.
 _KIT: Final = ("trainmaster", "ray")
 #: For volumes; little, so every node gets it, if it is installed here.
@@ -66,6 +69,9 @@ class Workplace:
         code: where the snapshot of its code lies here.
         lease_s: rented machines end themselves when nobody renews for so long.
         tell: is told how far a bootstrap is, by any thread.
+
+    Attributes:
+        lease_s: may be changed at any time; each renewal sets the present one.
     """
 
     def __init__(
@@ -157,9 +163,13 @@ class Workplace:
         over = threading.Event()
 
         def renew() -> None:
-            while not over.wait(self.lease_s / RENEWALS):
+            renewed_at = boot_s()
+            while not over.wait(_LEASE_LOOK_S):
+                if boot_s() - renewed_at < self.lease_s / RENEWALS:
+                    continue
                 with contextlib.suppress(TrainmasterError, OSError), self.ssh.connect(target) as connection:
                     self.set_switch(connection, node, self.lease_s)
+                    renewed_at = boot_s()
 
         if node.instance_type:
             threading.Thread(target=renew, name=f"lease of {node.id}", daemon=True).start()

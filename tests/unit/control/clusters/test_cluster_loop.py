@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, new_record
 from trainmaster.control.clusters.tasks import Tasks
+from trainmaster.control.clusters.watching import Watch
 from trainmaster.providers.base import (
     NoCapacityError,
     Node,
@@ -130,7 +132,9 @@ class FakeConnection:
 class FakeWorkplace:
     """Makes nodes of machines; `cannot` says of which it cannot, and why."""
 
+    clock: Clock
     lease_s: float = 900.0
+    switched: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     cannot: dict[str, str] = field(default_factory=dict)
     not_joining: set[str] = field(default_factory=set)
     mute: set[str] = field(default_factory=set)
@@ -173,7 +177,9 @@ class FakeWorkplace:
             raise ExecutorError("no port is free")
         ray.nodes += [SimpleNamespace(key=m.id, address=a.address) for m, a in nodes]
 
-    def set_switch(self, *_: Any) -> None: ...
+    def set_switch(self, connection: FakeConnection, node: Node, lease_s: float) -> None:
+        connection.run("renew")
+        self.switched.setdefault(node.id, []).append((self.clock(), lease_s))
 
     def memory(self, _: str) -> Any:
         return SimpleNamespace(
@@ -190,21 +196,25 @@ class FakeWorkplace:
 class Bench:
     """A loop that is turned by hand."""
 
-    def __init__(self, record: ClusterRecord, head: str = "") -> None:
+    def __init__(
+        self, record: ClusterRecord, head: str = "", patience: Patience = Patience(20.0, 60.0)
+    ) -> None:
         self.clock = Clock()
+        self.patience = patience
         self.provider = FakeProvider(self.clock)
-        self.workplace = FakeWorkplace(head=head)
+        self.workplace = FakeWorkplace(self.clock, head=head)
         self.written: list[ClusterRecord] = []
         self.loop = self.make(record)
 
-    def make(self, record: ClusterRecord) -> ClusterLoop:
+    def make(self, record: ClusterRecord, tasks: Callable[[threading.Event], Tasks] = Tasks) -> ClusterLoop:
         return ClusterLoop(
             record,
             cast("Any", self.provider),
             cast("Any", self.workplace),
             self.written.append,
-            Patience(20.0, 60.0),
+            self.patience,
             self.clock,
+            tasks=tasks,
         )
 
     def turn(self) -> None:
@@ -228,7 +238,22 @@ class Bench:
         return found
 
 
-KINDS = {"look", "rent", "prepare", "form", "join", "drop", "back", "release", "probe", "renew", "kits"}
+KINDS = {
+    *(
+        "look",
+        "rent",
+        "prepare",
+        "form",
+        "join",
+        "drop",
+        "back",
+        "release",
+        "probe",
+        "search",
+        "renew",
+        "kits",
+    )
+}
 WORKER = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
 
 
@@ -535,3 +560,90 @@ def test_what_is_not_known_is_looked_at(bench: Bench) -> None:
     bench.loop.recall()
     bench.loop.want()
     bench.until(lambda: bench.loop.formation)
+
+
+def assert_alive(bench: Bench) -> None:
+    """No machine's own switch has ended it: between two renewals there was never more than its lease."""
+    for machine in bench.provider.live:
+        times = bench.workplace.switched[machine]
+        ends = [at + lease_s for at, lease_s in times]
+        assert all(at <= end for (at, _), end in zip(times[1:], ends[:-1], strict=True)), (machine, times)
+        assert bench.clock.now <= ends[-1], f"{machine} has ended itself"
+
+
+def let(bench: Bench, seconds: float, step_s: float = 0.5) -> None:
+    """Time passes."""
+    until = bench.clock.now + seconds
+    while bench.clock.now < until:
+        bench.turn()
+        bench.clock.now += step_s
+        if bench.loop.formation is not None:
+            keys = (node.key for node in bench.loop.formation.ray.nodes)
+            bench.loop.alive(frozenset(key for key in keys if key in bench.provider.live))
+
+
+def test_a_lease_may_become_shorter_at_any_time_and_is_renewed_three_times_as_often(bench: Bench) -> None:
+    bench.until(lambda: bench.loop.formation)
+    let(bench, 350.0)
+    assert len(bench.workplace.switched["i-0"]) == 2, "a third of 900 s"
+    bench.loop.lease_s = 30.0
+    let(bench, 60.0)
+    assert_alive(bench)
+    latest = bench.workplace.switched["i-0"][2:]
+    assert 5 <= len(latest) <= 7
+    assert {lease_s for _, lease_s in latest} == {30.0}
+    assert bench.provider.kept_s == 30.0
+    bench.loop.lease_s = 0.0
+    assert bench.loop.lease_s >= 15, "it can still be renewed in time"
+
+
+class TimedTasks(Tasks):
+    """Work takes its time by the bench's clock: as long as `takes_s` says, by the last word of its name."""
+
+    def __init__(self, wake: threading.Event, clock: Clock, takes_s: Callable[[str], float]) -> None:
+        super().__init__(wake)
+        self._clock = clock
+        self._takes_s = takes_s
+        self._under_way: list[tuple[float, str, Callable[[], object]]] = []
+
+    def _begin(self, name: str, work: Callable[[], object]) -> None:
+        self._under_way.append((self._clock() + self._takes_s(name.split()[-1]), name, work))
+
+    def collect(self) -> list[tuple[str, object]]:
+        over = [each for each in self._under_way if each[0] <= self._clock()]
+        self._under_way = [each for each in self._under_way if each[0] > self._clock()]
+        for _, name, work in over:
+            self._do(name, work)
+        return super().collect()
+
+
+def test_machines_that_hang_do_not_keep_others_from_being_renewed() -> None:
+    """Forty of two hundred do not answer within any time; probes of the others must not wait for theirs."""
+    bench = Bench(record(count=200), patience=Patience(1e9, 60.0))
+    hanging = bench.workplace.mute
+    bench.loop = bench.make(
+        record(count=200),
+        lambda wake: TimedTasks(wake, bench.clock, lambda name: 10.0 if name in hanging else 0.2),
+    )
+    bench.workplace.lease_s = 60.0
+    bench.loop.want()
+    bench.until(lambda: bench.loop.formation)
+    let(bench, 30.0)
+    names = sorted(bench.provider.live)
+    hanging |= set(names[:40])
+    let(bench, 600.0)
+    for name in hanging:
+        del bench.provider.machines[name]
+    assert_alive(bench)
+    times = [at for at, _ in bench.workplace.switched[names[-1]]]
+    assert max(b - a for a, b in pairwise(times)) < 40, "with time to spare"
+
+
+def test_those_that_have_waited_longest_are_asked_first() -> None:
+    clock = Clock()
+    watch = Watch(cast("Any", None), clock)
+    watch.only({"a", "b"}, 900.0)
+    clock.now += 1
+    watch.only({"a", "b", "0"}, 900.0)
+    assert watch.due(clock.now) == ["a", "b", "0"]
+    assert not watch.due(clock.now - 2)
