@@ -196,11 +196,9 @@ class FakeWorkplace:
 class Bench:
     """A loop that is turned by hand."""
 
-    def __init__(
-        self, record: ClusterRecord, head: str = "", patience: Patience = Patience(20.0, 60.0)
-    ) -> None:
+    def __init__(self, record: ClusterRecord, head: str = "", patience: Patience | None = None) -> None:
         self.clock = Clock()
-        self.patience = patience
+        self.patience = patience or Patience(20.0, 60.0)
         self.provider = FakeProvider(self.clock)
         self.workplace = FakeWorkplace(self.clock, head=head)
         self.written: list[ClusterRecord] = []
@@ -239,20 +237,8 @@ class Bench:
 
 
 KINDS = {
-    *(
-        "look",
-        "rent",
-        "prepare",
-        "form",
-        "join",
-        "drop",
-        "back",
-        "release",
-        "probe",
-        "search",
-        "renew",
-        "kits",
-    )
+    *("look", "rent", "prepare", "form", "join", "drop", "back", "release"),
+    *("probe", "search", "renew", "kits"),
 }
 WORKER = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
 
