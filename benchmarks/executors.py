@@ -23,6 +23,7 @@ from typing import Any
 from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
+from trainmaster.executors._ray_commands import authentication
 from trainmaster.executors._ray_connection import GatewayConnection
 from trainmaster.executors.ray import RayExecutor
 from trainmaster.executors.ray_cluster import ClusterNode, RayCluster, stream_to
@@ -137,7 +138,7 @@ def ssh_here(place: Path) -> Iterator[list[str] | None]:
 def bare_ray(cluster: RayCluster, tasks: int, runs: int) -> Iterator[Callable[[], float]]:
     """Plain Ray tasks on the same cluster, in a process of their own."""
     head = cluster.head
-    env = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(cluster.directory / "token")}
+    env = {**os.environ, **authentication(cluster.head.directory, tls=True)}
     arguments = [f"{head.address}:{head.port_base}", head.address, str(tasks), str(runs)]
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", BARE, *arguments],

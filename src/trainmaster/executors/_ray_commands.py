@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trainmaster.executors._ray_tls import variables
 from trainmaster.spec.errors import ExecutorError
 
 #: Names which node this is; placement and members may be bound to it.
@@ -54,7 +55,8 @@ class ClusterNode:
         address: private IP address at which the other nodes reach it. Not 127.0.0.1, which Ray replaces by
             the machine's outward address.
         slots: how many slots it offers.
-        directory: on the node, absolute and at most 40 bytes long; holds Ray's temporary files and the token.
+        directory: on the node, absolute and at most 40 bytes long; holds Ray's temporary files, the token
+            and the node's certificate.
         home: on the node, absolute; the supervisor's home.
         labels: what members may ask for with ``node_labels``.
         gpus: ids as for CUDA_VISIBLE_DEVICES.
@@ -110,11 +112,6 @@ class ClusterNode:
         return cls(**{**row, "gpus": tuple(row["gpus"])})
 
 
-def token_path(node: ClusterNode) -> str:
-    """Where the cluster's token lies on a node."""
-    return f"{node.directory}/token"
-
-
 def node_file(node: ClusterNode) -> str:
     """What the agent reads: which node it is on."""
     return f"{node.directory}/node.json"
@@ -125,16 +122,23 @@ def gateway_directory(node: ClusterNode) -> str:
     return f"{node.directory}/gateway"
 
 
-def authentication(token_file: str) -> dict[str, str]:
-    """What every process needs that speaks to the cluster."""
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": token_file}
+def authentication(directory: str, *, tls: bool) -> dict[str, str]:
+    """What every process needs that speaks to the cluster.
+
+    Args:
+        directory: of the node; see `ClusterNode`.
+        tls: whether the nodes have certificates.
+    """
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{directory}/token"}
+    return {**token, **variables(directory)} if tls else token
 
 
-def environment(node: ClusterNode, around: Mapping[str, str]) -> dict[str, str]:
+def environment(node: ClusterNode, around: Mapping[str, str], *, tls: bool = True) -> dict[str, str]:
     """All the environment of Ray's processes on a node.
 
     Args:
         node: where they run.
+        tls: whether the nodes have certificates.
         around: of the shell on that node; little of it is taken: no secret and no ``RAY_*`` comes along.
 
     >>> node = ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm")
@@ -146,7 +150,7 @@ def environment(node: ClusterNode, around: Mapping[str, str]) -> dict[str, str]:
     return {
         **kept,
         **_TUNING,
-        **authentication(token_path(node)),
+        **authentication(node.directory, tls=tls),
         NODE_FILE_VARIABLE: node_file(node),
         **node.environment,
     }

@@ -2,8 +2,9 @@
 
 Drivers reach it through a socket (from elsewhere through `_ray_relay` over SSH) and speak to it as they do
 to a supervisor. Nothing of Ray gets into a driver's process, one process may drive several clusters, and no
-port of Ray's is open to anybody outside of the cluster. When it is killed, the next one finds what runs:
-reservations are detached, records of gangs are in Ray's own store, and the supervisors never noticed.
+port of Ray's answers anybody who has no certificate of the cluster's. When it is killed, the next one finds
+what runs: reservations are detached, records of gangs are in Ray's own store, and the supervisors never
+noticed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.executors._ray_clients import Client
 from trainmaster.executors._ray_commands import authentication
+from trainmaster.executors._ray_tls import is_there
 from trainmaster.executors._wire import PROTOCOL
 
 if TYPE_CHECKING:
@@ -198,7 +200,8 @@ def main(arguments: list[str]) -> None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     node = json.loads((directory.parent / "node.json").read_text())
-    os.environ.update(authentication(str(directory.parent / "token")), RAY_USAGE_STATS_ENABLED="0")
+    place = str(directory.parent)
+    os.environ.update(authentication(place, tls=is_there(place)), RAY_USAGE_STATS_ENABLED="0")
     try:
         _connect(node)
         asyncio.run(Gateway().run(_listen(directory)))

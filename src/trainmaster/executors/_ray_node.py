@@ -65,6 +65,8 @@ def start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 def _start(directory: Path, request: dict[str, Any]) -> dict[str, Any]:
     _write(directory / "token", request["token"])
+    for name, text in request["tls"].items():
+        _write(directory / name, text)
     _write(directory / "node.json", json.dumps(request["node"]))
     Path(request["node"]["home"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     if importlib.util.find_spec("ray") is None:

@@ -27,6 +27,7 @@ from trainmaster.executors._ray_commands import (
     head_command,
     worker_command,
 )
+from trainmaster.executors._ray_tls import AUTHORITY_FILE, Authority
 from trainmaster.spec.errors import ExecutorError
 
 __all__ = [
@@ -55,7 +56,7 @@ class RayCluster:
     """The Ray processes of one cluster.
 
     Attributes:
-        directory: on the driver; holds the record and the token.
+        directory: on the driver; holds the record, the token, and the key that signs the nodes' certificates.
         nodes: the first one is the head.
     """
 
@@ -97,6 +98,7 @@ class RayCluster:
         cluster = cls(directory, nodes, run, stream)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (directory / _TOKEN).exists():
+            _write(directory / AUTHORITY_FILE, Authority.make().as_text())
             _write(directory / _TOKEN, secrets.token_hex(32))
         cluster._record()
         cluster._start_node(cluster.head, head_command(cluster.head))
@@ -177,7 +179,7 @@ class RayCluster:
                 f"Ray could not be ended on {len(failed)} nodes: {'; '.join(failed)}",
                 "Repeat it when they can be reached, or terminate them.",
             )
-        for name in (_RECORD, _TOKEN):
+        for name in (_RECORD, _TOKEN, AUTHORITY_FILE):
             (self.directory / name).unlink(missing_ok=True)
 
     def connect(self) -> socket.socket:
@@ -215,14 +217,16 @@ class RayCluster:
             self._record()
 
     def _start_node(self, node: ClusterNode, command: list[str]) -> None:
+        authority = Authority.load(self.directory / AUTHORITY_FILE)
         request = {
             "do": "start",
             "port_base": node.port_base,
             "ports": PORT_COUNT,
             "taken": self._taken.get(node.address, []),
             "token": (self.directory / _TOKEN).read_text(),
+            "tls": authority.files(node.address) if authority else {},
             "command": command,
-            "env": environment(node, {}),
+            "env": environment(node, {}, tls=authority is not None),
             "node": {
                 "key": node.key,
                 "address": node.address,

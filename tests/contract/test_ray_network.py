@@ -1,0 +1,82 @@
+"""What can be read and done on the network of a Ray cluster; all its nodes are on this machine."""
+
+import shutil
+import socket
+import ssl
+import tempfile
+from pathlib import Path
+
+import pytest
+from ray_bench import Bench
+
+from trainmaster.executors.ray import RayExecutor
+from trainmaster.executors.ray_cluster import RayCluster
+from trainmaster.testing.sniffer import listening, may_listen
+
+pytestmark = pytest.mark.ray
+SECRET = "f00d-of-the-secret-key"
+TLS_RECORD = 0x16
+
+
+@pytest.fixture
+def two(ray_node):
+    """Two nodes that are started by the test."""
+    place = Path(tempfile.mkdtemp(prefix="tm-", dir="/tmp"))
+    nodes = [
+        ray_node(number, directory=f"{place}/{number}", home=f"{place}/home-{number}") for number in (7, 8)
+    ]
+    cluster = RayCluster(place / "record", nodes)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.mark.skipif(not may_listen(), reason="only root may listen to others")
+def test_who_listens_learns_nothing(two, tmp_path):
+    with listening() as heard:
+        cluster = RayCluster.start(two.directory, two.nodes)
+        bench = Bench(lambda **options: RayExecutor(cluster, **options), tmp_path)
+        try:
+            gang = bench.gang("0", *['[ "$WANDB_API_KEY" ] && echo found'] * 2)
+            member_env = {"WANDB_API_KEY": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET[::-1]}
+            for member in gang.members:
+                member.env.update(member_env)
+            bench.executor.submit([gang])
+            assert [member.exit_code for member in bench.wait(gang).members] == [0, 0]
+        finally:
+            bench.executor.close()
+        token = (cluster.directory / "token").read_text()
+        keys = [
+            (Path(node.directory) / "tls.key").read_text().splitlines()[1].encode() for node in cluster.nodes
+        ]
+    addresses = {node.address for node in cluster.nodes}
+    flows = {flow: data for flow, data in heard.flows.items() if addresses & {flow[0], flow[2]}}
+    assert sum(map(len, flows.values())) > 50_000, "it has listened"
+    for secret in (token.encode(), SECRET.encode(), SECRET[::-1].encode(), *keys):
+        assert not heard.where(secret)
+    clear = {flow: bytes(data[:80]) for flow, data in flows.items() if data[0] != TLS_RECORD}
+    assert not clear, "all of it is encrypted"
+
+
+def test_without_a_certificate_nobody_is_heard(two):
+    cluster = RayCluster.start(two.directory, two.nodes[:1])
+    head = cluster.head
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(f"{head.directory}/tls.ca")
+    context.set_alpn_protocols(["h2"])
+    for port in (head.port_base, head.port_base + 1):
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            say_hello(head.address, port, context)
+
+
+def say_hello(address, port, context):
+    """As a client of HTTP/2; a server that hangs up has refused it."""
+    with (
+        socket.create_connection((address, port), 5) as plain,
+        context.wrap_socket(plain, server_hostname=address) as stream,
+    ):
+        stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        if not stream.recv(1024):  # in TLS 1.3 a client hears only here that it is refused
+            raise ConnectionResetError
