@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.server
 import io
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +28,7 @@ class Server:
     """Serves one file over http, and counts how often it is asked for."""
 
     def __init__(self, content: bytes, *, cut: bool = False) -> None:
-        self.asked = 0
+        self.asked, self.content = 0, content
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -169,6 +171,53 @@ def test_an_archive_that_would_lie_outside(tm):
     finally:
         server.close()
     assert "outside" in result.err
+
+
+@pytest.fixture
+def bomb() -> Iterator[Server]:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zeros", bytes(30 << 20))
+    server = Server(out.getvalue())
+    yield server
+    server.close()
+
+
+def test_a_file_is_what_the_recipe_says(tm, archive):
+    digest = hashlib.sha256(archive.content).hexdigest()
+    url = f"{archive.url}/good.tar.gz"
+    good = tm.task("cat $TRAINMASTER_DATA_X/two", data={"x": {"url": url, "sha256": digest.upper()}})
+    result = tm.call("run", good, "--json")
+    assert "sha256" not in result.err
+    bad = tm.task("touch $NOTES/ran", data={"x": {"url": url, "sha256": "0" * 64}})
+    result = tm.call("run", bad, code=1)
+    assert digest in result.err
+    assert "0" * 64 in result.err
+    assert not (tm.notes / "ran").exists()
+
+
+def test_what_comes_in_clear_is_told(tm, archive):
+    recipe = tm.task("true", data={"x": {"url": f"{archive.url}/good.tar.gz"}})
+    for verb in ("check", "run"):
+        result = tm.call(verb, recipe)
+        assert "data.x.url" in result.err
+        assert "sha256" in result.err
+
+
+def test_sha256_is_for_one_file(tm):
+    for source in ({"url": "s3://b/p", "sha256": "0" * 64}, {"dir": ".", "sha256": "0" * 64}):
+        assert "data.x.sha256" in tm.refused(tm.task("true", data={"x": source}))
+    assert "64 hexadecimal" in tm.refused(tm.task("true", data={"x": {"url": "http://h/x", "sha256": "12"}}))
+
+
+def test_an_archive_that_becomes_too_large(tm, bomb):
+    data = {"x": {"url": f"{bomb.url}/good.zip", "size_limit": "1MB"}}
+    result = tm.call("run", tm.task("touch $NOTES/ran", data=data), code=1)
+    assert "size_limit" in result.err
+    assert "1,000,000 bytes" in result.err
+    assert not (tm.notes / "ran").exists()
+    cache = Path(tm.env["TRAINMASTER_CACHE"]) / "data"
+    assert [path for path in cache.iterdir() if path.is_dir()] == []
 
 
 def test_objects_below_a_url(tm, images):

@@ -79,6 +79,17 @@ def check_directories(recipe: Recipe) -> None:
                 )
 
 
+def data_notes(recipe: Recipe) -> list[str]:
+    """What the user is to know of data that anybody on the way could change."""
+    return [
+        f"{experiment.name}: data.{name}.url: whoever is on the way can change what comes by http://; "
+        "add `sha256`, or use https://"
+        for experiment in recipe.experiments.values()
+        for name, source in experiment.data.items()
+        if source.url and source.url.lower().startswith("http://") and not source.sha256
+    ]
+
+
 def check_volumes(recipe: Recipe, store_url: str) -> None:
     """Refuse volumes that are not there, naming the key.
 

@@ -88,7 +88,7 @@ def data_path(context: TaskContext, name: str) -> Path:
     if source.url is not None:
         from trainmaster.control.data_sources import url_directory  # few recipes have any
 
-        return url_directory(context.home.cache, source.url)
+        return url_directory(context.home.cache, source.url, source.sha256)
     if source.volume is not None:
         digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
         return context.home.data_directory(context.run) / f"volume-{digest}"
@@ -103,7 +103,7 @@ def _provide(context: TaskContext, name: str) -> None:
     source, target = context.experiment.data[name], data_path(context, name)
     try:
         if source.url is not None:
-            fetch_url(source.url, target)
+            fetch_url(source.url, target, sha256=source.sha256, size_limit_bytes=source.size_limit_bytes)
         elif source.volume is not None:
             provide_volume(source.volume, volume_url(source.volume, context.home.store_url), target)
     except UsageError as error:

@@ -110,14 +110,6 @@ class SshNodes:
         """
         self._with(key, lambda it: files.upload(it, source, destination, timeout_s))
 
-    def download(self, key: str, source: str, destination: Path, timeout_s: float = 900.0) -> None:
-        """Copy what is in a directory of a node into one here.
-
-        Raises:
-            ExecutorError: the node cannot be reached, or has no such directory.
-        """
-        self._with(key, lambda it: files.download(it, source, destination, timeout_s))
-
     def close(self) -> None:
         """Hang up everywhere."""
         with self._lock:

@@ -17,7 +17,7 @@ from trainmaster.remote.errors import (
     UnreachableError,
 )
 from trainmaster.remote.facts import HostFacts
-from trainmaster.remote.files import download, upload
+from trainmaster.remote.files import upload
 from trainmaster.remote.host_keys import HostKeys
 from trainmaster.remote.host_result import HostResult, Outcome, Phase, PhaseReport, usable
 from trainmaster.remote.hosts_provider import hosts_provider
@@ -54,7 +54,6 @@ __all__ = [
     "Target",
     "UnreachableError",
     "code_layer",
-    "download",
     "hosts_provider",
     "make_key_pair",
     "make_kit",

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.control.controller import Controller, Watcher
 from trainmaster.control.environment import read_secrets
 from trainmaster.control.layout import Home
-from trainmaster.control.preflight import check_directories, check_machine, check_parts, check_volumes
+from trainmaster.control.preflight import (
+    check_directories,
+    check_machine,
+    check_parts,
+    check_volumes,
+    data_notes,
+)
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.server.history import History, histories
 from trainmaster.server.search_results import SearchResults, search_results
@@ -100,7 +106,7 @@ class Service:
         check_volumes(recipe, self.home.store_url)
         notes = check_machine(recipe, detect_capacity()) if recipe.provider == "local" else []
         self.secrets_of(recipe, environ)
-        return notes
+        return notes + data_notes(recipe)
 
     def start(
         self,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Node
-from trainmaster.spec.reading import Key, Noun, Path, Problems, pattern, text
+from trainmaster.spec.reading import Key, Noun, Path, Problems, pattern, size, text
 
 #: What experiments may be called: they become names of directories.
 EXPERIMENT_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 EXPERIMENT_NAME_RIGHT: Final = (
     "write a name of letters, digits, '.', '_' and '-' that begins with a letter or digit"
 )
+_SHA256_RIGHT: Final = "write the 64 hexadecimal digits that `sha256sum FILE` prints, in quotes"
+#: URLs that name one file; others name all objects below a prefix.
+_FILES: Final = ("http", "https", "file")
 _KINDS: Final = ("volume", "url", "dir", "from")
 
 
@@ -20,7 +23,9 @@ class DataSource(Noun):
 
     Attributes:
         volume: a volume's name or URL.
-        url: objects under a URL.
+        url: a file, an archive or objects under a URL.
+        sha256: of the file that ``url`` names, in hexadecimal digits.
+        size_limit_bytes: most that ``url`` may bring, before and after it is unpacked.
         directory: a directory of the caller's machine (``dir`` in the recipe).
         experiment: the models of another experiment (``from`` in the recipe).
         best: only the model that is best by this metric.
@@ -29,6 +34,8 @@ class DataSource(Noun):
 
     volume: Annotated[str | None, Key("volume", text("write a volume's name or URL"))] = None
     url: Annotated[str | None, Key("url", text("write a URL"))] = None
+    sha256: Annotated[str | None, Key("sha256", pattern(r"[0-9A-Fa-f]{64}", _SHA256_RIGHT))] = None
+    size_limit_bytes: Annotated[int | None, Key("size_limit", size)] = None
     directory: Annotated[str | None, Key("dir", text("write a directory"))] = None
     experiment: Annotated[str | None, Key("from", pattern(EXPERIMENT_NAME, "write an experiment's name"))] = (
         None
@@ -47,5 +54,13 @@ class DataSource(Noun):
             problems.add(
                 node.entries["best"], (*path, "best"), "`best` without `from`; only models have metrics"
             )
+        for key in ("sha256", "size_limit"):
+            if key in node.entries and "url" not in node.entries:
+                message = f"`{key}` without `url`; it is for what a URL names"
+                problems.add(node.entries[key], (*path, key), message)
+        scheme = str(values.get("url", "")).partition("://")[0].lower()
+        if "sha256" in node.entries and "url" in values and scheme not in _FILES:
+            message = f"`sha256` of objects below {scheme}://; it is for one file ({', '.join(_FILES)})"
+            problems.add(node.entries["sha256"], (*path, "sha256"), message)
         if ".." in str(values.get("at", "")).split("/"):
             problems.add(node.entries["at"], (*path, "at"), "a path with '..'; write the place itself")

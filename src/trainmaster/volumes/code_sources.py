@@ -4,7 +4,7 @@ import os
 import re
 import stat
 import subprocess
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster.spec.errors import UsageError
@@ -12,13 +12,12 @@ from trainmaster.volumes.code_tree import LIMIT_BYTES
 from trainmaster.volumes.names import stays_inside
 
 if TYPE_CHECKING:
-    from zipfile import ZipFile, ZipInfo
+    from zipfile import ZipFile
 
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//).+")
 _TRANSPORTS = ("https", "http", "ssh", "git", "file")
 _COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 _GIT_TIMEOUT_S = 600
-_BLOCK_BYTES = 1 << 20
 
 
 class GitSource(NamedTuple):
@@ -137,8 +136,9 @@ def unpacked(wheel: Path, directory: Path) -> None:
     Raises:
         UsageError: it is no wheel, names something outside or twice, or is over 100 MB unpacked.
     """
-    from zipfile import BadZipFile, ZipFile
-    from zlib import error as DeflateError  # noqa: N812
+    from zipfile import ZipFile
+
+    from trainmaster.volumes.unpacking import DAMAGE, Limits, TooLargeError, unpack_zip  # few name a wheel
 
     try:
         file = wheel.open("rb")
@@ -149,13 +149,19 @@ def unpacked(wheel: Path, directory: Path) -> None:
         ) from error
     try:
         with file, ZipFile(file) as archive:
-            _unpack(archive, wheel, directory)
-    except (BadZipFile, DeflateError, NotImplementedError, EOFError, RuntimeError) as error:
+            _check_members(archive, wheel)
+            unpack_zip(archive, f"code: {wheel}", directory, Limits(LIMIT_BYTES))
+    except TooLargeError as error:
+        raise UsageError(
+            f"code: {wheel} has more than {LIMIT_BYTES // 1_000_000} MB unpacked.",
+            "Leave data sets out of it, and give them as `data:`.",
+        ) from error
+    except DAMAGE as error:
         raise UsageError(f"code: {wheel} is no wheel: {error}.", "Build it again.") from error
 
 
-def _unpack(archive: "ZipFile", wheel: Path, directory: Path) -> None:
-    left_bytes = LIMIT_BYTES
+def _check_members(archive: "ZipFile", wheel: Path) -> None:
+    seen: set[str] = set()
     for member in archive.infolist():
         name = member.filename.rstrip("/")
         kind = stat.S_IFMT(member.external_attr >> 16)
@@ -164,27 +170,8 @@ def _unpack(archive: "ZipFile", wheel: Path, directory: Path) -> None:
                 f"code: {wheel} holds {member.filename!r}, which is no name for a file in a wheel.",
                 "Nothing was unpacked; do not trust this wheel.",
             )
-        place = directory / PurePosixPath(name)
-        try:
-            if member.is_dir():
-                place.mkdir(parents=True, exist_ok=True)
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            left_bytes = _unpack_file(archive, member, place, left_bytes)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"code: {wheel} holds {name!r} twice.", "Build it again.") from error
-        if left_bytes < 0:
-            raise UsageError(
-                f"code: {wheel} has more than {LIMIT_BYTES // 1_000_000} MB unpacked.",
-                "Leave data sets out of it, and give them as `data:`.",
-            )
-
-
-def _unpack_file(archive: "ZipFile", member: "ZipInfo", place: Path, left_bytes: int) -> int:
-    # What the archive says of the size is not believed: the bytes are counted as they come.
-    with archive.open(member) as packed, place.open("xb") as file:
-        while left_bytes >= 0 and (block := packed.read(_BLOCK_BYTES)):
-            left_bytes -= len(block)
-            file.write(block)
-    place.chmod(0o755 if (member.external_attr >> 16) & 0o100 else 0o644)
-    return left_bytes
+        files = {name} if not member.is_dir() else set()
+        above = {name[:index] for index, char in enumerate(name) if char == "/"}
+        if name in seen or above & seen:
+            raise UsageError(f"code: {wheel} holds {name!r} twice.", "Build it again.")
+        seen |= files

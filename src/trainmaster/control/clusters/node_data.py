@@ -222,7 +222,8 @@ class NodeData:
             return replace(known, name=name, lent=lent(known.uris))
         if source.url is not None:
             scheme = urlsplit(source.url).scheme
-            order |= {"do": "url", "url": source.url}
+            order |= {"do": "url", "url": source.url, "sha256": source.sha256}
+            order |= {"size_limit_bytes": source.size_limit_bytes}
             if scheme in _WEB:
                 return Wanted(name, there, order)
             uris = (source.url,)

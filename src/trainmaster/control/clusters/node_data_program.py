@@ -82,7 +82,12 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
         return "fetched"
     if order["url"].startswith(_WEB) and not directory.is_dir():
         _reach(order["url"])
-    fetch_url(order["url"], directory)
+    fetch_url(
+        order["url"],
+        directory,
+        sha256=order.get("sha256"),
+        size_limit_bytes=order.get("size_limit_bytes"),
+    )
     return "fetched"
 
 
