@@ -12,6 +12,7 @@ import gzip
 import lzma
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -43,6 +44,8 @@ DAMAGE: Final = (
     ValueError,
     OverflowError,
     RecursionError,
+    LookupError,
+    struct.error,
     NotImplementedError,
     RuntimeError,  # a zip with a password
 )
