@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-import re
 import shlex
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderError
-from trainmaster.providers.host_claims import MARK, Answer, Claim, drop_script, parse
+from trainmaster.providers.host_claims import MARK, MOST_LEASE_S, Answer, Claim, drop_script, fit, parse
 from trainmaster.providers.hosts import GPU_LABEL, HostsProvider
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -232,12 +236,128 @@ def test_what_others_write_into_the_directory_does_no_harm(tmp_path: Path) -> No
     assert len(bench.provider().nodes("one")) == 1
 
 
-def test_a_directory_that_cannot_be_used_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_done_without(tmp_path: Path) -> None:
     bench = Bench(tmp_path, some_hosts(1))
     (bench.shell.root / "elsewhere").mkdir()
     (bench.shell.root / "h1").symlink_to(bench.shell.root / "elsewhere")
-    with pytest.raises(NoCapacityError, match=re.escape(f"cannot write to {bench.shell.root / 'h1'}")):
+    assert bench.provider().acquire("one", bench.request())
+    assert list((bench.shell.root / "elsewhere").iterdir()) == []
+    with pytest.raises(NoCapacityError, match="it is used by"):
+        bench.neighbour().acquire("two", bench.request())
+
+
+def test_a_host_without_a_place_for_claims_is_said_to_be_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    bench.shell.root.rmdir()
+    bench.shell.root.write_text("a file")
+    with pytest.raises(NoCapacityError, match="cannot keep claims there"):
         bench.provider().acquire("one", bench.request())
+
+
+def _planted(bench: Bench, **changes: Any) -> dict[str, Any]:
+    """A claim as another one may have written it, where earlier versions keep theirs."""
+    place = bench.shell.root / "h1"
+    place.mkdir(mode=0o777, exist_ok=True)
+    claim = {
+        "cluster": "c", "owner": "theirs", "user": "bob", "role": "worker", "token": "t", "slots": 0,
+        "gpus": [], "until": time.time() + 600, "labels": [], **changes,
+    }  # fmt: skip
+    (place / f"{claim['owner']}.json").write_text(json.dumps(claim))
+    return claim
+
+
+def test_a_link_where_a_claim_will_be_written_leads_nobody_astray(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    _planted(bench, owner="nobody", until=0)
+    victim = tmp_path / "victim"
+    victim.write_text("whole")
+    draft = Claim("one", "ours", "alice", "worker", "", 0, (), 0.0)
+    for name in (f".{draft.file}.new", f"{draft.file}.json"):
+        (bench.shell.root / "h1" / name).symlink_to(victim)
+    assert bench.provider().acquire("one", bench.request())
+    assert victim.read_text() == "whole"
+
+
+def test_a_claim_of_an_earlier_version_counts_and_ours_count_for_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    _planted(bench)
+    with pytest.raises(NoCapacityError, match=r"bob \(c\)"):
+        bench.provider().acquire("one", bench.request())
+    (bench.shell.root / "h1" / "theirs.json").unlink()
+    bench.provider().acquire("one", bench.request())
+    (file,) = (bench.shell.root / "h1").glob("*.json")
+    assert json.loads(file.read_text())["cluster"] == "one"
+
+
+def test_what_others_say_of_themselves_is_not_printed_as_it_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    _planted(bench, user="\x1b]0;evil\x07", cluster="c\u202e" + "x" * 1000)
+    with pytest.raises(NoCapacityError) as caught:
+        bench.provider().acquire("one", bench.request())
+    assert "]0;evil" in str(caught.value)
+    assert all(char.isprintable() or char == "\n" for char in str(caught.value))
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("until", [1e300, float("inf"), float("nan"), -1, "1e999"])
+@pytest.mark.parametrize("slots", [0, -100, 10**30])
+def test_nobody_claims_a_host_for_ever_or_less_than_nothing(tmp_path: Path, until: Any, slots: Any) -> None:
+    bench = Bench(tmp_path, some_hosts(1, slots=2))
+    claim = _planted(bench, until=until, slots=slots)
+    now = time.time()
+    line = f"- 5 {now:.0f} {json.dumps(claim)}"
+    claims = parse(Answer(0, f"{MARK}\n{now:.0f}\n7\nv\n{line}", ""), "h1")
+    later = replace(claims, now=now + MOST_LEASE_S + 1)
+    assert later.live == []
+    if slots != 0:
+        with pytest.raises(NoCapacityError, match="slots"):
+            bench.provider().acquire("one", bench.request(slots=3))
+        assert bench.provider().acquire("one", bench.request(slots=2))
+
+
+def test_who_holds_the_lock_is_named_and_ends_no_lease(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("trainmaster.providers.host_claims._LOCK_WAIT_S", 0)
+    bench = Bench(tmp_path, some_hosts(1, slots=4))
+    provider = bench.provider()
+    provider.acquire("one", bench.request(slots=1, lease_s=60.0))
+    place = os.open(bench.shell.root / "h1", os.O_RDONLY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX)
+        with pytest.raises(NoCapacityError, match=rf"process {os.getpid()}\) has held the lock"):
+            bench.neighbour().acquire("two", bench.request(slots=1))
+        before = bench.shell.written[-1]["until"]
+        provider.renew("one", 6000.0)
+        assert bench.shell.written[-1]["until"] - before > 500
+        (file,) = bench.shell.root.glob("h1.u*/*.json")
+        assert json.loads(file.read_text())["until"] > time.time() + 5000
+        provider.release("one")
+        assert bench.left() == []
+    finally:
+        os.close(place)
+
+
+claims = st.dictionaries(
+    st.sampled_from(["cluster", "owner", "user", "role", "token", "slots", "gpus", "until", "labels"]),
+    st.none()
+    | st.text(max_size=9)
+    | st.floats()
+    | st.integers()
+    | st.lists(st.integers() | st.text(max_size=3) | st.lists(st.text(max_size=2), max_size=3), max_size=3),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(claims.map(json.dumps) | st.text(max_size=40), max_size=5), st.text(max_size=30))
+def test_whatever_a_host_says_is_read_or_refused(lines: list[str], noise: str) -> None:
+    said = "".join(f"- {number} 5 {line}\n" for number, line in enumerate(lines))
+    for out in (f"{noise}\n{MARK}\n1700000000\n1\nv\n{said}", f"{MARK}\n{noise}\n{said}", said):
+        with contextlib.suppress(ProviderError):
+            fit(
+                some_hosts(1, slots=4)[0],
+                parse(Answer(0, out, ""), "h1"),
+                NodeRequest("w", 1, slots=2),
+                Claim("c", "o", "u", "w", "t", 0, (), 0.0),
+            )
 
 
 @pytest.mark.lab
@@ -263,14 +383,28 @@ def test_two_users_share_a_host_and_neither_takes_the_others_claim(tmp_path: Pat
         thief = LocalShell(place / "hosts", 12345)
         thief.run_all(inventory.hosts, drop_script([_claim_in(files[65534])]))
         assert files[65534].exists()
+        # Whoever made the shared directory may take away all that is in it: claims stay nevertheless.
+        for file in files.values():
+            file.unlink()
+        assert [node.id for node in first.nodes("one")] == ["h1"]
+        # Nobody speaks for another one, nor keeps what another one has given back.
+        (claim,) = (path for path in place.glob("hosts/h1.u*/*.json") if path.stat().st_uid == 65534)
+        (foreign,) = (path for path in place.glob("hosts/h1.u*") if path.stat().st_uid == 12345)
+        os.link(claim, foreign / "kept.json")
+        forged = foreign / "forged.json"
+        forged.write_text(claim.read_text().replace('"token": ""', '"token": "forged"'))
+        os.chown(forged, 12345, 12345)
+        assert [node.id for node in first.acquire("one", request)] == ["h1"]
+        forged.unlink()
         first.release("one")
         second.release("two")
-        assert not list(place.glob("hosts/h1/*.json"))
+        (foreign / "kept.json").unlink()
+        assert not list(place.glob("hosts/*/*.json"))
 
 
 def _claim_in(file: Path) -> Claim:
-    claims = parse(Answer(0, f"{MARK}\n0\nv\n{file.read_text()}", ""), "h1")
-    return claims.all[0]
+    line = f"- 7 {time.time():.0f} {file.read_text()}"
+    return parse(Answer(0, f"{MARK}\n{time.time():.0f}\n7\nv\n{line}", ""), "h1").own[0]
 
 
 def test_hosts_are_left_out_where_fewer_will_do(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
 """`Claim`: who uses how much of one of the user's hosts, written down on the host itself.
 
-A directory on the host (``/var/tmp/trainmaster-claims``) holds a file per claim, so that all users and all
-machines that use the host see the same. What follows from the claims is decided here, by pure functions;
-it is written by a few lines of shell, only if nothing has changed since it was read, under a lock.
+A file per claim on the host, so that all users and all machines that use the host see the same. Each user's
+files lie in a directory of their own, which nobody else can write to (``/var/tmp/trainmaster-claims.u*``);
+whose a claim is, and when it was written, is what the host's file system says, not what the claim says. A
+copy lies in ``/var/tmp/trainmaster-claims``, where earlier versions look, and have theirs.
+
+What follows from the claims is decided here, by pure functions; it is written by a few lines of shell, only
+if nothing has changed since it was read, under a lock. Who holds the lock for ever keeps others from new
+claims, and is named; what they have claimed is prolonged and given back without it.
 """
 
 from __future__ import annotations
@@ -20,35 +25,93 @@ from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.errors import TrainmasterError
 
 #: Before what our lines print; a host's start-up files may print whatever they like first.
-MARK: Final = "@@trainmaster-claims 1"
-_MOST_CLAIMS_BYTES: Final = 1 << 20
+MARK: Final = "@@trainmaster-claims 2"
+_MOST_CLAIMS_BYTES: Final = 4 << 20
 _LOCK_WAIT_S: Final = 20
+#: No claim counts longer after it was last written, whatever it says.
+MOST_LEASE_S: Final = 7 * 86400.0
+_MOST_SLOTS: Final = 1 << 20
+_MOST_SHOWN: Final = 60
+_HEAD_LINES: Final = 3  # clock, user, version
 
 # `exec 9<DIRECTORY` locks the directory itself: a lock file of another user could not be opened for writing
-# in a directory that everybody may write to (fs.protected_regular).
+# in a directory that everybody may write to (fs.protected_regular). Reading needs no lock: files are renamed
+# into their places. Newlines are taken out of what others wrote, so that nobody speaks for somebody else.
 _SCRIPT: Final = """\
 set -u
+umask 022
 directory=${TRAINMASTER_CLAIMS:-/var/tmp/trainmaster-claims}
+above=${directory%%/*}
 if [ ! -d "$directory" ]; then
-  mkdir -p "${directory%%/*}" && mkdir "$directory" && chmod 1777 "$directory"
+  mkdir -p "$above" && mkdir "$directory" && chmod 1777 "$directory"
 fi 2>/dev/null
-if [ ! -d "$directory" ] || [ -L "$directory" ] || [ ! -w "$directory" ]; then
-  echo "cannot write to $directory" >&2; exit 3
-fi
-exec 9<"$directory" || exit 3
-flock -w %(wait)d 9 || { echo "somebody has held the lock of $directory for %(wait)d s" >&2; exit 3; }
+shared=
+if [ -d "$directory" ] && [ ! -L "$directory" ] && [ -r "$directory" ]; then shared=$directory; fi
+find_own() {
+  own=
+  for each in "$directory".u*/; do
+    each=${each%%/}
+    if [ -d "$each" ] && [ ! -L "$each" ] && [ -O "$each" ]; then own=$each; return; fi
+  done
+}
+show() {
+  whose=$1; shift; shown=0
+  for file; do
+    [ -f "$file" ] && [ ! -L "$file" ] && [ -r "$file" ] || continue
+    [ $shown -lt 100 ] || break
+    shown=$((shown + 1))
+    text=$(head -c 4096 "$file" | tr -d '\\000' | tr '\\n' ' ')
+    printf '%%s %%s %%s\\n' "$whose" "$(stat -c '%%u %%Z' "$file")" "$text"
+  done 2>/dev/null
+}
 read_all() {
-  for file in "$directory"/*.json; do [ -f "$file" ] && { head -c 4096 "$file"; echo; }; done 2>/dev/null
+  seen=' '
+  for each in "$directory".u*/; do
+    each=${each%%/}
+    [ -d "$each" ] && [ ! -L "$each" ] && uid=$(stat -c %%u "$each") || continue
+    case $seen in *" $uid "*) continue;; esac
+    seen="$seen$uid "
+    show "$uid" "$each"/*.json
+  done
+  [ -z "$shared" ] || show - "$shared"/*.json
 }
 version() { read_all | cksum | tr ' ' -; }
-put() {
-  [ "$(version)" = "$2" ] || return 0
-  { printf '%%s\\n' "$3" >"$directory/.$1.new" && mv -f "$directory/.$1.new" "$directory/$1.json"; } || exit 3
+holder() {
+  inode=$(stat -c %%i "${shared:-$above}")
+  while read -r _ kind _ _ pid place _; do
+    case $kind:$place in FLOCK:*:"$inode")
+      printf '%%s (process %%s)' "$(stat -c %%U "/proc/$pid" 2>/dev/null || echo somebody)" "$pid"; return;;
+    esac
+  done </proc/locks
+  printf somebody
 }
-drop() { rm -f "$directory/$1.json"; }
+write() {
+  new=$(mktemp "$1/.newXXXXXXXX") && printf '%%s\\n' "$3" >"$new" && chmod 644 "$new" &&
+    mv -f "$new" "$1/$2.json"
+}
+put() {
+  find_own
+  exec 9<"${shared:-$above}" || exit 3
+  if flock -w %(wait)d 9; then
+    [ "$(version)" = "$2" ] || return 0
+  elif [ ! -f "$own/$1.json" ]; then
+    echo "$(holder) has held the lock of ${shared:-$above} for more than %(wait)d s" >&2; exit 3
+  fi
+  if [ -z "$own" ]; then
+    own=$(mktemp -d "$directory.uXXXXXXXX") && chmod 755 "$own" || exit 3
+  fi
+  write "$own" "$1" "$3" || exit 3
+  [ -z "$shared" ] || [ -L "$shared/$1.json" ] || write "$shared" "$1" "$3" 2>/dev/null || :
+}
+drop() {
+  find_own
+  [ -z "$own" ] || rm -f "$own/$1.json"
+  [ -z "$shared" ] || rm -f "$shared/$1.json" 2>/dev/null || :
+}
 %(action)s
 echo '%(mark)s'
 date +%%s
+id -u
 version
 read_all
 exit 0
@@ -95,21 +158,28 @@ class Claims:
     Attributes:
         now: its clock, Unix seconds.
         version: changes with what is claimed.
-        all: every claim that is written there, also those that have run out.
+        own: the claims of the account that we are on the host, also those that have run out.
+        others: the claims of other accounts, whatever they say of themselves.
     """
 
     now: float
     version: str
-    all: tuple[Claim, ...]
+    own: tuple[Claim, ...]
+    others: tuple[Claim, ...] = ()
 
     @property
     def live(self) -> list[Claim]:
         """Those that count."""
-        return [claim for claim in self.all if claim.until > self.now]
+        return [claim for claim in (*self.own, *self.others) if claim.until > self.now]
+
+    def end_of(self, lease_s: float) -> float:
+        """When a claim ends that begins now."""
+        return self.now + min(lease_s, MOST_LEASE_S)
 
     def of(self, owner: str, cluster: str) -> Claim | None:
-        """The claim of a cluster, if it counts."""
-        return next((c for c in self.live if (c.owner, c.cluster) == (owner, cluster)), None)
+        """The claim of a cluster of ours, if it counts."""
+        alike = (c for c in self.own if (c.owner, c.cluster) == (owner, cluster) and c.until > self.now)
+        return next(alike, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +224,37 @@ def parse(answer: Answer, host: str) -> Claims:
         ProviderError: it failed.
     """
     _, mark, said = answer.out[-_MOST_CLAIMS_BYTES:].partition(MARK + "\n")
-    lines = said.splitlines()
-    if answer.code != 0 or not mark or len(lines) < 2:  # the clock and the version
+    lines = said.split("\n")
+    if answer.code != 0 or not mark or len(lines) < _HEAD_LINES or not lines[0].isdecimal():
         words = (answer.err.strip() or answer.out.strip()).splitlines()
+        reason = _printable(words[-1], 300) if words else f"exit code {answer.code}"
         raise ProviderError(
-            f"{host}: cannot keep claims there: {words[-1] if words else f'exit code {answer.code}'}",
-            "It needs a POSIX shell, flock, cksum and head, and /var/tmp that its users can write to.",
+            f"{host}: cannot keep claims there: {reason}",
+            "It needs a POSIX shell, flock, coreutils, and /var/tmp that its users can write to.",
         )
-    found = [claim for line in lines[2:] if (claim := _claim(line)) is not None]
-    return Claims(float(lines[0]), lines[1], tuple(found))
+    now, uid, version = float(lines[0]), lines[1], lines[2]
+    own: dict[tuple[str, str], Claim] = {}
+    others: dict[tuple[str, str, str], Claim] = {}
+    for line in lines[_HEAD_LINES:]:
+        found = _claim(line, now)
+        if found is not None and found[0] == uid:
+            own.setdefault((found[1].owner, found[1].cluster), found[1])
+        elif found is not None:
+            others.setdefault((found[0], found[1].owner, found[1].cluster), found[1])
+    return Claims(now, version, tuple(own.values()), tuple(others.values()))
 
 
-def _claim(line: str) -> Claim | None:
-    """A line that is none of ours (another user may write what they like) counts for nothing."""
+def _claim(line: str, now: float) -> tuple[str, Claim] | None:
+    """Whose claim a line shows, and the claim; what others wrote that is none counts for nothing.
+
+    Of a claim that is there twice the first one is meant: directories of users come before the shared one.
+    """
     try:
-        values: dict[str, Any] = json.loads(line)
-        return Claim(
+        whose, uid, written, text = line.split(" ", 3)
+        if whose not in (uid, "-"):
+            return None  # somebody keeps what another one has written
+        values: dict[str, Any] = json.loads(text)
+        claim = Claim(
             cluster=str(values["cluster"]),
             owner=str(values["owner"]),
             user=str(values["user"]),
@@ -177,11 +262,24 @@ def _claim(line: str) -> Claim | None:
             token=str(values["token"]),
             slots=int(values["slots"]),
             gpus=tuple(int(number) for number in values["gpus"]),
-            until=float(values["until"]),
+            # The time of writing is the kernel's: nobody claims a host for ever.
+            until=min(float(values["until"]), min(float(written), now) + MOST_LEASE_S),
             labels=tuple((str(key), str(value)) for key, value in values["labels"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+    is_sane = 0 <= claim.slots <= _MOST_SLOTS and all(0 <= number <= _MOST_SLOTS for number in claim.gpus)
+    return (uid, claim) if is_sane else None
+
+
+def _printable(text: str, most: int = _MOST_SHOWN) -> str:
+    r"""What others wrote, for a terminal: no control characters, and not too much of it.
+
+    >>> _printable("\x1b]0;evil\x07 bob")
+    '?]0;evil? bob'
+    """
+    shown = "".join(char if char.isprintable() else "?" for char in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def misfit(host: InventoryHost, request: NodeRequest) -> str:
@@ -214,7 +312,7 @@ def fit(host: InventoryHost, claims: Claims, request: NodeRequest, draft: Claim)
     if reason := misfit(host, request):
         return reason
     live = claims.live
-    users = ", ".join(sorted({f"{claim.user} ({claim.cluster})" for claim in live}))
+    users = ", ".join(sorted({f"{_printable(claim.user)} ({_printable(claim.cluster)})" for claim in live}))
     whole = request.slots == 0 or host.slots == 0
     if live and (whole or any(claim.slots == 0 for claim in live)):
         return f"it is used by {users}"
@@ -230,7 +328,7 @@ def fit(host: InventoryHost, claims: Claims, request: NodeRequest, draft: Claim)
         draft,
         slots=0 if whole else request.slots,
         gpus=tuple(free[:wanted]),
-        until=claims.now + request.lease_s,
+        until=claims.end_of(request.lease_s),
     )
 
 

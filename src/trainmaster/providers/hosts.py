@@ -233,7 +233,10 @@ class HostsProvider:
                 continue
             try:
                 renewed += self._rewrite(
-                    one, lambda claims: _prolonged(claims.of(self._owner, cluster), claims.now + lease_s)
+                    one,
+                    lambda claims: _prolonged(
+                        claims.of(self._owner, cluster), claims.now + min(lease_s, MOST_LEASE_S)
+                    ),
                 )
             except TrainmasterError as error:
                 errors.append(error)
@@ -250,7 +253,7 @@ class HostsProvider:
         wanted = [host for host in self._hosts(remembered) if ids is None or host.name in ids]
         claims = {
             one.host.name: [
-                claim for claim in one.claims.all if (claim.owner, claim.cluster) == (self._owner, cluster)
+                claim for claim in one.claims.own if (claim.owner, claim.cluster) == (self._owner, cluster)
             ]
             for one in self._look(wanted)
             if one.claims
@@ -266,7 +269,7 @@ class HostsProvider:
         remembered = {node.id: node for name in clusters for node in self._memory.recall(name)}
         hosts = {host.name: host for host in (*self._hosts(remembered), *self._inventory.hosts)}
         for one in self._look(list(hosts.values())):
-            for claim in one.claims.all if one.claims else ():
+            for claim in one.claims.own if one.claims else ():
                 if claim.owner == self._owner and claim.cluster not in known:
                     lost.setdefault(one.host.name, []).append(claim)
         self._drop(lost, list(hosts.values()))
@@ -317,11 +320,11 @@ class HostsProvider:
             claim = wish(claims)
             if claim is None:
                 return None
-            if claim in claims.all:
+            if claim in claims.own:
                 return claims
             one = self._seen(one.host, self._shell.run_all([one.host], put_script(claim, claims.version))[0])
             claims = one.claims
-            if claims and claim in claims.all:
+            if claims and claim in claims.own:
                 return claims
         if one.error:
             raise one.error
