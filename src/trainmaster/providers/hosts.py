@@ -234,9 +234,7 @@ class HostsProvider:
             try:
                 renewed += self._rewrite(
                     one,
-                    lambda claims: _prolonged(
-                        claims.of(self._owner, cluster), claims.now + min(lease_s, MOST_LEASE_S)
-                    ),
+                    lambda claims: _prolonged(claims.of(self._owner, cluster), claims.end_of(lease_s)),
                 )
             except TrainmasterError as error:
                 errors.append(error)
