@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.clusters.decide_cluster import decide_cluster
 from trainmaster.control.clusters.decision import Decision, Patience, Stage
 from trainmaster.control.clusters.hands import Hands
+from trainmaster.control.clusters.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
 from trainmaster.control.clusters.sight import Formation, Sight
 from trainmaster.control.clusters.tasks import Tasks
@@ -34,16 +35,16 @@ from trainmaster.spec.units import format_duration
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
     from trainmaster.control.clusters.workplace import Workplace
-    from trainmaster.providers.base import Provider
+    from trainmaster.providers.base import Node, Provider
 
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.25
 #: How often a provider is asked for its machines: a cloud's API, and hosts that are logged in to.
 _LOOK_S: Final = 2.0
+#: One that has not answered for a while is asked more rarely.
+_LOOK_AGAIN_S: Final = 10.0
 _CLOSE_S: Final = 10.0
-#: A run that waits for machines says so as often.
-_TELL_S: Final = 300.0
 
 
 class ClusterLoop:
@@ -55,7 +56,8 @@ class ClusterLoop:
         workplace: makes nodes of machines.
         write: puts a record into the store. Raises `LeaseLostError` when somebody else drives the run.
         patience: how long to wait for what.
-        clock: gives Unix seconds; never set back.
+        clock: gives Unix seconds; never set back, and goes on while the machine sleeps.
+        wall: gives Unix seconds as other processes have them, for what they read.
         tasks: makes what does the work, woken by an event; simulations have their own.
 
     Attributes:
@@ -70,6 +72,7 @@ class ClusterLoop:
         write: Callable[[ClusterRecord], None],
         patience: Patience | None = None,
         clock: Callable[[], float] = steady_s,
+        wall: Callable[[], float] = time.time,
         tasks: Callable[[threading.Event], Tasks] = Tasks,
     ) -> None:
         self.record = record
@@ -78,6 +81,7 @@ class ClusterLoop:
         self._workplace = workplace
         self._write = write
         self._clock = clock
+        self._wall = wall
         self._wake = threading.Event()
         self._tasks = tasks(self._wake)
         self._watch = Watch(workplace, clock)
@@ -87,8 +91,10 @@ class ClusterLoop:
         self._hands = Hands(provider, workplace, self._tasks, self._sight)
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
-        self._told_waits = ("", 0.0)
-        self._looked_at = 0.0
+        self._outage = ProviderOutage(record.plan.name, record.provider)
+        self._told_waits = Reminder()
+        self._look_at = float("-inf")
+        self._is_look_stale = False
         self._thread: threading.Thread | None = None
 
     # --- for the run's loop ------------------------------------------------------------------------
@@ -171,6 +177,7 @@ class ClusterLoop:
     def start(self) -> None:
         """Begin, or go on after `close`."""
         self._closed = False
+        self._outage.paused()
         if not self.is_running:
             self._thread = threading.Thread(target=self._run, name=f"cluster {self.record.id}", daemon=True)
             self._thread.start()
@@ -178,12 +185,13 @@ class ClusterLoop:
     def recall(self) -> None:
         """It was kept warm: go on with what is known of its machines, and ask their provider in a moment."""
         record = self.record
-        nodes = self._workplace.memory(record.id).nodes(machine.id for machine in record.rented)
-        if nodes is None or any(m.id and m.ended_at is None for m in record.machines if m.is_over):
+        nodes = self._remembered()
+        unknown = len(nodes) < len(record.rented)
+        if unknown or any(m.id and m.ended_at is None for m in record.machines if m.is_over):
             return
         now = self._clock()
-        self._sight.nodes = nodes
-        self._looked_at = now
+        self._sight.nodes, self._sight.is_told, self._sight.told_at = nodes, True, now
+        self._look_at = now + _LOOK_S
         self._watch.renewed(now + _LOOK_S - self._workplace.lease_s / RENEWALS)
 
     def want(self) -> None:
@@ -243,21 +251,32 @@ class ClusterLoop:
                 if node is None or machine.is_leaving:
                     return False
                 self._watch.renew(machine.id, node, keep_s)
-            self._provider.renew(self.record.id, keep_s)
-            given_up = [m.id for m in self.record.machines if m.is_over and m.id and m.ended_at is None]
-            if given_up:  # nobody will see to it any more
-                self._provider.release(self.record.id, given_up)
+            self._tell_provider(keep_s)
         except (TrainmasterError, OSError) as error:
             self._notes.put(f"{self.record.id} cannot be kept: {words(error)}")
             return False
         finally:
             self._watch.close()
         until = now + keep_s
-        self.record = replace(
-            self.record, state=ClusterState.KEPT, kept_until=until, leased_until=until + TICK_S
+        self._record(
+            replace(self.record, state=ClusterState.KEPT, kept_until=until, leased_until=until + TICK_S)
         )
-        self._write(self.record)
         return True
+
+    def _tell_provider(self, keep_s: float) -> None:
+        """Have it write down that machines are kept, and end those that nobody will see to any more.
+
+        If it does not answer, the machines' own switches hold: those that are kept live on, the others end.
+        """
+        given_up = [m.id for m in self.record.machines if m.is_over and m.id and m.ended_at is None]
+        try:
+            self._provider.renew(self.record.id, keep_s)
+            if given_up:
+                self._provider.release(self.record.id, given_up)
+        except (TrainmasterError, OSError) as error:
+            self._notes.put(
+                f"{self.record.id}: {self.record.provider} could not be told that it is kept: {words(error)}"
+            )
 
     def close(self) -> None:
         """Stop looking after it; machines live on as long as their leases do."""
@@ -285,18 +304,26 @@ class ClusterLoop:
     def _turn(self) -> None:
         now = self._clock()
         sight = self._sight
+        self._notice_sleep(now)
         for name, result in self._tasks.collect():
-            sight.take(self.record.id, name, result, now)
+            self._take(name, result, now)
         had = self.formation
         if had is not None and (
             had.number == self._broken or all(m.id != had.head for m in self.record.rented)
         ):
             self._hands.dissolve(self.record)
         self._look(now)
+        self._notice_outage(now)
         is_forming = self._tasks.is_running("form") or bool(
             self._tasks.running("join ") or self._tasks.running("drop ")
         )
-        seen = sight.seen(self._watch.lost_since(), self._tasks.running("rent "), now, is_forming=is_forming)
+        seen = sight.seen(
+            self._watch.lost_since(),
+            self._tasks.running("rent "),
+            now,
+            is_forming=is_forming,
+            lapsed=self._outage.lapsed(self._watch.leased_until(), self._watch.lost_since(), now),
+        )
         decision = decide_cluster(
             self.record, seen, now, wanted=self._wanted, ending=self._ending, patience=self._patience
         )
@@ -308,29 +335,78 @@ class ClusterLoop:
             sight.fatal = ProviderError(decision.fatal, "Nothing runs on; what was rented is given back.")
         if sight.fatal is not None and not self._ending:
             return
+        self._renew(now)
         for action in decision.actions:
             self._hands.perform(self.record, action, now)
         if had is not None and self.formation is None and not self._ending:
             self._record(replace(self.record, formed=had.number + 1))
 
+    def _take(self, name: str, result: object, now: float) -> None:
+        if name == "look" and self._is_look_stale:  # what it says was true before we slept
+            self._is_look_stale, self._look_at = False, now
+            return
+        self._sight.take(self.record.id, name, result, now)
+        if name != "look":
+            return
+        away_since = self._sight.away_since
+        if away_since is None:
+            return
+        if now - away_since > AWAY_S:
+            self._look_at = now + _LOOK_AGAIN_S
+        for machine, node in self._remembered().items():  # an earlier control process had learnt it
+            self._sight.nodes.setdefault(machine, node)
+
+    def _remembered(self) -> dict[str, Node]:
+        return self._workplace.memory(self.record.id).nodes(machine.id for machine in self.record.rented)
+
     def _record(self, record: ClusterRecord) -> None:
-        if record != self.record:
-            self._write(record)
-            self.record = record
+        if record == self.record:
+            return
+        ahead_s = self._wall() - self._clock()
+
+        def shown(at: float | None) -> float | None:
+            return at if at is None or abs(ahead_s) < 1 else at + ahead_s
+
+        # Others judge it by their own clocks, which may have been set since this process began.
+        self._write(
+            replace(record, leased_until=shown(record.leased_until), kept_until=shown(record.kept_until))
+        )
+        self.record = record
+
+    def _notice_sleep(self, now: float) -> None:
+        """This machine may have slept, or this process been stopped: nobody renewed anything meanwhile."""
+        if not self._outage.turned(now):
+            return
+        self._watch.woke(now)
+        self._sight.is_told = False
+        self._is_look_stale = self._tasks.is_running("look")
+        self._look_at = now
+        if self.record.rented:
+            last = max(self._watch.leased_until().values(), default=self.record.leased_until or now)
+            self._notes.put(self._outage.sleep_note(last))
+
+    def _notice_outage(self, now: float) -> None:
+        """A provider that does not answer is no reason to end anything, but one to tell."""
+        sight, rented = self._sight, self.record.rented
+        lost = self._watch.lost_since().keys()
+        # Neither the provider nor any machine answers: then it is we who cannot be reached.
+        is_cut_off = bool(rented) and now - sight.told_at > AWAY_S and all(m.id in lost for m in rented)
+        if is_cut_off:
+            self._watch.excuse(now)
+        if self.record.state is not ClusterState.ENDING:
+            since, error, is_used = sight.away_since, sight.away_error, bool(rented)
+            note = self._outage.away_note(since, error, now, is_cut_off=is_cut_off, is_used=is_used)
+            if note:
+                self._notes.put(note)
 
     def _tell_waiting(self, decision: Decision, now: float) -> None:
         """For what the run waits, and until when: once, and now and then as long as it lasts."""
-        if not decision.waits or decision.retry_at is None:
-            self._told_waits = ("", 0.0)
+        waits = decision.waits if decision.retry_at is not None else ""
+        if not self._told_waits.is_due(waits, now) or decision.retry_at is None:
             return
-        told, at = self._told_waits
-        if told == decision.waits and now - at < _TELL_S:
-            return
-        self._told_waits = (decision.waits, now)
         left = format_duration(max(decision.retry_at - now, 1.0))
-        clock = time.strftime("%H:%M:%S", time.localtime(decision.retry_at))
         self._notes.put(
-            f"{self.record.plan.name} {decision.waits}; asked again at {clock}, in {left} "
+            f"{self.record.plan.name} {waits}; asked again at {clock_time(decision.retry_at)}, in {left} "
             "(TRAINMASTER_CAPACITY_PATIENCE says how often)"
         )
 
@@ -338,8 +414,8 @@ class ClusterLoop:
         """Ask the provider, and the machines themselves."""
         if self.record.state is ClusterState.PLANNED:
             return
-        if now - self._looked_at >= _LOOK_S and not self._tasks.is_running("look"):
-            self._looked_at = now
+        if now >= self._look_at and not self._tasks.is_running("look"):
+            self._look_at = now + _LOOK_S
             self._tasks.start("look", partial(self._provider.nodes, self.record.id))
         lease_s = self._workplace.lease_s
         if self.record.state is ClusterState.ENDING:
@@ -354,10 +430,28 @@ class ClusterLoop:
                 # Those that do not answer take long: they have threads of their own.
                 kind = "search" if machine in lost else "probe"
                 self._tasks.start(f"{kind} {machine}", partial(self._watch.probe, access, node, lease_s))
-        if self._watch.renewal_is_due(now, lease_s):
-            self._tasks.start("renew", partial(self._provider.renew, self.record.id, lease_s))
-            # Machines renew each on its own, so the last one may do so just before the next time.
-            self._record(replace(self.record, leased_until=now + lease_s * (1 + 1 / RENEWALS)))
+
+    def _renew(self, now: float) -> None:
+        """Tell the provider that machines are still wanted, and write down until when they live at most."""
+        record, lease_s = self.record, self.lease_s
+        if record.state is not ClusterState.ACTIVE:
+            return
+        is_due = self._watch.renewal_is_due(now, lease_s)
+        if is_due:
+            self._tasks.start("renew", partial(self._provider.renew, record.id, lease_s))
+        if not is_due and now < (record.leased_until or 0.0):
+            return
+        # Only on evidence: while nobody could renew anything, machines may have ended themselves.
+        ends = self._watch.leased_until()
+        next_s = lease_s / RENEWALS
+        known = [until + next_s for until in ends.values() if until > now]
+        is_asked = any(not machine.id for machine in record.live)
+        if is_asked or (self._sight.is_told and record.live):
+            known.append(now + lease_s + next_s)
+        if known and any(machine.id not in ends for machine in record.rented):
+            known.append(record.leased_until or 0.0)  # its lease may still be one of before
+        if known:
+            self._record(replace(record, leased_until=max(known)))
 
 
 def _internal(error: Exception) -> ProviderError:

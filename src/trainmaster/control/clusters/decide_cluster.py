@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from trainmaster.control.clusters.decision import Action, ActionKind, Decision, Patience, Seen, Stage
+from trainmaster.control.clusters.decision import Action, ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.control.clusters.plan import Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Failure, Machine, seats_of
 from trainmaster.providers.aws_capacity import CapacityFailure, next_offer
@@ -73,6 +73,9 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
         waiting = [m for m in record.live if m.token == token and not m.id]
         if not waiting or (not refusal.is_capacity and not refusal.is_final):
             continue  # it could not be asked: asked again with the same token
+        if refusal.is_final and (seen.is_formed or record.waited_s is not None):
+            decision.notes.append(_goes_on(record, waiting, refusal))
+            continue
         rental = waiting[0].rental
         record = record.changed(replace(m, is_over=True, reason=refusal.reason) for m in waiting)
         if refusal.is_final:
@@ -86,10 +89,20 @@ def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
     decision.record = record
 
 
+def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) -> str:
+    """What is told while machines cannot be replaced until somebody mends something: nothing else ends."""
+    there = len(record.rented)
+    so_far = f"goes on with {there} of its machines" if there else "waits, and nothing is rented"
+    return (
+        f"{record.plan.name} {so_far}: {seats_of(missing)} cannot be rented now, and is asked for again in a "
+        f"minute: {refusal.reason}"
+    )
+
+
 def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
     """Machines that are gone, leave, never came up, or answer nobody."""
     for machine in decision.record.rented:
-        node = None if seen.nodes is None else seen.nodes.get(machine.id)
+        node = seen.latest.get(machine.id)
         if node is not None:
             machine = _told(decision, machine, node)
         why = _why_over(machine, node, seen, now, patience)
@@ -133,18 +146,24 @@ def _why_over(
 ) -> tuple[str, bool] | None:
     """Why a machine must be given up, and whether it is there to be given back."""
     if node is not None and node.state is NodeState.GONE:
-        return (node.reason or "it is gone"), False
+        return _with_lapse(node.reason or "it is gone", machine, seen), False
     if seen.nodes is not None and node is None and now - (machine.started_at or now) > FORGOTTEN_S:
-        return "its provider knows nothing of it any more", False
+        return _with_lapse("its provider knows nothing of it any more", machine, seen), False
     stage = seen.stages.get(machine.id, Stage.NEW)
     if stage is Stage.BROKEN:
         return seen.troubles.get(machine.id, "it cannot become a node"), True
-    if node is not None and node.state is NodeState.STARTING and now - (machine.started_at or now) > BOOT_S:
+    is_booting = seen.nodes is not None and node is not None and node.state is NodeState.STARTING
+    if is_booting and now - (machine.started_at or now) > BOOT_S:
         return f"it has not come up for {BOOT_S:.0f} s", True
     lost_since = seen.lost_since.get(machine.id)
     if lost_since is not None and now - lost_since > patience.lost_s:
         return f"it has answered nobody for {now - lost_since:.0f} s", True
     return None
+
+
+def _with_lapse(reason: str, machine: Machine, seen: Seen) -> str:
+    lapse = seen.lapsed.get(machine.id)
+    return f"{reason}; {lapse}" if lapse else reason
 
 
 def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> None:
@@ -266,11 +285,7 @@ def _where(role: RolePlan) -> str:
 
 def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
     record = decision.record
-    there = [
-        m
-        for m in record.rented
-        if seen.nodes and (node := seen.nodes.get(m.id)) and node.state is NodeState.READY
-    ]
+    there = [m for m in record.rented if (node := seen.latest.get(m.id)) and node.state is NodeState.READY]
     stages = {m.id: seen.stages.get(m.id, Stage.NEW) for m in there}
     if new := [node for node, stage in stages.items() if stage is Stage.NEW]:
         decision.act(ActionKind.PREPARE, new)

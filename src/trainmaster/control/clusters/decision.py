@@ -32,7 +32,7 @@ class Refusal:
     Attributes:
         zones: where there are none; empty: in the whole region.
         reason: in words.
-        is_final: asking again will not help: permissions, an unknown type.
+        is_final: asking again will not help unless somebody mends it: credentials, permissions, a type.
         is_capacity: there are none there now; else the provider could not be asked.
     """
 
@@ -47,7 +47,8 @@ class Seen:
     """What was observed.
 
     Attributes:
-        nodes: the provider's machines of this cluster by id; None if it could not be asked.
+        nodes: the provider's machines of this cluster by id; None if it could not be asked just now.
+        known: the same as it told last, however long ago, together with what was rented since.
         stages: by machine id; `Stage.NEW` if missing.
         troubles: why machines are BROKEN, by id.
         lost_since: since when a machine answers nobody, Unix seconds, by id.
@@ -60,9 +61,11 @@ class Seen:
         is_formed: gangs may be sent to it.
         is_forming: that is being made.
         is_released: all has been given back.
+        lapsed: why the leases of machines were not renewed in time, by id.
     """
 
     nodes: Mapping[str, Node] | None = None
+    known: Mapping[str, Node] = field(default_factory=dict)
     stages: Mapping[str, Stage] = field(default_factory=dict)
     troubles: Mapping[str, str] = field(default_factory=dict)
     lost_since: Mapping[str, float] = field(default_factory=dict)
@@ -75,6 +78,12 @@ class Seen:
     is_formed: bool = False
     is_forming: bool = False
     is_released: bool = False
+    lapsed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def latest(self) -> Mapping[str, Node]:
+        """Machines as the provider told last; one that is missing may only not be known."""
+        return self.known if self.nodes is None else self.nodes
 
 
 class ActionKind(StrEnum):

@@ -202,7 +202,7 @@ class Hands:
         accesses = list(self._sight.accesses.values())
         with self._ray:
             self._workplace.take_back(
-                record, formation.ray if formation else None, accesses, self._sight.nodes or {}
+                record, formation.ray if formation else None, accesses, self._sight.nodes
             )
         with contextlib.suppress(ProviderGoneError):  # nothing of it is left
             self._provider.release(record.id)

@@ -32,15 +32,14 @@ class NodeMemory:
         self._lock = threading.Lock()
         self._data: dict[str, Any] | None = None
 
-    def nodes(self, machines: Iterable[str]) -> dict[str, Node] | None:
-        """What the provider had said of machines when they became nodes, by id; None unless all are known."""
+    def nodes(self, machines: Iterable[str]) -> dict[str, Node]:
+        """What the provider had said of machines when they became nodes, by id; of those that are known."""
         found = {}
         for machine in machines:
             row = self._row(machine)
             node = _node(row["node"]) if row else None
-            if node is None:
-                return None
-            found[machine] = node
+            if node is not None:
+                found[machine] = node
         return found
 
     def facts(self, machine: str) -> HostFacts | None:

@@ -159,12 +159,18 @@ class ClusterRecord:
         )
 
     def spent_usd(self, now: float) -> float:
-        """What the present run has to pay for it until now."""
+        """What the present run has to pay for it until now.
+
+        Who has not renewed leases, asleep for instance, knows of the machines only that they end themselves
+        with them: until their provider tells when they did, they are billed until then.
+        """
+        known_at = now if self.leased_until is None else min(now, self.leased_until)
         total = 0.0
         for machine in self.machines:
-            if machine.started_at is None or (machine.ended_at or now) < self.paid_from:
+            until = known_at if machine.ended_at is None else now
+            if machine.started_at is None or (machine.ended_at or until) < self.paid_from:
                 continue
-            total += machine.billed_usd(now)
+            total += machine.billed_usd(until)
             if machine.started_at < self.paid_from:  # the run before has paid for that
                 total -= machine.billed_usd(self.paid_from)
         return total

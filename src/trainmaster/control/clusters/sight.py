@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from trainmaster.control.clusters.decision import Refusal, Seen, Stage
+from trainmaster.control.clusters.provider_outage import Reminder
 from trainmaster.control.clusters.workplace import key_of, words
 from trainmaster.providers.base import NoCapacityError, Node, NodeState, ProviderGoneError
 from trainmaster.spec.errors import UsageError
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: After a request that could not be sent, and after a cluster that could not be formed.
 AGAIN_S: Final = 3.0
+#: After a refusal that only somebody else can mend, such as credentials that have expired.
+REFUSED_AGAIN_S: Final = 60.0
 #: Nodes that are well but do not become one cluster for so long, and so many times, never will.
 _FORM_TRIES: Final = 5
 _FORM_PATIENCE_S: Final = 60.0
@@ -50,7 +53,10 @@ class Sight:
 
     Attributes:
         tell: shows a line to the user.
-        nodes: the provider's machines of the cluster by id; None if it could not be asked.
+        nodes: the provider's machines of the cluster by id, as it told last; kept while it does not answer.
+        is_told: it has just been asked; else ``nodes`` may be out of date, and is not all that there is.
+        told_at: when it answered last, Unix seconds.
+        away_since: since when it has not answered, Unix seconds; None while it does. away_error: why, then.
         stages: how far machines are as nodes, by id.
         troubles: why machines are BROKEN, by id.
         accesses: nodes by machine id, those that have gone too: what they left may be read for a while.
@@ -66,7 +72,11 @@ class Sight:
     """
 
     tell: Callable[[str], None]
-    nodes: dict[str, Node] | None = None
+    nodes: dict[str, Node] = field(default_factory=dict)
+    is_told: bool = False
+    told_at: float = 0.0
+    away_since: float | None = None
+    away_error: str = ""
     stages: dict[str, Stage] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
     accesses: dict[str, NodeAccess] = field(default_factory=dict)
@@ -80,6 +90,7 @@ class Sight:
     form_at: float = 0.0
     is_released: bool = False
     fatal: Exception | None = None
+    _rent_told: Reminder = field(default_factory=Reminder)
     _form_failures: list[float] = field(default_factory=list)
     _form_told: str = ""
     _join_failures: dict[str, int] = field(default_factory=dict)
@@ -88,14 +99,12 @@ class Sight:
 
     def node(self, machine: str) -> Node | None:
         """What the provider said last of a machine."""
-        return (self.nodes or {}).get(machine)
+        return self.nodes.get(machine)
 
     @property
     def gone(self) -> frozenset[str]:
         """Ids of nodes that the provider says are no more; one that it does not name may only be late."""
         nodes = self.nodes
-        if nodes is None:
-            return frozenset()
         found = ((machine, nodes.get(machine)) for machine in list(self.accesses))
         return frozenset(
             machine for machine, node in found if node is not None and node.state is NodeState.GONE
@@ -108,7 +117,13 @@ class Sight:
         self._alive = keys
 
     def seen(
-        self, lost_since: Mapping[str, float], renting: set[str], now: float, *, is_forming: bool
+        self,
+        lost_since: Mapping[str, float],
+        renting: set[str],
+        now: float,
+        *,
+        is_forming: bool,
+        lapsed: Mapping[str, str],
     ) -> Seen:
         """What `decide_cluster` looks at.
 
@@ -117,10 +132,12 @@ class Sight:
             renting: tokens of requests under way.
             now: Unix seconds.
             is_forming: the cluster is being made or changed.
+            lapsed: why the leases of machines were not renewed in time, by id.
         """
         waiting = {token for token, at in self.ask_at.items() if now < at}
         found = Seen(
-            nodes=self.nodes,
+            nodes=self.nodes if self.is_told else None,
+            known=self.nodes,
             stages=self.stages,
             troubles=self.troubles,
             lost_since=lost_since,
@@ -133,6 +150,7 @@ class Sight:
             is_formed=self.formation is not None,
             is_forming=is_forming or now < self.form_at,
             is_released=self.is_released,
+            lapsed=lapsed,
         )
         self.rented.clear()
         self.refusals.clear()
@@ -166,10 +184,14 @@ class Sight:
             log.info("%s: %s: %s", cluster, name, words(cast("Exception", result)))
         match kind:
             case "look" if isinstance(result, ProviderGoneError):
-                self.nodes = None
+                self.is_told = False
                 self.fatal = self.fatal or result
+            case "look" if failed:
+                self.is_told = False
+                self.away_since = now if self.away_since is None else self.away_since
+                self.away_error = words(cast("Exception", result))
             case "look":
-                self._take_nodes(None if failed else cast("list[Node]", result))
+                self._take_nodes(cast("list[Node]", result), now)
             case "rent":
                 self._take_rented(what, result, now)
             case "prepare":
@@ -188,15 +210,13 @@ class Sight:
             case "release":
                 self.is_released = True
                 if result is not None:
-                    self._take_nodes(cast("list[Node]", result))
+                    self._take_nodes(cast("list[Node]", result), now)
             case _:
                 pass
 
-    def _take_nodes(self, nodes: list[Node] | None) -> None:
-        if nodes is None:
-            self.nodes = None
-            return
+    def _take_nodes(self, nodes: list[Node], now: float) -> None:
         self.nodes = {node.id: node for node in nodes}
+        self.is_told, self.told_at, self.away_since = True, now, None
         self.leaving = {
             node.private_address: node.leaves_at
             for node in nodes
@@ -207,10 +227,12 @@ class Sight:
         if isinstance(result, NoCapacityError):
             self.refusals[token] = Refusal(result.zones, Exception.__str__(result))
         elif isinstance(result, UsageError):
+            self.ask_at[token] = now + REFUSED_AGAIN_S
             self.refusals[token] = Refusal(reason=words(result), is_final=True)
         elif isinstance(result, Exception):
             self.ask_at[token] = now + AGAIN_S
-            self.tell(f"{words(result)}; it is asked again")
+            if self._rent_told.is_due(words(result), now):
+                self.tell(f"{words(result)}; it is asked again")
         else:
             nodes = cast("list[Node]", result)
             # One that has cost something is ours, and on the bill, though it is no more.
@@ -219,7 +241,7 @@ class Sight:
                 if node not in had:
                     self.tell(f"left out: {node.reason}")
             self.rented[token] = tuple(node.id for node in had)
-            self.nodes = {**(self.nodes or {}), **{node.id: node for node in had}}
+            self.nodes = {**self.nodes, **{node.id: node for node in had}}
 
     def _take_prepared(self, machine: str, result: object) -> None:
         if self.stages.get(machine) is not Stage.PREPARING:

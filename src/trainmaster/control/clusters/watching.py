@@ -45,7 +45,7 @@ class Watch:
         self._renewed_at: dict[str, float] = {}
         self._leased_until: dict[str, float] = {}
         self._lost_since: dict[str, float] = {}
-        self._awake_since = 0.0
+        self._excused_at = 0.0
         self._leased_at = float("-inf")
 
     def only(self, machines: set[str], lease_s: float) -> None:
@@ -96,9 +96,9 @@ class Watch:
         self._leased_at = at
 
     def lost_since(self) -> dict[str, float]:
-        """Since when machines have not answered, Unix seconds; time that we slept does not count."""
+        """Since when machines have not answered though they could, Unix seconds."""
         with self._lock:
-            return {machine: max(at, self._awake_since) for machine, at in self._lost_since.items()}
+            return {machine: max(at, self._excused_at) for machine, at in self._lost_since.items()}
 
     def leased_until(self) -> dict[str, float]:
         """When machines end themselves, as their leases were last set by us; Unix seconds."""
@@ -107,17 +107,24 @@ class Watch:
 
     def woke(self, now: float) -> None:
         """This process did not run for a while, in which nobody could answer it."""
+        self.excuse(now)
         with self._lock:
-            self._awake_since = now
             self._next_at = dict.fromkeys(self._next_at, now)
+
+    def excuse(self, now: float) -> None:
+        """That machines have not answered until now is not their fault."""
+        with self._lock:
+            self._excused_at = now
 
     def probe(self, access: NodeAccess, node: Node, lease_s: float) -> None:
         """Ask a machine for a sign of life, and renew its lease when that is due."""
         asked_at = self._clock()
         renewed_at = self._renewed_at.get(access.id)
         renews = renewed_at is None or asked_at - renewed_at >= lease_s / RENEWALS
+        is_sent = False
         try:
             connection = self._connection(access)
+            is_sent = renews
             if renews:
                 self._workplace.set_switch(connection, node, lease_s)
             else:
@@ -126,8 +133,10 @@ class Watch:
             self._hang_up(access.id)
             with self._lock:
                 if access.id in self._next_at:
-                    if renews:  # an answer that was lost may have been a yes
-                        self._extend(access.id, lease_s)
+                    if is_sent and self._leased_until[access.id] >= asked_at:
+                        # An answer that was lost may have been a yes.
+                        until = max(self._leased_until[access.id], self._clock() + lease_s)
+                        self._leased_until[access.id] = until
                     self._lost_since.setdefault(access.id, asked_at)
                     self._next_at[access.id] = self._clock() + PROBE_S / 2
             return
@@ -141,9 +150,6 @@ class Watch:
                 self._next_at[access.id] = self._clock() + PROBE_S
         if not is_watched:  # nobody asks it any more
             self._hang_up(access.id)
-
-    def _extend(self, machine: str, lease_s: float) -> None:
-        self._leased_until[machine] = max(self._leased_until.get(machine, 0.0), self._clock() + lease_s)
 
     def renew(self, machine: str, node: Node, lease_s: float) -> None:
         """Set the switch of a machine that is watched.

@@ -39,8 +39,17 @@ class FakeProvider:
     given_back: list[object] = field(default_factory=list)
     kept_s: float = 0.0
     is_away: bool = False
+    #: Answers every request; credentials that have expired, say.
+    refuses: Exception | None = None
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise ProviderError("away")
+        if self.refuses is not None:
+            raise self.refuses
 
     def acquire(self, cluster: str, request: NodeRequest) -> list[Node]:
+        self._check()
         if self.refusals:
             raise self.refusals.pop(0)
         if request.token not in self.by_token:
@@ -61,16 +70,15 @@ class FakeProvider:
         return [self.machines[name] for name in self.by_token[request.token]]
 
     def nodes(self, cluster: str) -> list[Node]:
-        if self.is_away:
-            raise ProviderError("away")
+        self._check()
         return list(self.machines.values())
 
     def renew(self, cluster: str, lease_s: float) -> None:
+        self._check()
         self.kept_s = lease_s
 
     def release(self, cluster: str, ids: Sequence[str] | None = None) -> None:
-        if self.is_away:
-            raise ProviderError("away")
+        self._check()
         self.given_back.append(ids)
         for name in list(self.machines) if ids is None else ids:
             self.end(name)
@@ -133,7 +141,7 @@ class FakeWorkplace:
     forgotten: int = 0
     hold: threading.Event | None = None
     done: list[str] = field(default_factory=list)
-    known: Callable[[list[str]], dict[str, Node] | None] = lambda _: None
+    known: Callable[[list[str]], dict[str, Node]] = lambda _: {}
     ssh: Any = field(default_factory=lambda: SimpleNamespace(connect=lambda _: FakeConnection(lambda: True)))
 
     def head_of(self, _: ClusterRecord) -> str:
@@ -149,8 +157,13 @@ class FakeWorkplace:
         return SimpleNamespace(
             id=machine.id,
             address=node.private_address,
-            connect=lambda: FakeConnection(lambda: machine.id not in self.mute),
+            connect=lambda: self._connect(machine.id),
         )
+
+    def _connect(self, machine: str) -> FakeConnection:
+        if machine in self.mute:
+            raise ProviderError("nobody answers")
+        return FakeConnection(lambda: machine not in self.mute)
 
     def give_keys(self, _: ClusterRecord, accesses: list[Any]) -> list[Any]:
         return accesses
@@ -201,7 +214,8 @@ class Bench:
             self.written.append,
             self.patience,
             self.clock,
-            tasks=tasks,
+            self.clock,
+            tasks,
         )
 
     def turn(self) -> None:
