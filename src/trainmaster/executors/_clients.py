@@ -29,6 +29,7 @@ class Client:
 
     Attributes:
         run: on whose behalf it came; empty until it said so.
+        token: of its lease of the run; 0 if it has none.
         env: base of its members' environment; lives here and nowhere else.
     """
 
@@ -36,6 +37,7 @@ class Client:
         self.connection = connection
         self.descriptor = connection.fileno()
         self.run = ""
+        self.token = 0
         self.env: dict[str, str] = {}
         self.watches = False
         self._splitter = Splitter()
@@ -148,6 +150,12 @@ class Clients:
             messages = None  # no client of ours
         if messages is None:
             self._hang_up(client)
+
+    def fence(self, run: str, token: int) -> None:
+        """Hang up on earlier drivers of a run: those with a smaller token."""
+        for client in list(self._by_descriptor.values()):
+            if client.run == run and 0 < client.token < token:
+                self._hang_up(client)
 
     def changed(self, run: str, attempt: str) -> None:
         """Tell all clients of a run."""

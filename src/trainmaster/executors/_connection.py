@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE
 from trainmaster.executors._wire import PROTOCOL, Splitter, WireError, encode
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,13 +167,19 @@ class Connection:
                 if message.get("protocol") != PROTOCOL:
                     self.close()
                     raise self._error("the running supervisor is of another version of Trainmaster")
-                self.supervisor_pid = message["pid"]
+                self._take_welcome(message)
                 welcome = True
             if welcome:
                 self._early = early
                 return
         self.close()
         raise self._error("the supervisor does not answer")
+
+    def _take_welcome(self, message: Message) -> None:
+        if "fenced" in message:
+            self.close()
+            raise LeaseLostError.of(message["fenced"])
+        self.supervisor_pid = message["pid"]
 
     def _start_supervisor(self) -> None:
         try:

@@ -27,6 +27,7 @@ class Client:
 
     Attributes:
         run: on whose behalf it came; empty until it said so.
+        token: of its lease of the run; 0 if it has none.
         env: base of its members' environment; lives here and nowhere else.
         watches: wants to know who has written something.
         waits: why attempts of its run have no place, as it was told last.
@@ -34,6 +35,7 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.run = ""
+        self.token = 0
         self.env: dict[str, str] = {}
         self.watches = False
         self.waits: dict[str, str] = {}
@@ -77,6 +79,8 @@ class Client:
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for message in splitter.feed(data):
+                    if self._writer.is_closing():
+                        return  # it was hung up on: what else it has said counts no more
                     handle(self, message)
         except OSError:
             pass

@@ -186,7 +186,7 @@ class GatewayConnection(Connection):
                 if message.get("protocol") != PROTOCOL:
                     self.close()
                     raise self._error("the cluster runs another version of Trainmaster")
-                self.supervisor_pid = message["pid"]
+                self._take_welcome(message)
                 self._early = early
                 return
         self.close()

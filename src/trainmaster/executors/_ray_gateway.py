@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.executors._fences import Fences
 from trainmaster.executors._ray_clients import Client
 from trainmaster.executors._ray_commands import authentication
 from trainmaster.executors._ray_tls import is_there
@@ -46,7 +47,8 @@ _BACKLOG = 128
 class Gateway:
     """The loop around the `Scheduler`."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._fences = Fences(str(directory / "fences.json"), note)
         self._clients: set[Client] = set()
         self._wanted = asyncio.Event()
         self._idle_since = time.monotonic()
@@ -125,10 +127,9 @@ class Gateway:
         scheduler = self.scheduler
         match message["do"]:
             case "open":
-                client.run = message["run"]
-                client.env = message["env"]
-                client.send({"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()})
-                scheduler.nodes_changed()
+                self._open(client, message)
+            case _ if not client.run:
+                raise ValueError(f"{message['do']} before open")
             case "submit":
                 scheduler.submit(client, message["gangs"])
             case "launch":
@@ -153,6 +154,20 @@ class Gateway:
                 task = asyncio.create_task(self._read(client, message))
                 self._reads.add(task)
                 task.add_done_callback(self._reads.discard)
+
+    def _open(self, client: Client, message: Message) -> None:
+        run, token = message["run"], message.get("token", 0)
+        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
+        if not self._fences.admit(run, token):
+            note(f"refused an earlier driver of {run}: its token is {token}")
+            client.send({**welcome, "fenced": run})
+            return
+        client.run, client.token, client.env = run, token, message["env"]
+        for other in self._clients:
+            if other.run == run and 0 < other.token < token:
+                other.close()
+        client.send(welcome)
+        self.scheduler.nodes_changed()
 
     def _observe(self, client: Client, message: Message) -> None:
         for attempt in message["attempts"]:
@@ -204,7 +219,7 @@ def main(arguments: list[str]) -> None:
     os.environ.update(authentication(place, tls=is_there(place)), RAY_USAGE_STATS_ENABLED="0")
     try:
         _connect(node)
-        asyncio.run(Gateway().run(_listen(directory)))
+        asyncio.run(Gateway(directory).run(_listen(directory)))
     except (OSError, RuntimeError, ValueError) as error:
         note(
             f"the cluster's head at {node['cluster']} does not answer: {str(error).strip().splitlines()[-1:]}"

@@ -189,8 +189,19 @@ class Executor(Protocol):
     Raises (every method): ExecutorError when the node cannot be reached.
     """
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
-        """Connect on behalf of a run. ``env`` is the base of every member's environment; never stored."""
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        """Connect on behalf of a run.
+
+        Args:
+            run: its id.
+            capacity: of the node.
+            env: the base of every member's environment; never stored.
+            token: of the lease of who drives the run. From then on whoever has a smaller one is refused,
+                and hung up on if it is connected: what it says has no effect. 0 where there is no lease.
+
+        Raises:
+            LeaseLostError: (every method) a larger one has been seen.
+        """
 
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs in this order; ones already known are left alone."""

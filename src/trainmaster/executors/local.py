@@ -57,7 +57,7 @@ class LocalExecutor:
         """Start the supervisor in the background if there is none; `open` then waits less."""
         self._connection.start()
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         """Connect on behalf of a run; see `Executor.open`."""
         self._hello = {
             "do": "open",
@@ -65,6 +65,7 @@ class LocalExecutor:
             "slots": capacity.slots,
             "gpus": list(capacity.gpus),
             "env": _portable(env),
+            "token": token,
         }
         self._connection.open(self._hello)
 

@@ -79,11 +79,11 @@ class RayExecutor(LocalExecutor):
         self._known: dict[str, GangStatus] = {}
         self._directories: dict[str, tuple[str, Sequence[str]]] = {}
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
         own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
         try:
-            super().open(run, capacity, own)
+            super().open(run, capacity, own, token)
         except HeadGone:
             raise ExecutorError(
                 f"the head of the cluster, {self._cluster.head.key}, is gone", "Start another cluster."

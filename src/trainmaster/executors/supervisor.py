@@ -20,6 +20,7 @@ import sys
 import time
 
 from trainmaster.executors._clients import Client, Clients
+from trainmaster.executors._fences import Fences
 from trainmaster.executors._gangs import QUEUED, UNKNOWN, Gang
 from trainmaster.executors._journal import Journal
 from trainmaster.executors._members import Spawner
@@ -60,6 +61,7 @@ class Supervisor:
         )
         self._sampler = Sampler(os.path.join(home, "supervisor", "samples.jsonl"), self.nursery.oom.look)
         self.nursery.on_exit = self._sampler.ended
+        self._fences = Fences(os.path.join(home, "supervisor", "fences.json"), note)
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -126,11 +128,9 @@ class Supervisor:
     def _handle(self, client: Client, message: Message) -> None:
         operation = message["do"]
         if operation == "open":
-            client.run = message["run"]
-            client.env = message["env"]
-            self.nursery.slots.set_capacity(client.run, message["slots"], message["gpus"])
-            self.nursery.grantable = True
-            client.send({"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()})
+            self._open(client, message)
+        elif not client.run:
+            raise ValueError(f"{operation} before open")
         elif operation == "submit":
             self.nursery.submit(client, message["gangs"])
         elif operation == "launch":
@@ -146,6 +146,19 @@ class Supervisor:
             self.nursery.forget(message["attempts"])
         elif operation == "watch":
             self._watch(client)
+
+    def _open(self, client: Client, message: Message) -> None:
+        run, token = message["run"], message.get("token", 0)
+        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
+        if not self._fences.admit(run, token):
+            note(f"refused an earlier driver of {run}: its token is {token}")
+            client.send({**welcome, "fenced": run})
+            return
+        client.run, client.token, client.env = run, token, message["env"]
+        self._clients.fence(run, token)
+        self.nursery.slots.set_capacity(run, message["slots"], message["gpus"])
+        self.nursery.grantable = True
+        client.send(welcome)
 
     def _recall(self, attempts: list[str]) -> None:
         """Un-queue those that have not started; the others go on."""

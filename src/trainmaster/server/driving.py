@@ -83,7 +83,7 @@ def _drive(
     else:
         slots = machines.fleet.slots
         executor, base = machines.fleet, {}
-    executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base)
+    executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
     fleet = where = None
     if machines is not None:
         from trainmaster.server.fleet_view import RecordedFleet, where_in

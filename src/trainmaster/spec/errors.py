@@ -102,6 +102,14 @@ class StoreError(TrainmasterError):
 class LeaseLostError(StoreError):
     """Somebody else drives this run now; nothing was changed."""
 
+    @classmethod
+    def of(cls, run: str) -> LeaseLostError:
+        """What to tell a driver whose lease is stale."""
+        return cls(
+            f"another process drives {run} now; this one changes nothing any more",
+            f"Watch it with `trainmaster status {run}` or `trainmaster logs -f {run}`.",
+        )
+
 
 class PublishError(TrainmasterError):
     """An artifact could not be published or read back whole."""

@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.spec.errors import LeaseLostError
 from trainmaster.store import tables as t
 from trainmaster.store.events import storable
 from trainmaster.store.leases import Lease
-from trainmaster.store.run_rows import lost
 
 #: States of a row: `trainmaster.control.clusters.record.ClusterState`; these two are looked for here.
 KEPT = "KEPT"
@@ -65,7 +65,7 @@ def put_cluster(connection: Connection, lease: Lease, row: ClusterRow, now: floa
     if connection.execute(mine.values(values)).rowcount == 1:
         return
     if connection.execute(sa.select(t.cluster.c.id).where(t.cluster.c.id == row.id)).first() is not None:
-        raise lost(lease)  # it was kept, and another run has taken it
+        raise LeaseLostError.of(lease.run)  # it was kept, and another run has taken it
     connection.execute(t.cluster.insert().values(id=row.id, **values))
 
 
@@ -122,7 +122,7 @@ def put_cost(connection: Connection, lease: Lease, cost_usd: float) -> None:
         .values(cost_usd=cost_usd)
     )
     if written.rowcount != 1:
-        raise lost(lease)
+        raise LeaseLostError.of(lease.run)
 
 
 def of_run(run: str) -> sa.Select[Any]:
@@ -163,4 +163,4 @@ def waits(provider: str) -> sa.Select[Any]:
 def _prove(connection: Connection, lease: Lease) -> None:
     held = sa.select(t.run.c.id).where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
     if connection.execute(held).first() is None:
-        raise lost(lease)
+        raise LeaseLostError.of(lease.run)

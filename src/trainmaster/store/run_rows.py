@@ -185,7 +185,7 @@ def advance(connection: Connection, lease: Lease, expires_at: float, *, again: b
         return True
     if again and connection.execute(_RENEW_AT, {**parameters, "expected": lease.turn + 1}).rowcount == 1:
         return False
-    raise lost(lease)
+    raise LeaseLostError.of(lease.run)
 
 
 def renew_lease(connection: Connection, lease: Lease, expires_at: float) -> None:
@@ -196,15 +196,7 @@ def renew_lease(connection: Connection, lease: Lease, expires_at: float) -> None
     """
     parameters = {"run": lease.run, "token": lease.token, "expires": expires_at}
     if connection.execute(_RENEW, parameters).rowcount != 1:
-        raise lost(lease)
-
-
-def lost(lease: Lease) -> LeaseLostError:
-    """What to tell a driver whose lease is stale."""
-    return LeaseLostError(
-        f"another process drives {lease.run} now; this one changes nothing any more",
-        f"Watch it with `trainmaster status {lease.run}` or `trainmaster logs -f {lease.run}`.",
-    )
+        raise LeaseLostError.of(lease.run)
 
 
 def _last_session_s(row: RowMapping, now: float) -> float:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 
+import pytest
+
 from trainmaster.executors.base import Executor, GangStatus, Phase
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
 from trainmaster.testing.executor_contract_tools import PATIENCE_S, ContractTools, alive, until
 
 
@@ -51,6 +55,51 @@ class AdoptionContract(ContractTools):
         second.close()
         third = self.open(connect())
         assert {status.phase for status in third.observe([gang.attempt for gang in gangs])} == {Phase.UNKNOWN}
+
+    def test_an_earlier_driver_is_refused(self, connect: Callable[[], Executor]) -> None:
+        """Who slept while another one took the run over stops, starts and forgets nothing any more."""
+        token = time.time_ns()  # larger than those of the tests before, which may have had the same node
+        first = self.open(connect(), token=token)
+        running = self.gang("0", "until [ -e go ]; do sleep 0.02; done")
+        held, late = self.gang("1", "touch never", hold=True), self.gang("2", "touch never")
+        first.submit([running, held])
+        self.wait(first, running, Phase.RUNNING)
+        self.wait(first, held, Phase.GRANTED)
+        second = self.open(connect(), token=token + 1)
+        acts: list[Callable[[], None]] = [
+            lambda: first.stop(running.attempt, 0.0),
+            lambda: first.launch(held.attempt, {}),
+            lambda: first.submit([late]),
+            lambda: first.forget([running.attempt]),
+        ]
+        for act in acts:
+            with contextlib.suppress(LeaseLostError, ExecutorError):
+                act()
+        with pytest.raises(LeaseLostError):
+            self.open(connect(), token=token)
+        self.open(connect(), token=token + 1)  # the same driver, on another way
+        self.open(connect())  # somebody who drives nothing
+        attempts = [running.attempt, held.attempt, late.attempt]
+        phases = [status.phase for status in second.observe(attempts)]
+        assert phases == [Phase.RUNNING, Phase.UNKNOWN, Phase.UNKNOWN]
+        (self.directory / "go").touch()
+        assert self.wait(second, running).members[0].exit_code == 0
+        assert not (self.directory / "never").exists()
+
+    def test_an_earlier_driver_is_refused_by_the_next_supervisor_too(
+        self, connect: Callable[[], Executor]
+    ) -> None:
+        """Who may speak is not forgotten by a supervisor that is killed."""
+        token = time.time_ns()  # larger than those of the tests before, which may have had the same node
+        first = self.open(connect(), token=token)
+        self.run(first, self.gang("0", "true"))
+        first.close()
+        second = self.open(connect(), token=token + 1)
+        self.run(second, self.gang("1", "true"))
+        self.lose_supervisor(second)
+        with pytest.raises(LeaseLostError):
+            self.open(connect(), token=token)
+        assert self.run(second, self.gang("2", "exit 4")).members[0].exit_code == 4
 
     def test_supervisor_killed(self, executor: Executor) -> None:
         """What ran is ended and reported as lost, exit records stay, and work goes on."""

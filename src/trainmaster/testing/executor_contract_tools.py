@@ -54,11 +54,10 @@ class ContractTools:
 
     # -- helpers
 
-    def open(self, executor: Executor, slots: int | None = None) -> Executor:
+    def open(self, executor: Executor, slots: int | None = None, token: int = 0) -> Executor:
         """Connect with the environment of this process."""
-        executor.open(
-            RUN, Capacity(slots=slots or self.slots), {**os.environ, "SECRET_OF_THE_CALLER": SECRET}
-        )
+        env = {**os.environ, "SECRET_OF_THE_CALLER": SECRET}
+        executor.open(RUN, Capacity(slots=slots or self.slots), env, token)
         return executor
 
     def gang(self, task: str, *scripts: str, **options: object) -> GangRequest:

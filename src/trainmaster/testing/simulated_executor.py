@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
+from trainmaster.spec.errors import LeaseLostError
 from trainmaster.testing.simulated_node import SimulatedNode
 
 #: How long a control process may sleep although something has happened (or nothing has).
@@ -26,13 +27,17 @@ class SimulatedExecutor:
         self._step = step
         self._slow = slow
         self._epoch = -1
+        self._run, self._token = "", 0
         self._news: dict[str, list[GangStatus]] = {}
         self._told: dict[str, GangStatus] = {}
         self._live: dict[str, None] = {}
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         """Connect, and let there be a supervisor; see `Executor.open`."""
+        self._run, self._token = run, token
         self._node.revive()
+        self._prove()
+        self._node.token = max(token, self._node.token)
         self._epoch = self._node.epoch
         self._node.clients.append(self)
 
@@ -127,8 +132,14 @@ class SimulatedExecutor:
         """The node has news."""
         self._news.setdefault(status.attempt, []).append(status)
 
+    def _prove(self) -> None:
+        """The node refuses drivers that another one has taken over from."""
+        if self._token < self._node.token:
+            raise LeaseLostError.of(self._run)
+
     def _revive(self) -> None:
         """The connection is gone: let there be a supervisor again, and see what it knows."""
+        self._prove()
         if self._epoch == self._node.epoch:
             return
         self._node.revive()

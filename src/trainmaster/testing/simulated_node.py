@@ -86,6 +86,7 @@ class SimulatedNode:
         on_start: called when the members of an attempt start; checks that they may.
 
     Attributes:
+        token: the largest fencing token of a driver that has connected.
         won: whether an attempt's essential members all ended well by themselves: the truth.
         was_lost: its records were lost at least once.
     """
@@ -103,6 +104,7 @@ class SimulatedNode:
         self.clients: list[SimulatedExecutor] = []
         self.epoch = 0
         self.is_up = True
+        self.token = 0
         self.was_lost = False
         self.won: dict[str, bool] = {}
         self._behave = behave

@@ -51,11 +51,7 @@ class Session:
         self._pause_after = plan.pause_after.pop() if plan.pause_after and number < 9 else None
 
     def step(self, where: str) -> None:
-        """Between two steps: it may die here, or sleep.
-
-        Between a look at the clock and the message that follows it no time passes in this
-        simulation: against that only a fencing token in the executor would help.
-        """
+        """Between two steps: it may die here, or sleep: also between a look at its lease and what follows."""
         if self._break_after is not None:
             self._break_after -= 1
             if self._break_after <= 0:
@@ -71,7 +67,7 @@ class Session:
                 raise Killed(where)
         if self._pause_after is not None:
             self._pause_after -= 1
-            if self._pause_after <= 0 and (where.startswith("after") or where == "before commit"):
+            if self._pause_after <= 0:
                 self._pause_after = None
                 self._simulation.rob(self, where)
 
@@ -191,7 +187,7 @@ class Simulation:
                 self.world.after(delay_s, lambda: self.strike(fault))
         bench = SimulatedBench(self.world, self.plan, session.step)
         executor = SimulatedExecutor(self.node, session.step, self.plan.slow)
-        executor.open(self.plan.run, Capacity(self.plan.slots), {})
+        executor.open(self.plan.run, Capacity(self.plan.slots), {}, lease.token)
         controller = session.controller = Controller(
             store=SimulatedRecords(self, session),
             lease=lease,

@@ -74,14 +74,15 @@ class Fleet:
         self._run = ""
         self._capacity = Capacity(1)
         self._env: Mapping[str, str] = {}
+        self._token = 0
         self._places: dict[str, Places] = {}
         self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
 
     # --- Executor --------------------------------------------------------------------------------
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         """Begin to take care of the clusters."""
-        self._run, self._capacity, self._env = run, capacity, env
+        self._run, self._capacity, self._env, self._token = run, capacity, env, token
         for post in self._all:
             post.loop.start()
 
@@ -290,7 +291,7 @@ class Fleet:
         return self._posts[attempt.split("/")[1]]
 
     def _hello(self, executor: Executor) -> None:
-        executor.open(self._run, self._capacity, self._env)
+        executor.open(self._run, self._capacity, self._env, self._token)
 
     def _follow(self, post: Post) -> None:
         post.keep_up(self._places)

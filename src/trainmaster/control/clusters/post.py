@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 from trainmaster.executors.base import Executor, GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.spec.errors import ExecutorError, TrainmasterError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.cluster_loop import ClusterLoop
@@ -285,6 +285,8 @@ class Post:
         if not call.is_over:
             return
         self._call = None
+        if isinstance(call.error, LeaseLostError):
+            raise call.error  # it is another driver's now
         if call.error is not None:
             self._mute(call.error)
             return

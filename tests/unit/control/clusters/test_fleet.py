@@ -118,7 +118,7 @@ class FakeExecutor:
             raise ExecutorError("cut off")
         self._cluster.asked.append(what)
 
-    def open(self, run: str, capacity: Capacity, env: Mapping[str, str]) -> None:
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         if self._cluster.is_slow is not None:
             self._cluster.is_slow.wait(10)
         self._reach("open", run)

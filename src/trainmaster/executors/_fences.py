@@ -1,0 +1,74 @@
+"""Which driver of a run is the newest: what an earlier one, that slept or was cut off, still says is refused.
+
+Each has a token that is larger than that of all before it (the lease of its run has it). The tokens are on
+disk before a driver is answered: a supervisor or gateway that is killed must not forget them.
+"""
+
+# ruff: noqa: PTH105, PTH123 - pathlib would slow down the supervisor's start
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: So many runs are remembered, the latest ones.
+_RUNS = 1024
+
+
+class Fences:
+    """The largest token of each run.
+
+    Args:
+        path: of the file that keeps them.
+        note: writes a line into the log of whoever asks.
+    """
+
+    def __init__(self, path: str, note: Callable[[str], None]) -> None:
+        self._path = path
+        self._note = note
+        self._tokens = _read(path)
+
+    def admit(self, run: str, token: int) -> bool:
+        """Whether whoever has this token may speak for a run; then nobody with a smaller one may.
+
+        Args:
+            run: its id.
+            token: 0 for those who drive no run and need none.
+        """
+        newest = self._tokens.get(run, 0)
+        if 0 < token < newest:
+            return False
+        if token > newest:
+            self._tokens.pop(run, None)
+            self._tokens[run] = token
+            while len(self._tokens) > _RUNS:
+                del self._tokens[next(iter(self._tokens))]
+            self._write()
+        return True
+
+    def _write(self) -> None:
+        draft = self._path + ".new"
+        try:
+            with open(draft, "w", opener=_private) as file:
+                json.dump(self._tokens, file)
+            os.replace(draft, self._path)
+        except OSError as error:  # a full disk: what is in memory holds for as long as we live
+            self._note(f"cannot remember who drives what: {error}")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def _read(path: str) -> dict[str, int]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {run: token for run, token in found.items() if type(token) is int}
