@@ -7,7 +7,6 @@ what is committed is true, and every effect may be repeated by the next controll
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +16,7 @@ from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.tick import Turn, tick
 from trainmaster.executors.base import Executor, GangStatus, Phase
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import (
     InterruptedByUser,
     LeaseLostError,
@@ -71,7 +71,7 @@ class Controller:
         forecaster: compares it with its quote.
         recorder: keeps what the attempts show of their speed.
         machines: rents what the run needs; None on the user's own machine.
-        clock: gives Unix seconds.
+        clock: gives Unix seconds that never jump.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Controller:
         forecaster: Forecaster | None = None,
         recorder: Recorder | None = None,
         machines: Machines | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_s,
     ) -> None:
         self.board = board
         self.jobs: Background = workshop.jobs
@@ -108,6 +108,7 @@ class Controller:
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
         self._checkpoint_at: dict[str, float] = {}
+        self._running_since: dict[str, float] = {}  # by our clock: nodes have their own
         self._told: dict[str, str] = {}
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._doomed: dict[tuple[str, int], str] = {}
@@ -174,6 +175,8 @@ class Controller:
         for status in self._executor.observe(list(tasks)):
             if tasks[status.attempt].state is not State.WAITING:
                 self._gangs[status.attempt] = status
+                if status.started_at is not None:
+                    self._running_since[status.attempt] = min(status.started_at, self._clock())
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
                 self._executor.forget([status.attempt])
         self._wanted = self._store.stop_wanted(self.board.run)
@@ -195,6 +198,8 @@ class Controller:
         for status in self._executor.changes(timeout_s):
             if status.attempt in self._gangs:  # not news of what is recorded already
                 self._gangs[status.attempt] = status
+                if status.phase is Phase.RUNNING:
+                    self._running_since.setdefault(status.attempt, self._clock())
         self.jobs.collect()
         if self._watcher:
             tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
@@ -232,7 +237,10 @@ class Controller:
             why=doomed or "" if wanted is EndReason.PRUNED else self._why_wanted,
             hurry=self.interrupts > 1,
             launched=attempt in self._launched,
-            last_checkpoint_at=self._checkpoint_at.get(attempt) or gang.started_at or self._clock(),
+            running_since=self._running_since.get(attempt),
+            last_checkpoint_at=self._checkpoint_at.get(attempt)
+            or self._running_since.get(attempt)
+            or self._clock(),
         )
 
     def _read_progress(self, now: float) -> None:
@@ -336,7 +344,7 @@ class Controller:
                 self._executor.stop(attempt, 0.0)
             self._executor.forget([attempt])
             self.jobs.drop(effect.experiment, effect.task, effect.attempt)
-            for memory in (self._gangs, self._stopping, self._checkpoint_at, self._told):
+            for memory in (self._gangs, self._stopping, self._checkpoint_at, self._running_since, self._told):
                 memory.pop(attempt, None)
             self._launched.discard(attempt)
             self._doomed.pop((effect.experiment, effect.task), None)

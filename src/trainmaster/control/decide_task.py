@@ -102,6 +102,7 @@ class Seen:
         wanted: the task must end for this reason (cancel, budget, pruning, a skipped experiment).
         hurry: the user does not want to wait for the grace time.
         launched: LAUNCH was performed; its effect will be seen soon.
+        running_since: Unix seconds by the clock of ``now``, whatever the clocks of its nodes say.
         last_checkpoint_at: Unix seconds of the last CHECKPOINT begun, or the start.
         why: what to tell the user about ``wanted``, one line.
     """
@@ -111,6 +112,7 @@ class Seen:
     wanted: EndReason | None = None
     hurry: bool = False
     launched: bool = False
+    running_since: float | None = None
     last_checkpoint_at: float = 0.0
     why: str = ""
 
@@ -209,8 +211,8 @@ def _again(task: Task, kind: EffectKind, now: float) -> list[Step] | None:
 def _running(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     match seen.gang.phase:
         case Phase.RUNNING:
-            started_at = seen.gang.started_at or now
-            if policy.timeout_s is not None and now - started_at >= policy.timeout_s:
+            since = now if seen.running_since is None else seen.running_since
+            if policy.timeout_s is not None and now - since >= policy.timeout_s:
                 return [_effect(task, EffectKind.STOP, policy.grace_s)]
             checkpoint = seen.jobs.get(EffectKind.CHECKPOINT)
             if now - seen.last_checkpoint_at >= policy.checkpoint_every_s and (

@@ -11,6 +11,8 @@ import os
 import signal
 import time
 
+from trainmaster.executors._clock import unix_s
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,4 +141,4 @@ class EngineCalls:
 
 def _was_cut_short(member: Member) -> bool:
     """Its client was killed when its container may not have been there yet."""
-    return member.signal is not None and time.time() - (member.started_at or 0.0) < _YOUNG_S
+    return member.signal is not None and unix_s() - (member.started_at or 0.0) < _YOUNG_S

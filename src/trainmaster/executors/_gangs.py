@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+
+from trainmaster.executors._clock import unix_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Member:
 
     def record_exit(self, wait_status: int) -> None:
         """It has ended now, as ``waitpid`` says."""
-        self.ended_at = time.time()
+        self.ended_at = unix_s()
         if os.WIFSIGNALED(wait_status):
             self.signal = os.WTERMSIG(wait_status)
         else:

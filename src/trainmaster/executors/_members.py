@@ -7,8 +7,8 @@ import os
 import queue
 import signal
 import threading
-import time
 
+from trainmaster.executors._clock import unix_s
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, read_process
 
 TYPE_CHECKING = False
@@ -54,7 +54,7 @@ class Spawner:
         """
         start = self._spawn if member.container is None else self._spawn_contained
         pid = self._do(lambda: start(gang, member, base, pipe))
-        member.started_at = time.time()
+        member.started_at = unix_s()
         member.pid = pid
         process = read_process(pid)
         member.start_ticks = process.start_ticks if process else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from trainmaster.executors._clock import unix_s
 from trainmaster.executors._engine_calls import EngineCalls
 from trainmaster.executors._gangs import EXITED, GRANTED, QUEUED, RUNNING, UNKNOWN, Gang, Member
 from trainmaster.executors._members import explain, start_member
@@ -198,7 +199,7 @@ class Nursery:
             member.env = {}
         self._journal.add(gang.pids_record())
         if failed is not None:
-            now = time.time()
+            now = unix_s()
             for index, member in enumerate(gang.members):
                 if member.error:
                     member.ended_at = now
@@ -214,7 +215,7 @@ class Nursery:
         """It cannot be started at all: every member gets an exit record that says why."""
         self.slots.remove(gang.attempt)
         self.grantable = True
-        now = time.time()
+        now = unix_s()
         for member in gang.members:
             member.error, member.ended_at = reason, now
         gang.client = None
@@ -252,7 +253,7 @@ class Nursery:
                 self._engines.reaped(pid, status)
                 continue
             gang, index = found
-            self.on_exit(pid, usage, time.time())
+            self.on_exit(pid, usage, unix_s())
             self._exited(gang, index, status)
             touched[gang.attempt] = gang
         for gang in touched.values():
@@ -321,7 +322,7 @@ class Nursery:
             ask(gang, processes[gang.attempt])
 
     def _end(self, gang: Gang) -> None:
-        now = time.time()
+        now = unix_s()
         for index, member in enumerate(gang.members):
             if member.ended_at is None:  # only those of a supervisor that was killed
                 member.lost, member.ended_at = True, now

@@ -17,6 +17,8 @@ from __future__ import annotations
 import signal
 import time
 
+from trainmaster.executors._clock import unix_s
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +77,7 @@ class OomWatch:
             return False
         now = time.monotonic()
         self._count(now)
-        started_at = now - (time.time() - (member.started_at or 0.0))
+        started_at = now - (unix_s() - (member.started_at or 0.0))
         kinds = [self._in_group, self._elsewhere]
         if member.signal is not None and member.pid in self._at_home and self._group_count is not None:
             kinds = [self._in_group]

@@ -20,6 +20,7 @@ import sys
 import time
 
 from trainmaster.executors._clients import Client, Clients
+from trainmaster.executors._clock import unix_s
 from trainmaster.executors._fences import Fences
 from trainmaster.executors._gangs import QUEUED, UNKNOWN, Gang
 from trainmaster.executors._journal import Journal
@@ -83,7 +84,7 @@ class Supervisor:
             waits = [
                 self.nursery.tick(now),
                 self._outputs.wake(now),
-                self._sampler.tick(self.nursery.living(), now, time.time()),
+                self._sampler.tick(self.nursery.living(), now, unix_s()),
                 self._clients.flush(self._status),
             ]
             if not self.nursery.busy and self._may_end():

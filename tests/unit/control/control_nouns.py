@@ -38,9 +38,10 @@ def seen(
     wanted: EndReason | None = None,
     hurry: bool = False,
     launched: bool = False,
+    running_since: float | None = None,
     last_checkpoint_at: float = NOW,
 ) -> Seen:
-    return Seen(status or gang(), jobs or {}, wanted, hurry, launched, last_checkpoint_at)
+    return Seen(status or gang(), jobs or {}, wanted, hurry, launched, running_since, last_checkpoint_at)
 
 
 def task(state: State, attempt: int = 1, **what) -> Task:

@@ -187,8 +187,16 @@ def test_a_checkpoint_is_due_every_so_often_but_one_at_a_time():
 
 
 def test_a_timeout_stops_the_members_with_grace():
-    (effect,) = decide(task(State.RUNNING), seen(gang(Phase.RUNNING, seconds=100)))
+    (effect,) = decide(task(State.RUNNING), seen(gang(Phase.RUNNING), running_since=NOW - 100))
     assert (effect.kind, effect.grace_s) == (EffectKind.STOP, 7)
+
+
+def test_a_timeout_goes_by_our_clock_whatever_the_nodes_say():
+    """A node's clock may be hours ahead or behind, and be set while an attempt runs."""
+    ahead = replace(gang(Phase.RUNNING), started_at=NOW + 3600)
+    behind = replace(gang(Phase.RUNNING), started_at=NOW - 3600)
+    assert decide(task(State.RUNNING), seen(behind, running_since=NOW - 99)) == []
+    assert kinds(decide(task(State.RUNNING), seen(ahead, running_since=NOW - 100))) == [EffectKind.STOP]
 
 
 def test_success_is_saved():

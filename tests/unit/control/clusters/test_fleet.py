@@ -19,7 +19,7 @@ from trainmaster.control.clusters.member_places import MemberPlaces
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import Machine, new_record
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
 from trainmaster.spec.states import State
 
 PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
@@ -79,6 +79,7 @@ class FakeCluster:
     is_slow: threading.Event | None = None
     is_lost: bool = False
     answers_in_s: float = 0.0
+    newest_token: int = 0
 
     def runs(self, attempt: str, address: str = "10.0.0.2") -> None:
         self.gangs[attempt] = GangStatus(
@@ -119,6 +120,8 @@ class FakeExecutor:
         self._cluster.asked.append(what)
 
     def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        if token < self._cluster.newest_token:
+            raise LeaseLostError.of(run)
         if self._cluster.is_slow is not None:
             self._cluster.is_slow.wait(10)
         self._reach("open", run)
@@ -210,7 +213,7 @@ def made(clock: Clock, loop: FakeLoop, clusters: dict[int, FakeCluster], place: 
         MemberPlaces(place.joinpath),
         clock,
     )
-    fleet.open("run", Capacity(2), {})
+    fleet.open("run", Capacity(2), {}, 3)
     return Bench(clock, loop, clusters, fleet, place)
 
 
@@ -254,6 +257,18 @@ def test_a_head_that_does_not_answer_does_not_hold_up_the_run(bench: Bench) -> N
     assert time.monotonic() - before < 1
     slow.set()
     bench.until(lambda: bench.asked("submit", ONE))
+
+
+def test_who_was_overtaken_by_another_driver_ends_instead_of_making_the_cluster_anew(bench: Bench) -> None:
+    running(bench, ONE)
+    bench.clusters[0].is_cut = True
+    bench.fleet.changes(0.0)
+    bench.clusters[0].is_cut = False
+    bench.clusters[0].newest_token = 4
+    bench.clock.now += 2
+    with pytest.raises(LeaseLostError):
+        bench.until(lambda: False)
+    assert not bench.loop.told_broken
 
 
 def test_what_was_asked_while_it_was_out_of_reach_is_not_lost(bench: Bench) -> None:
