@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from trainmaster.advisor.room import Shares, roomy
 from trainmaster.advisor.shapes import Bools, Floats
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Catalogue, OfferFilter
+from trainmaster.providers.billing import Extras, unknown_extras
 from trainmaster.spec.errors import UsageError
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
@@ -41,6 +42,7 @@ class Market:
             nodes are rented, or there is one machine only.
         shares: of what the offers say; None: all of it.
         servers_apart: parameter servers have machines of their own, also where the recipe does not say which.
+        extras: what is rented with every machine.
     """
 
     catalogue: Catalogue
@@ -53,6 +55,7 @@ class Market:
     hosts: int | None = None
     shares: Shares | None = None
     servers_apart: bool = True
+    extras: Extras = field(default_factory=Extras)
 
     def has_server_machines(self, workload: Workload) -> bool:
         """Whether machines for its parameter servers are to be chosen; else they sit with the workers."""
@@ -89,7 +92,10 @@ def offers_for(workload: Workload, market: Market) -> Catalogue:
         )
     alike = _alike(workload, found, market.arch)
     chosen = alike if len(alike) else found
-    return chosen.with_offers(roomy(chosen.offers, workload.hardware))
+    disk_bytes = workload.hardware.disk_bytes
+    return chosen.with_offers(
+        market.extras.added_to(offer, disk_bytes) for offer in roomy(chosen.offers, workload.hardware)
+    )
 
 
 def left_aside(workload: Workload, market: Market) -> tuple[str, ...]:
@@ -105,8 +111,9 @@ def left_aside(workload: Workload, market: Market) -> tuple[str, ...]:
             f"{others} offers with other processors than {market.arch} are left out; hardware.instance "
             "takes them by name",
         )
-    if workload.hardware.disk_bytes is not None:
-        notes += ("hardware.disk is not looked at: catalogues know no disks",)
+    for provider in sorted({offer.provider for offer in found}):
+        if untold := unknown_extras(provider):
+            notes += (untold,)
     return notes
 
 
@@ -149,7 +156,8 @@ def servers_for(workload: Workload, market: Market) -> Catalogue:
             f"for the parameter server{f' is a {market.server}' if market.server else ''}",
             "Name a type of the catalogue with --parameter-server, or widen distributed.hardware.ps.",
         )
-    return found
+    disk_bytes = workload.server_hardware.disk_bytes
+    return found.with_offers(market.extras.added_to(offer, disk_bytes) for offer in found)
 
 
 def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats:

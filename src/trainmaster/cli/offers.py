@@ -72,8 +72,12 @@ def offers(
 
     Exit code 0 also if nothing is found; a hint then says which wish nothing meets.
     """
+    import os
+    from dataclasses import replace
+
     from trainmaster.cli.output import print_json, say
     from trainmaster.providers import OfferFilter, load_catalogue
+    from trainmaster.server.supply import extras_of
 
     order = _order(sort)
     wishes = OfferFilter(
@@ -88,7 +92,9 @@ def offers(
         spot=spot,
     )
     whole = load_catalogue(catalogue)
-    found = whole.where(wishes)
+    extras = extras_of(os.environ)
+    billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
+    found = billed.with_offers(map(extras.added_to, billed)).where(wishes)
     chosen = sorted(found, key=order)
     shown = chosen[: limit or (None if as_json else SHOWN)]
     notes = _warnings(found)
@@ -108,6 +114,9 @@ def offers(
             say(f"... and {more:,} more: narrow it down, or --limit {len(chosen)}")
         if any(offer.cpu_credits for offer in shown):
             say("* CPU credits: the cores slow down, or cost more, when those are used up")
+        if any(offer.extras_usd_per_hour for offer in shown):
+            address = " and a public address" * extras.public_address
+            say(f"prices of aws hold a disk of {extras.disk_bytes / 2**30:g} GiB{address}")
     for note in notes:
         say(note)
     if whole.refused:

@@ -18,7 +18,7 @@ from trainmaster.lab import answers
 from trainmaster.lab.addresses import zone_blocks
 from trainmaster.lab.cloud import Cloud, InstanceCalls
 from trainmaster.lab.instance_types import TYPES
-from trainmaster.lab.market import Refusal
+from trainmaster.lab.market import Refusal, check_max_price
 from trainmaster.lab.settings import GROUP_NAME, KEY_NAME, LabSettings
 from trainmaster.spec.errors import UsageError
 
@@ -94,10 +94,11 @@ def install(settings: LabSettings, make_cloud: Callable[[InstanceCalls], Cloud])
 
     def run_response(self: Any) -> Any:
         _REQUEST.most = int(self._get_param("MaxCount", if_none="0") or 0)
+        _REQUEST.max_price = self._get_param("InstanceMarketOptions.SpotOptions.MaxPrice", if_none="") or ""
         try:
             return respond_originally(self)
         finally:
-            _REQUEST.most = 0
+            _REQUEST.most, _REQUEST.max_price = 0, ""
 
     def run_instances(
         self: Any, image_id: str, count: int, user_data: Any, security_group_names: list[str], **more: Any
@@ -223,6 +224,8 @@ def rent(
     kind = _kind(backend, kwargs)
     _check_names(backend, image_id, kwargs)
     spot = kwargs.get("lifecycle") == "spot" or kwargs.get("instance_market_options") == "spot"
+    max_price = getattr(_REQUEST, "max_price", "") if spot else ""
+    check_max_price(kind, max_price)
     zone = _zone(cloud, backend, kwargs)
     most = max(count, getattr(_REQUEST, "most", 0))
     zone, number = cloud.market.choose(kind, zone, count, most, spot, cloud.running())
@@ -238,6 +241,7 @@ def rent(
     for one in reservation.instances:
         if spot:
             one.lifecycle = "spot"
+            one.lab_max_price = max_price
         if not one.security_groups:  # given with the network card
             one.security_groups = list(one.nics[0].group_set)
         cloud.created(one)

@@ -185,6 +185,31 @@ class Market:
             }
 
 
+def check_max_price(kind: str, max_price: str) -> None:
+    """Refuse a spot machine whose price is above what is agreed to.
+
+    Args:
+        kind: instance type.
+        max_price: dollars per hour as they were sent; empty for whatever it costs.
+
+    Raises:
+        Refusal: as Amazon refuses it.
+    """
+    if not max_price:
+        return
+    try:
+        highest = float(max_price)
+    except ValueError:
+        raise Refusal("InvalidParameterValue", f"Invalid value '{max_price}' for MaxPrice.") from None
+    price = TYPES[kind].spot_price_usd_per_hour
+    if not highest >= price:
+        raise Refusal(
+            "SpotMaxPriceTooLow",
+            f"Your Spot request price of {max_price} is lower than the minimum required Spot request "
+            f"fulfillment price of {price:.6f}.",
+        )
+
+
 def _over_quota(which: str, limit: int) -> Refusal:
     if which == "spot":
         return Refusal("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")

@@ -243,6 +243,8 @@ class Renter:
         }
         if request.spot:
             options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            if request.max_usd_per_hour:  # else Amazon takes the price on demand
+                options["MaxPrice"] = f"{request.max_usd_per_hour:.6f}"
             parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
         return AwsRequest("RunInstances", parameters, request.region)
 

@@ -47,6 +47,7 @@ class NodeRequest:
         slots, gpus: how much of a host of one's own is wanted, others may use the rest; 0 slots: all of it.
         disk_bytes: of the root disk of a rented machine; 0 for what the provider takes.
         least: hosts of one's own that will do, if some cannot be had; 0: all of them.
+        max_usd_per_hour: of a spot machine, which is taken back if it costs more; 0: whatever it costs.
     """
 
     role: str
@@ -63,6 +64,7 @@ class NodeRequest:
     gpus: int = 0
     disk_bytes: int = 0
     least: int = 0
+    max_usd_per_hour: float = 0.0
 
     @property
     def needed(self) -> int:

@@ -41,6 +41,8 @@ class Offer:
         source: where the facts come from: a name, a page or a file with its line.
         arch: ``x86_64``, ``arm64``, or '' if unknown.
         cpu_baseline_share: share of its cores that CPU credits sustain; None if unknown or not rationed.
+        extras_usd_per_hour: what of the price is for its disk and its public address; 0 where the price is
+            that of the machine alone.
     """
 
     provider: str
@@ -64,6 +66,7 @@ class Offer:
     source: str
     arch: str = ""
     cpu_baseline_share: float | None = None
+    extras_usd_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what would be chosen by mistake.

@@ -292,6 +292,7 @@ class Quoter:
         from trainmaster.advisor.market import Market
         from trainmaster.control.gangs import slots_of
         from trainmaster.executors import detect_capacity
+        from trainmaster.providers.billing import USUAL_EXTRAS
 
         own = catalogue_is_own(catalogue)
         slots = None
@@ -311,6 +312,7 @@ class Quoter:
             hosts=len(supply.hosts) if supply and supply.hosts else None,
             shares=supply.shares if supply else None,
             servers_apart=options.catalogue is not None or options.parameter_server is not None,
+            extras=supply.extras if supply else USUAL_EXTRAS,
         )
 
     def _catalogue(self, recipe: Recipe, environ: Mapping[str, str], options: QuoteOptions) -> Catalogue:

@@ -71,7 +71,7 @@ class RentalOffer:
             found.append(f"at the same time: at most ${self.usd_per_hour:.4g} per hour")
         oldest = min((r.as_of for p in self.plans for o in p.roles for r in o.rentals if r.as_of), default="")
         if oldest:
-            found.append(f"prices as of {oldest}")
+            found.append(f"prices as of {oldest}{self._what_prices_hold()}")
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
             found.append(f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}")
             limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
@@ -80,6 +80,13 @@ class RentalOffer:
         elif self.no_quote:
             found.append(f"no estimate: {self.no_quote}")
         return found
+
+    def _what_prices_hold(self) -> str:
+        rentals = [role.rentals[0] for plan in self.plans for role in plan.roles]
+        extras = max(rental.extras_usd_per_hour for rental in rentals)
+        rise = max((r.at_most.usd_per_hour / r.usd_per_hour for r in rentals if r.usd_per_hour), default=1.0)
+        told = f"; ${extras:.2g} of each machine's is for its disk and address" if extras else ""
+        return told + (f"; spot machines are given up at {rise:.3g} times the price" if rise > 1 else "")
 
     def note_down(self, store: Store, run: str, now: float) -> None:
         """Write down what was estimated for a run that has just been accepted, so that it can be judged.
@@ -186,6 +193,7 @@ def check_with_provider(
                 gpus=role.host_gpus,
                 disk_bytes=role.disk_bytes,
                 least=role.least,
+                max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
             )
             for plan in plans
             if plan.provider == name

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.providers.billing import Extras
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -39,6 +40,7 @@ class Supply:
         hosts: of the inventory; None if it is another provider.
         shares: of the published sizes that machines really have; None: all.
         notes: for the user.
+        extras: what is rented with every machine.
     """
 
     provider: str
@@ -47,6 +49,7 @@ class Supply:
     hosts: tuple[InventoryHost, ...] | None = None
     shares: Shares | None = None
     notes: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)
 
     @property
     def is_rented(self) -> bool:
@@ -62,7 +65,7 @@ class Supply:
         from trainmaster.control.clusters.shopping import Shop
 
         offers = self.catalogue.offers if self.hosts is None else ()
-        return Shop(self.provider, offers, self.zones, self.hosts, arch, self.catalogue.name)
+        return Shop(self.provider, offers, self.zones, self.hosts, arch, self.catalogue.name, self.extras)
 
     def fresh(self, today: date) -> Supply:
         """Without offers whose price is too old to rent by."""
@@ -95,7 +98,7 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
     if provider == "lab":
         return _lab(home, today)
     catalogue = load_catalogue(environ.get(CATALOGUE) or None, today=today)
-    found = catalogue.where(provider=provider)
+    found, extras = catalogue.where(provider=provider), extras_of(environ)
     if not len(found):
         raise UsageError(
             f"provider: {provider}: the catalogue '{catalogue.name}' has no offers of it",
@@ -103,12 +106,24 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
         )
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
     if provider != "aws" or not region or _names_region(recipe):
-        return Supply(provider, found)
+        return Supply(provider, found, extras=extras)
     here = found.where(region=region)
     if len(here):
-        return Supply(provider, here)
+        return Supply(provider, here, extras=extras)
     note = f"'{catalogue.name}' has no prices of {region}, the region of your AWS settings; others are taken"
-    return Supply(provider, found, notes=(note,))
+    return Supply(provider, found, notes=(note,), extras=extras)
+
+
+def extras_of(environ: Mapping[str, str]) -> Extras:
+    """What is rented with every machine whose provider's rates are known, which is AWS.
+
+    Raises:
+        UsageError: a setting of AWS means nothing.
+    """
+    from trainmaster.providers.aws_settings import AwsSettings
+
+    settings = AwsSettings.from_environment(environ)
+    return Extras(settings.disk_bytes, settings.public_addresses)
 
 
 def waited_s(store: Store, provider: str) -> list[float]:

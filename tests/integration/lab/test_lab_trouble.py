@@ -49,7 +49,8 @@ def refusal(call: Any, *arguments: Any, **keys: Any) -> str:
 
 
 def test_a_spot_machine_is_warned_and_taken_back(lab: Any) -> None:
-    (name,) = lab.rent(InstanceMarketOptions={"MarketType": "spot"})
+    agreed = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.090000"}}
+    (name,) = lab.rent(InstanceMarketOptions=agreed)
     assert lab.instance(name)["InstanceLifecycle"] == "spot"
     ssh = lab.ssh(name)
     assert ssh(METADATA + "meta spot/instance-action; meta instance-life-cycle") == "404\nspot"
@@ -57,6 +58,9 @@ def test_a_spot_machine_is_warned_and_taken_back(lab: Any) -> None:
     mine = {"Filters": [{"Name": "instance-id", "Values": [name]}]}
     (request,) = lab.ec2.describe_spot_instance_requests(**mine)["SpotInstanceRequests"]
     assert (request["State"], request["Status"]["Code"]) == ("active", "fulfilled")
+    assert request["SpotPrice"] == "0.090000"
+    agreed["SpotOptions"] = {"MaxPrice": "0.001"}
+    assert refusal(lab.rent, InstanceMarketOptions=agreed) == "SpotMaxPriceTooLow"
     lab.call("interrupt", name, "--notice", 600)
     after = time.time()
     (request,) = lab.ec2.describe_spot_instance_requests(**mine)["SpotInstanceRequests"]

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.lab.market import ANY, Fault, Market, Refusal, Running
+from trainmaster.lab.instance_types import TYPES
+from trainmaster.lab.market import ANY, Fault, Market, Refusal, Running, check_max_price
 from trainmaster.spec.errors import UsageError
 
 ZONES = ("a", "b")
@@ -14,6 +15,16 @@ def market(most: int = 10) -> Market:
 
 def there(count: int, zone: str = "a", kind: str = "m4.large", spot: bool = False) -> list[Running]:
     return [Running(kind, zone, spot)] * count
+
+
+def test_a_price_that_is_agreed_to_must_be_that_of_the_market() -> None:
+    check_max_price("m4.large", "")
+    price = TYPES["m4.large"].spot_price_usd_per_hour
+    check_max_price("m4.large", f"{price:.6f}")
+    for wrong, code in ((f"{price / 2:.6f}", "SpotMaxPriceTooLow"), ("much", "InvalidParameterValue")):
+        with pytest.raises(Refusal) as refused:
+            check_max_price("m4.large", wrong)
+        assert refused.value.code == code
 
 
 def test_without_limits_everything_is_there_at_once() -> None:

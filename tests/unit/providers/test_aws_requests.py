@@ -40,6 +40,7 @@ REQUESTS = st.builds(
     region=st.sampled_from(["eu-west-1", "us-east-1"]),
     zone=st.sampled_from(["", "a", "b"]),
     spot=st.booleans(),
+    max_usd_per_hour=st.sampled_from([0.0, 0.036]),
     token=st.sampled_from(["", "t1", "t2"]),
     labels=st.dictionaries(st.sampled_from(["rack", "row"]), st.text("abc", max_size=3)),
 )
@@ -61,6 +62,9 @@ def test_all_that_is_rented_is_ours_and_gives_itself_back(request: NodeRequest) 
         assert tags["trainmaster:home"] == RENTER.home
         assert tags["trainmaster:cluster"] == "one"
     assert ("InstanceMarketOptions" in sent) == request.spot
+    if request.spot:
+        highest = sent["InstanceMarketOptions"]["SpotOptions"].get("MaxPrice")
+        assert highest == ("0.036000" if request.max_usd_per_hour else None)
     (disk,) = sent["BlockDeviceMappings"]
     assert disk["Ebs"]["DeleteOnTermination"] is True
     assert disk["Ebs"]["VolumeSize"] == DISK_BYTES // 2**30

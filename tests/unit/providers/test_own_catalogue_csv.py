@@ -187,7 +187,7 @@ def test_every_column(read):
         "x86_64",
         0.3,
     )
-    assert len(fields(Offer)) == len(COLUMNS)
+    assert len(fields(Offer)) == len(COLUMNS) + 1, "what is rented with a machine is known of its provider"
 
 
 def test_terms_of_billing_are_the_providers(read):

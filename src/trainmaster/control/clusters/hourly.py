@@ -57,8 +57,10 @@ def capped(recipe: Recipe, plans: Sequence[ClusterPlan]) -> tuple[ClusterPlan, .
 
 
 def dearest_usd_per_hour(plan: ClusterPlan) -> float:
-    """Of a cluster whose machines had to be had in the dearest of the planned ways."""
-    return sum(role.count * max(rental.usd_per_hour for rental in role.rentals) for role in plan.roles)
+    """Of a cluster whose machines had to be had in the dearest planned way, at its highest price."""
+    return sum(
+        role.count * max(rental.at_most.usd_per_hour for rental in role.rentals) for role in plan.roles
+    )
 
 
 def words(plan: ClusterPlan) -> str:

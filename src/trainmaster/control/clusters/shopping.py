@@ -15,6 +15,7 @@ from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.suiting import suited
 from trainmaster.providers import Offer
 from trainmaster.providers.aws_capacity import in_zones
+from trainmaster.providers.billing import Extras
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Experiment, Hardware, Recipe
 from trainmaster.spec.errors import UsageError
@@ -25,6 +26,8 @@ ROLE_LABEL: Final = "role"
 MOST_RENTALS: Final = 20
 #: Where there is no capacity, machines up to so much dearer are taken, unless the recipe names types.
 DEARER: Final = 2.0
+#: Spot machines are had, and kept, up to so many times the price that was planned with.
+SPOT_RISE: Final = 1.2
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Shop:
         hosts: the user's own machines; None if machines are rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
         source: where the offers, or the hosts, are listed.
+        extras: what is rented with every machine.
     """
 
     provider: str
@@ -46,6 +50,12 @@ class Shop:
     hosts: tuple[InventoryHost, ...] | None = None
     arch: str = ""
     source: str = ""
+    extras: Extras = field(default_factory=Extras)
+
+    def on_demand_usd_per_hour(self, offer: Offer) -> float:
+        """The price of the same machine on demand, without what is rented with it; infinite if unknown."""
+        same = (o for o in self.offers if o.instance_type == offer.instance_type and o.region == offer.region)
+        return min((o.price_usd_per_hour for o in same if not o.spot), default=math.inf)
 
 
 def plan_clusters(
@@ -152,14 +162,14 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
     best = ranked[0]
     nodes = count(best)
     enough = [offer for offer in ranked if count(offer) <= nodes]
-    rentals = [_rental(offer, group) for offer in _kept(enough, first.hardware, shop)]
+    rentals = [_rental(offer, group, shop) for offer in _kept(enough, first.hardware, shop)]
     least = max(needs.gang_nodes(best.accelerators) for needs in group)
     roles = [_role(WORKER, nodes, rentals, first.hardware, least)]
     if servers is not None and first.server_hardware is not None:
         there = sorted((offer for offer in servers if offer.region == region), key=server_key)
         many = max(needs.server_nodes(best.accelerators) for needs in group)
         slots = max(needs.node_slots for needs in group)
-        kept = [_as_rental(offer, slots) for offer in _kept(there, first.server_hardware, shop)]
+        kept = [_as_rental(offer, slots, shop) for offer in _kept(there, first.server_hardware, shop)]
         one = max(needs.servers for needs in group)
         roles.append(_role(SERVER, many, kept, first.server_hardware, one))
     return tuple(roles), [*notes, *_silent(group)]
@@ -198,11 +208,21 @@ def _is_picked(offer: Offer, pick: Pick | None) -> bool:
     )
 
 
-def _rental(offer: Offer, group: Iterable[Needs]) -> Rental:
-    return _as_rental(offer, max(needs.slots_on(needs.per_node(offer.accelerators)) for needs in group))
+def _rental(offer: Offer, group: Iterable[Needs], shop: Shop) -> Rental:
+    slots = max(needs.slots_on(needs.per_node(offer.accelerators)) for needs in group)
+    return _as_rental(offer, slots, shop)
 
 
-def _as_rental(offer: Offer, least_slots: int) -> Rental:
+def _most_usd_per_hour(offer: Offer, shop: Shop) -> float:
+    """What may be billed for it: the price of spot machines moves."""
+    if not offer.spot:
+        return offer.price_usd_per_hour
+    price = offer.price_usd_per_hour - offer.extras_usd_per_hour
+    dearest = max(min(SPOT_RISE * price, shop.on_demand_usd_per_hour(offer)), price)
+    return math.ceil(dearest * 1e6) / 1e6 + offer.extras_usd_per_hour  # as it is sent
+
+
+def _as_rental(offer: Offer, least_slots: int, shop: Shop) -> Rental:
     return Rental(
         instance_type=offer.instance_type,
         region=offer.region,
@@ -214,6 +234,8 @@ def _as_rental(offer: Offer, least_slots: int) -> Rental:
         slots=max(int(offer.vcpus), least_slots, 1),
         gpus=int(offer.accelerators),
         as_of=offer.as_of.isoformat(),
+        most_usd_per_hour=_most_usd_per_hour(offer, shop),
+        extras_usd_per_hour=offer.extras_usd_per_hour,
     )
 
 

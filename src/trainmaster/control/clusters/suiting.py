@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.room import roomy
 from trainmaster.providers import Offer, OfferFilter
+from trainmaster.providers.billing import unknown_extras
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
 
@@ -37,7 +38,10 @@ def suited(shop: Shop, hardware: Hardware, where: str) -> tuple[list[Offer], lis
         raise _nothing(shop, wishes, where)
     if not hardware.instance and shop.arch:
         found = [offer for offer in found if offer.arch in ("", shop.arch)] or found
-    return roomy(found, hardware), notes
+    if untold := unknown_extras(shop.provider):
+        notes.append(untold)
+    billed = [shop.extras.added_to(offer, hardware.disk_bytes) for offer in roomy(found, hardware)]
+    return billed, notes
 
 
 def _nothing(shop: Shop, wishes: OfferFilter, where: str) -> UsageError:
