@@ -37,6 +37,7 @@ class LocalShell:
         self.uid = uid
         self.silent: set[str] = set()
         self.refusing = False
+        self.later_s = 0.0
         self.written: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
@@ -55,6 +56,7 @@ class LocalShell:
                 claim = json.loads(words[3]) if words[0] == "put" else {}
                 with self._lock:
                     self.written.append({"do": words[0], "host": host.name, **claim})
+        script = script.replace("\ndate +%s\n", f"\necho $(($(date +%s) + {self.later_s:.0f}))\n")
         env = {"PATH": os.environ["PATH"], "TRAINMASTER_CLAIMS": str(self.root / host.name)}
         done = subprocess.run(
             ["/bin/sh", "-s"],
@@ -111,6 +113,9 @@ class Bench:
         self.shell.refusing = True
         yield
         self.shell.refusing = False
+
+    def later(self, seconds: float) -> None:
+        self.shell.later_s += seconds
 
     def left(self) -> list[str]:
         return [str(path) for path in self.shell.root.glob("*/*") if path.is_file()]

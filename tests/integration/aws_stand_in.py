@@ -414,6 +414,7 @@ class AwsBench:
         self.root = root
         self._providers: list[AwsProvider] = []
         self._seen = self._checked = 0
+        self._later_s = 0.0
 
     def settings(self, **changes: Any) -> AwsSettings:
         values = {
@@ -431,8 +432,12 @@ class AwsBench:
 
     def provider(self, home: str = "ours", **changes: Any) -> AwsProvider:
         place = ProviderPlace(self.root / home, f"{home}-0123456789abcdef")
-        self._providers.append(AwsProvider(self.settings(**changes), place))
-        return self._providers[-1]
+        made = AwsProvider(self.settings(**changes), place, wall=lambda: time.time() + self._later_s)
+        self._providers.append(made)
+        return made
+
+    def later(self, seconds: float) -> None:
+        self._later_s += seconds
 
     def neighbour(self) -> AwsProvider:
         return self.provider("theirs")

@@ -31,6 +31,7 @@ from aws_stand_in import (
 from trainmaster.providers import aws_requests
 from trainmaster.providers.aws import AwsProvider
 from trainmaster.providers.aws_errors import QuotaError
+from trainmaster.providers.aws_requests import LEASE_S_TAG, LEASE_TAG
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.base import NoCapacityError, NodeState, ProviderError
 from trainmaster.providers.place import ProviderPlace
@@ -269,6 +270,8 @@ def test_two_homes_reap_at_once(bench: AwsBench) -> None:
         provider = bench.provider(home)
         kept[home] = {node.id for node in provider.acquire("known", bench.request(count=2))}
         provider.acquire("lost", bench.request())
+        provider.renew("known", 5 * 3600.0)
+    bench.later(3600.0)
     ended: dict[str, list[str]] = {}
     providers = {home: bench.provider(home) for home in homes}
     threads = [
@@ -281,6 +284,7 @@ def test_two_homes_reap_at_once(bench: AwsBench) -> None:
         thread.join()
     assert {home: len(ids) for home, ids in ended.items()} == {"ours": 1, "theirs": 1}
     assert not set(ended["ours"]) & set(ended["theirs"])
+    bench.later(6 * 3600.0)
     for home in homes:
         assert alive(bench.provider(home), "known") == kept[home]
         bench.provider(home).reap([])
@@ -352,7 +356,7 @@ def _let_in(bench: AwsBench) -> set[str]:
 
 def test_a_renewal_is_written_down(bench: AwsBench) -> None:
     provider = AwsProvider(
-        bench.settings(), ProviderPlace(bench.root / "ours", "a" * 32), clock=lambda: 1767323045.0
+        bench.settings(), ProviderPlace(bench.root / "ours", "a" * 32), wall=lambda: 1767323045.0
     )
     provider.acquire("one", bench.request(count=2))
     provider.renew("one", 60)
@@ -371,3 +375,20 @@ def test_a_dry_run_needs_neither_keys_nor_cloud(bench: AwsBench, monkeypatch: py
     shown = provider.dry_run("one", [replace(bench.request(count=2, spot=True), zone="")])
     assert json.loads(json.dumps(shown)) == shown
     assert shown[-1]["parameters"]["Placement"]["AvailabilityZone"] == "${subnet.AvailabilityZone}"
+
+
+def test_a_machine_that_says_nothing_of_a_lease_has_the_usual_one(bench: AwsBench) -> None:
+    """Of an earlier version, or with tags that somebody has changed by hand."""
+    provider = bench.provider()
+    for token, tags in enumerate([{}, {LEASE_S_TAG: "long"}, {LEASE_TAG: "soon"}]):
+        (node,) = provider.acquire("one", bench.request(token=str(token)))
+        bench.ec2().delete_tags(Resources=[node.id], Tags=[{"Key": LEASE_S_TAG}])
+        if tags:
+            named = [{"Key": key, "Value": value} for key, value in tags.items()]
+            bench.ec2().create_tags(Resources=[node.id], Tags=named)
+    bench.later(1000.0)
+    assert bench.provider().reap([]) == [], "15 minutes, and as much as clocks may differ"
+    bench.later(300.0)
+    assert len(bench.provider().reap([])) == 3
+    bench.provider().reap([])
+    assert bench.left() == []

@@ -25,17 +25,26 @@ from trainmaster.providers.aws_nodes import (
     ENDED,
     host_keys_of,
     instances_of,
+    leased_until,
     node_of,
     notices_of,
     state_of,
     tags_of,
 )
 from trainmaster.providers.aws_preflight import AwsPreflight
-from trainmaster.providers.aws_requests import ANY_ZONE, CLUSTER_TAG, AwsRequest, Renter, resolved
+from trainmaster.providers.aws_requests import (
+    ANY_ZONE,
+    CLUSTER_TAG,
+    LEASE_FORMAT,
+    AwsRequest,
+    Renter,
+    resolved,
+)
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.aws_site import AwsSite
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, ProviderError
 from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -45,6 +54,8 @@ _SEND_AGAIN: Final = 2
 _UP_S: Final = 2.0
 #: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
 _LOOKS: Final = 3
+#: By so much may the clocks of two machines differ that AWS lets in.
+_CLOCKS_DIFFER_S: Final = 300.0
 #: Whoever waits for machines to be gone looks at least every so many times the first pause.
 _MOST_PAUSES: Final = 10
 
@@ -65,7 +76,9 @@ class AwsProvider:
     Args:
         settings: how to rent.
         place: of the home.
-        sleep, clock: for tests.
+        sleep: between looks.
+        clock: gives seconds, for intervals; never set back.
+        wall: gives Unix seconds, for what others read.
 
     Attributes:
         name: ``aws`` or ``lab``.
@@ -78,7 +91,8 @@ class AwsProvider:
         place: ProviderPlace,
         *,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_s,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         if settings.placement_groups is None:
             settings = replace(settings, placement_groups=not settings.is_own_cloud)
@@ -86,6 +100,7 @@ class AwsProvider:
         self.settings = settings
         self._sleep = sleep
         self._clock = clock
+        self._wall = wall
         self._memory = AwsMemory(place.directory(settings.name))
         self._renter = Renter(place.identity, settings)
         self._client = AwsClient(settings, sleep)
@@ -159,7 +174,7 @@ class AwsProvider:
         This lets SSH in from where we are now, if we have moved, and writes down for people until when they
         live.
         """
-        until = datetime.fromtimestamp(self._clock() + lease_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        until = datetime.fromtimestamp(self._wall() + lease_s, UTC).strftime(LEASE_FORMAT)
         for region in self._memory.regions():
             live = [
                 str(one["InstanceId"])
@@ -214,11 +229,21 @@ class AwsProvider:
             ) from None
 
     def reap(self, known: Sequence[str]) -> list[str]:
-        """See `Provider`. Other homes keep theirs; what lost clusters stood on is removed, too."""
+        """See `Provider`. Other homes keep theirs; what lost clusters stood on is removed, too.
+
+        Who has a copy of the home has its name and its key, and does not know of runs since it was made.
+        """
         ended: list[str] = []
+        now = self._wall() - _CLOCKS_DIFFER_S
         for region in self._memory.regions():
-            lost = [one for one in self._instances(region) if tags_of(one).get(CLUSTER_TAG) not in known]
+            unknown = [one for one in self._instances(region) if tags_of(one).get(CLUSTER_TAG) not in known]
+            lost = [one for one in unknown if leased_until(one) < now]
             ended += self._end(region, lost)
+            held = {
+                tags_of(one).get(CLUSTER_TAG, "")
+                for one in unknown
+                if one not in lost and state_of(one) not in ENDED
+            }
             kinds = ["SecurityGroups", "KeyPairs"] + ["PlacementGroups"] * bool(
                 self.settings.placement_groups
             )
@@ -227,7 +252,7 @@ class AwsProvider:
                 for kind in kinds
                 for thing in self._site.leftovers(region, kind)
             }
-            for cluster in sorted(clusters - {*known, ""}):
+            for cluster in sorted(clusters - {*known, *held, ""}):
                 if self._site.remove(cluster, region):
                     self._memory.forget(cluster)
         return ended

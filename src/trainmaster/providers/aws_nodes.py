@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.aws_requests import CLUSTER_TAG, LABEL_TAG, ROLE_TAG
+from trainmaster.providers.aws_requests import (
+    CLUSTER_TAG,
+    LABEL_TAG,
+    LEASE_FORMAT,
+    LEASE_S_TAG,
+    LEASE_TAG,
+    ROLE_TAG,
+)
 from trainmaster.providers.base import Node, NodeState
 
 #: Between Amazon's notice and the end of a spot machine.
@@ -41,6 +49,8 @@ _REASONS: Final = {
     "Client.InvalidSnapshot.NotFound": "its image's snapshot is not there",
     "Server.InternalError": "Amazon's machine failed",
 }
+#: Of machines that earlier versions have rented, which did not say it.
+_UNSAID_LEASE_S: Final = 900.0
 _WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 _MARKED: Final = frozenset({"marked-for-termination", "marked-for-stop", "marked-for-hibernation"})
 
@@ -60,6 +70,21 @@ def tags_of(thing: Mapping[str, Any]) -> dict[str, str]:
 def state_of(instance: Mapping[str, Any]) -> str:
     """EC2's own name of its state."""
     return str(instance.get("State", {}).get("Name", ""))
+
+
+def leased_until(instance: Mapping[str, Any]) -> float:
+    """Unix seconds until which somebody may still want it; it ends itself when nobody does.
+
+    What was said when it was rented, and when its lease was renewed last; the machine's own lease, which is
+    renewed over SSH, may be longer, never much shorter.
+    """
+    tags, launched = tags_of(instance), instance.get("LaunchTime")
+    first_s, until = _UNSAID_LEASE_S, 0.0
+    with contextlib.suppress(KeyError, ValueError):  # a tag that somebody has changed by hand
+        first_s = float(tags[LEASE_S_TAG])
+    with contextlib.suppress(KeyError, ValueError):
+        until = datetime.strptime(tags[LEASE_TAG], LEASE_FORMAT).replace(tzinfo=UTC).timestamp()
+    return max(until, launched.timestamp() + first_s if isinstance(launched, datetime) else 0.0)
 
 
 def node_of(

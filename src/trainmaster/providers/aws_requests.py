@@ -20,7 +20,10 @@ HOME_TAG: Final = "trainmaster:home"
 CLUSTER_TAG: Final = "trainmaster:cluster"
 ROLE_TAG: Final = "trainmaster:role"
 TOKEN_TAG: Final = "trainmaster:token"  # noqa: S105 - the name of a tag
+#: When its lease ends as it was renewed last; and for how many seconds it was when the machine was rented.
 LEASE_TAG: Final = "trainmaster:lease-until"
+LEASE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+LEASE_S_TAG: Final = "trainmaster:lease-seconds"
 LABEL_TAG: Final = "trainmaster:label:"
 #: Of a request that leaves the zone to us: it is chosen among those that there are, another one if it lacks
 #: capacity.
@@ -205,6 +208,7 @@ class Renter:
         tags = self._tags(cluster)
         tags[ROLE_TAG] = request.role
         tags[TOKEN_TAG] = self.token(request)
+        tags[LEASE_S_TAG] = f"{request.lease_s:.0f}"
         tags |= {f"{LABEL_TAG}{key}": value for key, value in sorted(request.labels.items())}
         named = {"Name": f"trainmaster {cluster} {request.role}", **tags}
         kinds = {"instance": named, "volume": named}
@@ -279,7 +283,7 @@ class Renter:
         return AwsRequest(f"Describe{kind}", {"Filters": filters}, region)
 
     def tag_lease(self, region: str, ids: Sequence[str], until: str) -> AwsRequest:
-        """For people who look at the console; the machines themselves do not look at it."""
+        """For people at the console, and for `reap`; the machines themselves do not look at it."""
         return AwsRequest(
             "CreateTags", {"Resources": list(ids), "Tags": [{"Key": LEASE_TAG, "Value": until}]}, region
         )

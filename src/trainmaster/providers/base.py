@@ -177,4 +177,7 @@ class Provider(Protocol):
         """Give machines back: these, or all of the cluster. Those that are gone already are fine."""
 
     def reap(self, known: Sequence[str]) -> list[str]:
-        """Give back every machine of ours whose cluster is not among ``known``; their ids."""
+        """Give back machines of ours whose cluster is not among ``known`` and whose lease is over; their ids.
+
+        One whose lease is not over may be another's who has a copy of our home; else it ends itself.
+        """

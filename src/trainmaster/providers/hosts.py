@@ -261,18 +261,28 @@ class HostsProvider:
         self._memory.remember(cluster, [node for node in remembered.values() if node.id not in names])
 
     def reap(self, known: Sequence[str]) -> list[str]:
-        """Take away what this home has claimed for clusters that nobody knows; see `Provider.reap`."""
+        """Take away what this home has claimed for clusters that nobody knows; see `Provider.reap`.
+
+        A claim that has not run out stays, by its host's clock.
+        """
         lost: dict[str, list[Claim]] = {}
+        held: set[str] = set()
         clusters = self._memory.clusters()
         remembered = {node.id: node for name in clusters for node in self._memory.recall(name)}
         hosts = {host.name: host for host in (*self._hosts(remembered), *self._inventory.hosts)}
         for one in self._look(list(hosts.values())):
-            for claim in one.claims.own if one.claims else ():
-                if claim.owner == self._owner and claim.cluster not in known:
+            if one.claims is None:
+                continue
+            for claim in one.claims.own:
+                if claim.owner != self._owner or claim.cluster in known:
+                    continue
+                if claim.until > one.claims.now:
+                    held.add(claim.cluster)
+                else:
                     lost.setdefault(one.host.name, []).append(claim)
         self._drop(lost, list(hosts.values()))
         for name in clusters:
-            if name not in known:
+            if name not in known and name not in held:
                 self._memory.remember(name, [])
         return list(lost)
 

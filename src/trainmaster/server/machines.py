@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -146,6 +145,7 @@ class Machines:
         self._earlier_usd = (0.0, 0.0)
         loops: dict[str, ClusterLoop] = {}
         self._taken: set[str] = set()
+        self._unmarked: set[str] = set()
         for record in self._records():
             loop = ClusterLoop(record, self._provider, self._workplace, self._write, patience)
             if record.id in self._taken:
@@ -168,7 +168,9 @@ class Machines:
         )
         self.fleet.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None
-        if self._taken:  # the provider need not be asked for anything yet
+        # The provider need not be asked for anything yet; and machines that are there must be looked after at
+        # once, though their provider may not answer, or refuse credentials that have expired.
+        if self._taken or any(record.rented for record in self.fleet.records()):
             self._reaping = threading.Timer(_REAP_LATER_S, self._reap_later, [identity])
             self._reaping.daemon = True
             self._reaping.start()
@@ -304,9 +306,14 @@ class Machines:
         mine = self._database()
         found = []
         for mark in sorted((self._home.root / "clusters").glob(f"*/{_DATABASE}")):
-            with contextlib.suppress(OSError):
+            try:
                 if mark.read_text() not in ("", mine):
                     found.append(mark.parent.name)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except (OSError, ValueError) as error:
+                found.append(mark.parent.name)
+                self._tell(f"note: {mark} cannot be read ({error}): its machines are left alone")
         return found
 
     def _database(self) -> str:
@@ -317,11 +324,18 @@ class Machines:
         directory = self._home.root / "clusters" / record.id
         if record.state is not ClusterState.ACTIVE or (directory / _DATABASE).exists():
             return
-        with contextlib.suppress(OSError):  # a full disk
+        try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = directory / f".{_DATABASE}"
             draft.write_text(self._database())
             draft.replace(directory / _DATABASE)
+        except OSError as error:  # a full disk
+            if record.id not in self._unmarked:
+                self._unmarked.add(record.id)
+                self._tell(
+                    f"note: {directory / _DATABASE} cannot be written ({error}): to runs of this home in "
+                    "another database, machines whose lease was not renewed seem to be lost"
+                )
 
     def _write(self, record: ClusterRecord) -> None:
         self._mark(record)

@@ -14,6 +14,7 @@ import pytest
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, Provider
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
+HOUR_S = 3600.0
 _REFERENCE = re.compile(r"\$\{[a-z]+\.[A-Za-z]+\}")
 
 
@@ -40,6 +41,9 @@ class ProviderBench(Protocol):
 
     def without_permission(self) -> AbstractContextManager[None]:
         """As long as it lasts, the account must not rent."""
+
+    def later(self, seconds: float) -> None:
+        """Have so much time pass for whoever judges leases, though nothing ends itself meanwhile."""
 
     def left(self) -> list[str]:
         """Everything of either home that is still there: machines, and what was made for them."""
@@ -150,15 +154,33 @@ class ProviderContract:
         known = {node.id for node in provider.acquire("known", bench.request(token="t1"))}
         lost = {node.id for node in provider.acquire("lost", bench.request(count=2, token="t1"))}
         others = {node.id for node in neighbour.acquire("lost", bench.request(token="t1"))}
+        provider.renew("known", 3 * HOUR_S)
+        neighbour.renew("lost", 3 * HOUR_S)
+        bench.later(HOUR_S)
         assert set(bench.provider().reap(["known"])) == lost
         assert alive(provider, "lost") == set()
         assert alive(provider, "known") == known
         assert alive(neighbour, "lost") == others
         assert bench.provider().reap(["known"]) == []
+        bench.later(3 * HOUR_S)
         assert set(provider.reap([])) == known
         assert set(neighbour.reap([])) == others
         provider.reap([])
         neighbour.reap([])
+        assert bench.left() == []
+
+    def test_reap_ends_nothing_whose_lease_is_not_over(self, bench: ProviderBench) -> None:
+        """Whoever has a copy of a home does not know what the home has rented since."""
+        provider, copy = bench.provider(), bench.provider()
+        new = {node.id for node in provider.acquire("new", bench.request(lease_s=1800.0))}
+        renewed = {node.id for node in provider.acquire("renewed", bench.request(lease_s=1800.0))}
+        assert copy.reap([]) == []
+        provider.renew("renewed", 5 * HOUR_S)
+        bench.later(HOUR_S)
+        assert set(copy.reap([])) == new
+        assert alive(provider, "renewed") == renewed
+        provider.release("renewed")
+        provider.release("new")
         assert bench.left() == []
 
     def test_a_dry_run_shows_what_is_sent(self, bench: ProviderBench) -> None:

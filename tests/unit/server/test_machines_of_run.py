@@ -18,6 +18,7 @@ from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Mac
 from trainmaster.control.layout import Home
 from trainmaster.server import machines as machines_module
 from trainmaster.server.machines import Machines
+from trainmaster.spec.errors import UsageError
 from trainmaster.store import Lease, NewRun, Store
 
 RENTAL = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
@@ -92,6 +93,40 @@ def test_a_mark_that_was_cut_short_spares_nobody(world: World) -> None:
     world.mark("mine.train").write_text(world.store.engine.url.render_as_string(hide_password=True))
     world.machines(world.start("run"))
     assert set(world.provider.spared[0]) == {"run.train", "other.train"}
+
+
+def test_a_mark_that_cannot_be_read_or_written_is_told(world: World) -> None:
+    mark = world.mark("other.train")
+    mark.mkdir()  # root may read every file
+    machines = world.machines(world.start("run"))
+    assert set(world.provider.spared[0]) == {"run.train", "other.train"}, "it may be another database's"
+    assert any(str(mark) in said and "cannot be read" in said for said in world.said)
+    active = replace(ClusterRecord.of_row(world.store.clusters_of("run")[0]), state=ClusterState.ACTIVE)
+    (world.home.root / "clusters" / active.id).write_text("in the way")
+    for _ in range(3):
+        machines._write(active)
+    assert sum("cannot be written" in said for said in world.said) == 1
+
+
+def test_who_goes_on_with_machines_does_not_wait_for_their_provider(world: World) -> None:
+    """It may not answer for minutes, or refuse credentials that have expired: leases must be renewed."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def refuse() -> None:
+        asked.set()
+        go_on.wait(10)
+        raise UsageError("the credentials have expired", "Run `aws sso login`.")
+
+    world.provider.meanwhile = refuse
+    machine = Machine("worker-0", "worker", "t", RENTAL, "i-0", "us-a", started_at=time.time())
+    planned = new_record("run", PLAN, world.home.identity())
+    world.machines(world.start("run", replace(planned, state=ClusterState.ACTIVE, machines=(machine,))))
+    assert asked.wait(10)
+    go_on.set()
+    deadline = time.monotonic() + 10
+    while not any("aws sso login" in said for said in world.said):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
