@@ -135,6 +135,9 @@ def test_secrets_come_from_the_caller_or_the_home_and_stay_secret(tm):
     assert "TOKEN_B" in refusal
     secrets = tm.home / "secrets"
     secrets.write_text("# comment\nTOKEN_B = swordfish = b\nOTHER=1\n")
+    secrets.chmod(0o640)
+    refusal = tm.call("run", recipe, code=2, env={**tm.env, "TOKEN_A": "swordfish-a"}).err
+    assert f"chmod 600 {secrets}" in refusal
     secrets.chmod(0o600)
     result = tm.call("run", recipe, "--json", env={**tm.env, "TOKEN_A": "swordfish-a"})
     assert (tm.notes / "ok").exists()

@@ -78,6 +78,7 @@ def test_a_word_within_a_word_says_nothing_about_a_metric(tm):
 def test_setup_sees_the_environment_of_the_recipe(tm):
     tm.home.mkdir(mode=0o700)
     (tm.home / "secrets").write_text("TOKEN=from the file\n")
+    (tm.home / "secrets").chmod(0o600)
     setup = 'echo "$INDEX $TOKEN" > $NOTES/seen'
     tm.run(tm.task("true", setup=setup, env={"INDEX": "private"}, secrets=["TOKEN"]))
     assert tm.marks("seen") == ["private from the file"]

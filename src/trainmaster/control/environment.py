@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainmaster.launchers import Gang, Launcher, Member
+from trainmaster.spec.private_files import require_private
 
 # Settings of Trainmaster itself: a task that calls `trainmaster` means the same home.
 _SETTINGS = frozenset(
@@ -107,10 +108,14 @@ def read_secrets(
 
     Returns:
         The values found, and the names that are nowhere.
+
+    Raises:
+        UsageError: others can read the file.
     """
     found = {name: caller[name] for name in names if name in caller}
     missing = [name for name in names if name not in found]
     if missing and file.is_file():
+        require_private(file)
         for line in file.read_text(encoding="utf-8").splitlines():
             name, separator, value = line.partition("=")
             if separator and name.strip() in missing:

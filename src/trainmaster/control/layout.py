@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import close_to_others, make_private
 from trainmaster.spec.units import parse_duration
 
 #: A server that restarts is back much sooner; whoever waits longer wants to know.
 PATIENCE_S = 60.0
+_DATABASE_FILES = ("trainmaster.db", "trainmaster.db-wal", "trainmaster.db-shm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,11 @@ class Home:
         """
         environ = os.environ if environ is None else environ
         root = _directory(environ.get("TRAINMASTER_HOME") or "~/.trainmaster", "TRAINMASTER_HOME")
+        for name in _DATABASE_FILES:  # earlier versions left them readable
+            close_to_others(root / name)
         cache = Path(environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
+        if cache.is_dir():  # else whoever needs it first makes it
+            make_private(cache)
         return cls(
             root=root,
             cache=cache,
@@ -179,7 +185,7 @@ def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> flo
 def _directory(text: str, variable: str) -> Path:
     path = Path(text).expanduser().absolute()
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path)
     except OSError as error:
         raise UsageError(
             f"{variable}: cannot make the directory {path}: {error.strerror}",

@@ -201,6 +201,8 @@ class GatewayConnection(Connection):
                     self._take(message)
         except (OSError, WireError):
             pass
+        except (LookupError, TypeError, ValueError):  # what comes is no message of ours
+            stream.close()
         closed: Message = {"reply": "closed", "socket": stream}
         self._put(closed)
         for waiting in list(self._answers.values()):

@@ -8,8 +8,11 @@ nothing, and neither end remembers anything. Several nodes write ``samples.jsonl
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
+import shutil
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,7 +25,14 @@ from trainmaster.executors.usage import SAMPLES_FILE
 PIECE_BYTES = 256 << 10
 ANSWER_BYTES = 1 << 20
 
+#: Most bytes that copies of an attempt take here, whatever its nodes send, and so many more per member.
+ATTEMPT_BYTES = 4 << 30
+MEMBER_BYTES = 256 << 20
+#: Left free on the driver's disk.
+RESERVE_BYTES = 256 << 20
+
 Piece = tuple[str, int, bytes]
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 def identity(directory: str) -> list[object] | None:
@@ -41,7 +51,7 @@ def belongs(name: str, members: Iterable[str]) -> bool:
     >>> [belongs(name, ["worker-1"]) for name in ("worker-1.log.2", "worker-10.log", "samples.jsonl", "../x")]
     [True, False, True, False]
     """
-    if "/" in name or name.endswith(".sh"):
+    if not _NAME.fullmatch(name) or name.endswith(".sh"):
         return False
     return name == SAMPLES_FILE or any(name.startswith(f"{member}.") for member in members)
 
@@ -105,10 +115,13 @@ class Mirror:
         self._places: dict[str, tuple[Path, tuple[str, ...]]] = {}
         self._rests: dict[tuple[str, str], bytes] = {}
         self._last: dict[str, dict[str, tuple[float, bytes]]] = {}
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._full: set[str] = set()
 
     def follow(self, attempt: str, directory: Path, members: Iterable[str]) -> dict[str, int]:
         """Copy an attempt's files to a directory; how many bytes of which are there already."""
         self._places[attempt] = (directory, tuple(members))
+        self._sizes.pop(attempt, None)
         try:
             found = [
                 entry for entry in os.scandir(directory) if belongs(entry.name, self._places[attempt][1])
@@ -134,25 +147,57 @@ class Mirror:
         """It is copied no more."""
         self._places.pop(attempt, None)
         self._last.pop(attempt, None)
+        self._sizes.pop(attempt, None)
+        self._full.discard(attempt)
         self._rests = {key: rest for key, rest in self._rests.items() if key[0] != attempt}
 
     def write(self, attempt: str, node: str, name: str, offset: int, data: bytes) -> None:
-        """Put a piece to its place.
+        """Put a piece to its place, if it is one of the attempt's and there is still room for it.
 
         Raises:
-            OSError: it could not be written.
+            OSError: it could not be written, or does not follow what is here.
         """
         place = self._places.get(attempt)
-        if place is None or not belongs(name, place[1]):
+        if place is None or attempt in self._full or not belongs(name, place[1]):
             return
-        directory, _ = place
+        directory, members = place
         directory.mkdir(parents=True, exist_ok=True)
+        if not self._has_room(attempt, directory, len(members), name, offset, len(data)):
+            return
         if name == SAMPLES_FILE:
             self._merge(attempt, node, directory / name, offset, data)
             return
         _write_at(directory / name, offset, data)
-        if not offset:
-            _drop_old_segment(directory, name)
+        if not offset and (dropped := _drop_old_segment(directory, name)):
+            self._sizes[attempt].pop(dropped, None)
+
+    def _has_room(
+        self, attempt: str, directory: Path, members: int, name: str, offset: int, count: int
+    ) -> bool:
+        """Whether a piece may be written; the first that may not be is told of where it would have stood."""
+        sizes = self._sizes.get(attempt)
+        if sizes is None:
+            sizes = {entry.name: entry.stat().st_size for entry in os.scandir(directory)}
+            self._sizes[attempt] = sizes
+        size = sizes.get(name, 0)
+        if name == SAMPLES_FILE:  # the lines of several nodes: offsets are theirs
+            end = size + count
+        elif not 0 <= offset <= size:
+            raise OSError(errno.ESPIPE, f"a piece at {offset}, of {size} bytes that are here", name)
+        else:
+            end = max(size, offset + count)
+        most = ATTEMPT_BYTES + MEMBER_BYTES * members
+        if shutil.disk_usage(directory).free < count + RESERVE_BYTES:
+            raise OSError(errno.ENOSPC, "no room left", str(directory))
+        if sum(sizes.values()) - size + end > most:
+            self._full.add(attempt)
+            log = directory / f"{name.partition('.log')[0]}.log" if ".log" in name else None
+            if log is not None and log.exists():
+                with log.open("a") as file:
+                    file.write(f"\n[trainmaster: more than {most:,} bytes came; the rest is on the node]\n")
+            return False
+        sizes[name] = end
+        return True
 
     def _merge(self, attempt: str, node: str, path: Path, offset: int, data: bytes) -> None:
         """Append the lines that are not there yet: each member has its own, in the order of time."""
@@ -208,8 +253,11 @@ def _write_at(path: Path, offset: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _drop_old_segment(directory: Path, name: str) -> None:
-    """A log is bounded here as it is on its node: its first segment and the last ones."""
+def _drop_old_segment(directory: Path, name: str) -> str:
+    """A log is bounded here as it is on its node: its first segment and the last ones; the one dropped."""
     stem, _, number = name.rpartition(".")
     if stem.endswith(".log") and number.isdigit() and int(number) > KEEP_LAST:
-        (directory / f"{stem}.{int(number) - KEEP_LAST}").unlink(missing_ok=True)
+        old = f"{stem}.{int(number) - KEEP_LAST}"
+        (directory / old).unlink(missing_ok=True)
+        return old
+    return ""

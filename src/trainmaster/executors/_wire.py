@@ -59,7 +59,7 @@ class Splitter:
 def _decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"a frame is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise WireError(f"a frame is a {type(message).__name__}, not an object")

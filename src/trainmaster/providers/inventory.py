@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, Node, Wording, compose, place
+from trainmaster.spec.private_files import require_private
 from trainmaster.spec.reading import (
     Key,
     Noun,
@@ -328,6 +329,10 @@ def _key_file(written: str, node: Node, path: KeyPath, directory: Path, problems
     file = directory / Path(written).expanduser()
     if not file.is_file():
         raise problems.refuse(node, (*path, "key"), f"no such file: {file}; give the path of a private key")
+    try:
+        require_private(file)
+    except UsageError as error:
+        raise problems.refuse(node, (*path, "key"), f"{error.args[0]}; {error.hint}") from None
     return file
 
 

@@ -6,7 +6,9 @@ transaction that turns into a writer fails with "database is locked" whatever th
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def open_database(url: str) -> Engine:
     shown_url = shown(url)
     engine = make_engine(url)
     try:
+        _make_private(engine)
         _tune(engine)
         _ensure_schema(engine, shown_url)
     except (sa.exc.SQLAlchemyError, OSError) as error:
@@ -80,6 +83,14 @@ def first_line(error: BaseException) -> str:
     """What a database says, in one line."""
     origin = getattr(error, "orig", None) or error
     return str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__
+
+
+def _make_private(engine: Engine) -> None:
+    """A new file is its owner's only, as are those that SQLite makes beside it; one that is there stays."""
+    file = engine.url.database or ""
+    if engine.dialect.name == "sqlite" and file and not file.startswith((":", "file:")):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _tune(engine: Engine) -> None:

@@ -79,6 +79,7 @@ def test_the_setups_environment_comes_first():
 def test_secrets_come_from_the_caller_then_from_the_file(tmp_path: Path):
     file = tmp_path / "secrets"
     file.write_text("A = from file \nB=x=y\n\nbroken\nD=unasked\n")
+    file.chmod(0o600)
     found, missing = read_secrets(["A", "B", "C"], {"A": "from caller"}, file)
     assert found == {"A": "from caller", "B": "x=y"}
     assert missing == ["C"]

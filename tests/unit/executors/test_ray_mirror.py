@@ -122,3 +122,52 @@ def test_identity(tmp_path):
     assert identity(str(tmp_path / "a")) == identity(str(tmp_path / "b"))
     assert identity(str(tmp_path)) != identity(str(tmp_path / "a"))
     assert identity(str(tmp_path / "gone")) is None
+
+
+def test_a_node_cannot_fill_the_disk(places, monkeypatch):
+    _, copy = places
+    monkeypatch.setattr("trainmaster.executors._ray_mirror.ATTEMPT_BYTES", 1000)
+    monkeypatch.setattr("trainmaster.executors._ray_mirror.MEMBER_BYTES", 0)
+    mirror = Mirror()
+    mirror.follow("a", copy, ["worker-0"])
+    mirror.write("a", "n0", "worker-0.log", 0, b"x" * 600)
+    for offset in (601, 1 << 60, -1):
+        with pytest.raises(OSError, match="a piece at"):
+            mirror.write("a", "n0", "worker-0.log", offset, b"x")
+    for number in range(100):
+        mirror.write("a", "n0", f"worker-0.log.{10 + 3 * number}", 0, b"x" * 200)
+        mirror.write("a", "n0", f"worker-0.{number}", 0, b"x" * 200)
+    assert sum(path.stat().st_size for path in copy.iterdir()) < 1100
+    assert "the rest is on the node" in (copy / "worker-0.log").read_text()
+
+
+def test_the_driver_keeps_room_for_itself(places, monkeypatch):
+    _, copy = places
+    monkeypatch.setattr("trainmaster.executors._ray_mirror.RESERVE_BYTES", 1 << 62)
+    mirror = Mirror()
+    mirror.follow("a", copy, ["worker-0"])
+    with pytest.raises(OSError, match="no room"):
+        mirror.write("a", "n0", "worker-0.log", 0, b"x")
+    assert not list(copy.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["worker-0.\0", "worker-0./x", "worker-0." + "x" * 300, "worker-0.\x1b[2J", "worker-0.sh"]
+)
+def test_names_that_are_none_of_ours(places, name):
+    _, copy = places
+    mirror = Mirror()
+    mirror.follow("a", copy, ["worker-0"])
+    mirror.write("a", "n0", name, 0, b"x")
+    assert not copy.exists()
+
+
+def test_a_segment_that_was_dropped_makes_room(places, monkeypatch):
+    _, copy = places
+    monkeypatch.setattr("trainmaster.executors._ray_mirror.ATTEMPT_BYTES", 1000)
+    monkeypatch.setattr("trainmaster.executors._ray_mirror.MEMBER_BYTES", 0)
+    mirror = Mirror()
+    mirror.follow("a", copy, ["worker-0"])
+    for number in range(1, 20):
+        mirror.write("a", "n0", f"worker-0.log.{number}", 0, b"x" * 200)
+    assert (copy / "worker-0.log.19").read_bytes() == b"x" * 200

@@ -31,3 +31,8 @@ def test_endless(monkeypatch):
     splitter.feed(b"x" * 100)
     with pytest.raises(WireError, match="longer"):
         splitter.feed(b"x")
+
+
+def test_nested_without_end():
+    with pytest.raises(WireError):
+        Splitter().feed(b"[" * 100_000 + b"\n")

@@ -21,6 +21,7 @@ def read(directory: Path, text: str) -> Inventory:
 
 def test_all_that_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "id_lab").write_text("")
+    (tmp_path / "id_lab").chmod(0o600)
     inventory = read(
         tmp_path,
         """

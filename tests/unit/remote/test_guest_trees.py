@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -251,3 +252,30 @@ def test_what_cannot_be_read_is_said(tmp_path):
     assert code == 1
     assert "Not a directory" in json.loads(out.partition(MARK)[2])
     assert io.BytesIO(out).readline() == MARK
+
+
+@pytest.mark.parametrize("changes", [{"size": 1 << 40}, {"mode": 0o4777}, {"mtime_ns": 5}])
+def test_a_file_comes_as_it_was_listed(tmp_path, changes):
+    draft = Draft(str(tmp_path / "t"), [Entry("a", FILE, 1)])
+    draft.missing()
+    said = Entry("a", FILE, 1)._replace(**changes)
+    with pytest.raises(TreeError, match="not what it was"):
+        Unpacker(draft.root, draft.wanted).feed(json.dumps(said).encode() + b"\n")
+
+
+pieces = st.binary(max_size=30) | st.sampled_from(
+    [b"null\n", b'"words"\n', json.dumps(Entry("a", FILE, 3)).encode() + b"\nabc+", b"[" * 5000 + b"\n", b"-"]
+)
+
+
+@given(st.lists(pieces, max_size=6))
+def test_any_stream_is_taken_or_refused(tmp_path_factory, said):
+    top = tmp_path_factory.mktemp("fuzz")
+    draft = Draft(str(top / "t"), [Entry("a", FILE, 3)])
+    draft.missing()
+    unpacker = Unpacker(draft.root, draft.wanted)
+    with contextlib.suppress(TreeError):
+        for data in said:
+            unpacker.feed(data)
+    unpacker.close()
+    assert {path.name for path in top.rglob("*")} <= {".t.draft", "a"}

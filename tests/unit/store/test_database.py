@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from store_nouns import NOW, new_run
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import RunChange, Store, TaskChange, queries
-from trainmaster.store.database import SCHEMA_REVISION, sqlite_url
+from trainmaster.store.database import SCHEMA_REVISION, open_database, sqlite_url
 from trainmaster.store.urls import make_engine
 
 
@@ -107,3 +108,16 @@ def test_a_database_that_lost_a_table_says_so(store, lease):
     ):
         with pytest.raises(StoreError, match=r"no such table|does not exist"):
             ask()
+
+
+def test_a_new_file_is_its_owners_and_one_that_is_shared_stays_so(tmp_path: Path):
+    file = tmp_path / "t.db"
+    before = os.umask(0)
+    try:
+        open_database(sqlite_url(file)).dispose()
+    finally:
+        os.umask(before)
+    assert [path for path in tmp_path.iterdir() if path.stat().st_mode & 0o077] == []
+    file.chmod(0o660)
+    open_database(sqlite_url(file)).dispose()
+    assert file.stat().st_mode & 0o777 == 0o660

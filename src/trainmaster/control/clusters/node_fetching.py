@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,14 +16,17 @@ from trainmaster.control.clusters.node_trees import Tree, unite
 from trainmaster.control.site import NodeGoneError
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
-from trainmaster.remote.guest.trees import FILE, Draft, Entry, TreeError
+from trainmaster.remote.guest.trees import FILE, LINK, Draft, Entry, TreeError
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.names import link_stays_inside
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
 
 #: Of so much a copy takes long enough for the next checkpoint to come in between.
 FREEZE_BYTES: Final = 16 << 20
+# Left free on our own disk, whatever nodes say they have.
+_RESERVE_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ def fetch(
     united = unite(trees, base)
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
+        _require_inward(target, [entry for _, entry in united])
         draft = Draft(str(target), [entry for _, entry in united])
         if draft.is_same:
             return True
@@ -94,6 +99,11 @@ def fetch(
     size = sum(entry.size for entry in missing.values())
     if limit_bytes is not None and size > limit_bytes:
         raise CommandError(f"{target}: {size >> 20} MiB are too much to be fetched")
+    if size > (free := shutil.disk_usage(target.parent).free) - _RESERVE_BYTES:
+        raise CommandError(
+            f"{target}: {size >> 20} MiB are to be fetched, and {free >> 20} MiB are free here",
+            "Free some space, or use an object store that the nodes can reach.",
+        )
     parts = [
         Part(number, access, directory, tuple(e for n, e in united if n == number and e.path in missing))
         for number, (access, directory) in enumerate(sources)
@@ -112,6 +122,14 @@ def fetch(
     except TreeError as error:
         raise CommandError(f"{target}: {error}") from error
     return True
+
+
+def _require_inward(target: Path, entries: Sequence[Entry]) -> None:
+    """Refuse links that lead outside by way of each other, which no look at one of them can tell."""
+    links = {entry.path: entry.target for entry in entries if entry.kind == LINK}
+    for path in links:
+        if not link_stays_inside(path, links):
+            raise TreeError(f"{path!r}, which leads to {links[path]!r}, would lead outside of {target}")
 
 
 def look(files: NodeFiles, sources: Sequence[tuple[NodeAccess, str]]) -> list[Tree]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, MARK, Entry, TreeError
+from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, MARK, Entry, TreeError, read_line
 from trainmaster.volumes.manifest import FileEntry
 
 Tree = list[Entry]
@@ -21,7 +20,7 @@ def parse_trees(data: bytes, count: int) -> list[Tree] | None:
     """
     trees: list[Tree] = [[]]
     for line in data.partition(MARK)[2].splitlines():
-        said = json.loads(line)
+        said = read_line(line)
         if said == "@@have":
             return None
         if isinstance(said, str):
@@ -29,7 +28,7 @@ def parse_trees(data: bytes, count: int) -> list[Tree] | None:
         if said is None:
             trees.append([])
         else:
-            trees[-1].append(Entry(*said))
+            trees[-1].append(Entry.read(said))
     if len(trees) != count + 1:
         raise TreeError("its answer was cut short")
     return trees[:-1]

@@ -23,12 +23,25 @@ MARK = b"@@trees\n"
 FILE, LINK, FOLDER, OUTWARD = "f", "l", "d", "x"
 
 _PIECE = 1 << 18
+_LINE_BYTES = 1 << 20  # a path and a link's target, each byte of them escaped
 # The kernel stamps files with the time of its last tick: of two writes within one the second leaves no trace.
 _TICK_NS = 10_000_000
 
 
 class TreeError(Exception):
     """What is wrong with a directory, or with a stream, in words."""
+
+
+def read_line(line: bytes) -> Any:  # noqa: ANN401 - JSON
+    """What a line says.
+
+    Raises:
+        TreeError: it is no JSON.
+    """
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise TreeError("it says a line that cannot be read") from None
 
 
 class Entry(NamedTuple):
@@ -51,6 +64,23 @@ class Entry(NamedTuple):
     mode: int = 0o644
     target: str = ""
     inode: int = 0
+
+    @classmethod
+    def read(cls, said: Any) -> Entry:  # noqa: ANN401 - JSON
+        """An entry as another machine wrote it.
+
+        Raises:
+            TreeError: it is none.
+        """
+        try:
+            entry = cls(*said)
+        except TypeError:
+            raise TreeError("it says something that is no entry") from None
+        texts, numbers = (entry.path, entry.kind, entry.target), (entry.size, entry.mtime_ns, entry.inode)
+        whole = all(type(each) is int and abs(each) < 1 << 63 for each in (*numbers, entry.mode))
+        if not whole or not all(type(each) is str for each in texts) or entry.size < 0:
+            raise TreeError("it says something that is no entry")
+        return entry._replace(mode=entry.mode & 0o777)  # nothing of another machine's is setuid here
 
     @property
     def content(self) -> Entry:
@@ -229,10 +259,12 @@ class Unpacker:
             else:
                 end = bytes(view).find(b"\n")
                 self._line += view if end < 0 else view[:end]
+                if len(self._line) > _LINE_BYTES:
+                    raise TreeError("it says a line that has no end")
                 view = view[len(view) if end < 0 else end + 1 :]
                 if end >= 0:
                     line, self._line = bytes(self._line), bytearray()
-                    self._begin(json.loads(line))
+                    self._begin(read_line(line))
 
     def close(self) -> None:
         """Leave nothing half open."""
@@ -248,9 +280,10 @@ class Unpacker:
             return
         if isinstance(said, str):
             raise TreeError(said)
-        entry = Entry(*said)
-        if entry.kind != FILE or entry.path not in self._wanted:
-            raise TreeError(f"{entry.path!r} came unasked")
+        entry = Entry.read(said)
+        wanted = self._wanted.get(entry.path)
+        if entry.kind != FILE or wanted is None or wanted.content != entry.content:
+            raise TreeError(f"{entry.path!r} came unasked, or is not what it was")
         self._entry = entry
         self._left = entry.size
         with contextlib.suppress(FileNotFoundError):

@@ -2,10 +2,12 @@
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import make_private
 
 _VERSION = re.compile(r"(.*)@v?(\d{1,9})/*", re.DOTALL)
 # Not those of `s3://`, without which a URL would be a path.
@@ -82,5 +84,9 @@ def cache_directory() -> Path:
 
 
 def _store_url() -> str:
+    if given := os.environ.get("TRAINMASTER_STORE"):
+        return given.rstrip("/")
     home = os.environ.get("TRAINMASTER_HOME") or "~/.trainmaster"
-    return (os.environ.get("TRAINMASTER_STORE") or f"{home}/store").rstrip("/")
+    with suppress(OSError):  # who writes there will be told; who does so first shall not open it to others
+        make_private(Path(home).expanduser().absolute())
+    return f"{home.rstrip('/')}/store"

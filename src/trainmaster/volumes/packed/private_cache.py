@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from trainmaster.spec.private_files import make_private
 from trainmaster.volumes.packed.addresses import cache_directory
 
 # A full disk is none of these: there, files for a while would not fit either.
@@ -57,6 +58,7 @@ def usable_cache() -> tuple[Path, str]:
     """
     place = cache_directory()
     try:
+        make_private(place)
         os.makedirs(place / "volumes", exist_ok=True)  # noqa: PTH103 - beside the calls it stands for
         descriptor, probe = tempfile.mkstemp(prefix=".probe-", dir=place / "volumes")
         os.close(descriptor)

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
 from trainmaster.volumes.reading.errors import CacheError
 
@@ -71,6 +72,8 @@ def require_writable(directory: str) -> None:
         CacheError: they cannot.
     """
     try:
+        if Path(directory).is_relative_to(cache_directory()):
+            make_private(cache_directory().parent)
         os.makedirs(directory, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=".probe-", dir=directory)
         os.close(descriptor)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainmaster.control.clusters.node_fetching import fetch
 from trainmaster.control.clusters.node_paths import NodePaths
 from trainmaster.control.clusters.node_trees import parse_trees, unite
 from trainmaster.control.layout import Home
-from trainmaster.remote.guest.trees import FILE, FOLDER, MARK, Entry, TreeError
+from trainmaster.remote.errors import CommandError
+from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, MARK, Entry, TreeError
 
 HOME = Home(Path("/h"), Path("/h/cache"), "", "")
 PATHS = NodePaths(HOME, "run-1", "/var/tmp/tm")
@@ -77,3 +81,34 @@ def test_listings_are_read_or_said_to_be_cut_short():
     with pytest.raises(TreeError, match="Permission"):
         parse_trees(MARK + b'"Permission denied"\n', 1)
     assert parse_trees(MARK + b'"@@have"\n', 1) is None
+
+
+entries = st.lists(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), max_size=8)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(entries.map(json.dumps) | st.text(max_size=20) | st.just("null"), max_size=6), st.integers(0, 3)
+)
+def test_whatever_a_node_says_of_its_directories_is_read_or_refused(lines, count):
+    data = MARK + "\n".join(lines).encode("utf-8", "surrogatepass") + b"\n"
+    with contextlib.suppress(TreeError):
+        for tree in parse_trees(data, count) or []:
+            for entry in tree:
+                assert entry == Entry.read(json.loads(json.dumps(entry)))
+                assert not entry.mode & ~0o777
+
+
+def test_a_node_is_not_believed_that_its_links_stay_inside(tmp_path):
+    """Each by itself does: only by way of the other one does the last lead outside."""
+    tree = [Entry("deep/er/l", LINK, target="../.."), Entry("e", LINK, target="deep/er/l/../victim")]
+    files = SimpleNamespace(look=lambda access, directories: [tree])
+    with pytest.raises(CommandError, match="outside"):
+        fetch(files, [(None, "/there")], tmp_path / "here")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_the_disk_has_room_for_is_not_fetched(tmp_path):
+    files = SimpleNamespace(look=lambda access, directories: [[Entry("a", FILE, 1 << 60)]])
+    with pytest.raises(CommandError, match="are free here"):
+        fetch(files, [(None, "/there")], tmp_path / "here")
