@@ -49,6 +49,7 @@ class Call:
     region: str
     action: str
     form: dict[str, str]
+    key: str = ""
 
     @property
     def changes(self) -> bool:
@@ -228,12 +229,12 @@ class StandIn:
             return True
 
     def _call(self, headers: dict[str, str], body: bytes) -> Call:
-        scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/([^/]+)/", headers.get("authorization", ""))
-        region, service = (scope[1], scope[2]) if scope else ("", "")
+        scope = re.search(r"Credential=([^/]+)/\d+/([^/]+)/([^/]+)/", headers.get("authorization", ""))
+        key, region, service = (scope[1], scope[2], scope[3]) if scope else ("", "", "")
         if service == "ec2":
             form = dict(parse_qsl(body.decode(), keep_blank_values=True))
             form.pop("Version", None)
-            return Call(service, region, form.pop("Action", ""), form)
+            return Call(service, region, form.pop("Action", ""), form, key)
         action = headers.get("x-amz-target", "").rpartition(".")[2]
         return Call(service, region, action, json.loads(body or b"{}"))
 

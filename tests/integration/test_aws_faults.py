@@ -28,6 +28,7 @@ from aws_stand_in import (
     StandIn,
     free_port,
     hidden,
+    refusal,
     running,
     runs,
 )
@@ -36,6 +37,7 @@ from trainmaster.providers.aws import AwsProvider
 from trainmaster.providers.base import NoCapacityError, NodeState, ProviderError
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.errors import UsageError
 from trainmaster.testing.provider_contract import alive
 
 
@@ -335,3 +337,29 @@ def test_no_cloud_there(bench: AwsBench) -> None:
     with pytest.raises(ProviderError, match="cannot be reached") as caught:
         provider.acquire("one", bench.request())
     assert "AWS_ENDPOINT_URL" in caught.value.hint
+
+
+def test_credentials_that_somebody_renews_in_their_file_are_used(
+    bench: AwsBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver lives for days, and what `aws sso login` or another tool writes is valid for hours."""
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+    def write(key: str) -> None:
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n")
+
+    def check(call: Call) -> Answer | None:
+        return refusal("RequestExpired", "Request has expired.") if call.key == "AKIAOLD" else None
+
+    write("AKIAOLD")
+    provider = bench.provider(access_key_id="", secret_access_key="")
+    provider.acquire("one", bench.request())
+    bench.stand_in.rule(Rule("*", before=check))
+    with pytest.raises(UsageError, match=r"RequestExpired.*\n.*aws sso login"):
+        provider.nodes("one")
+    write("AKIANEW")
+    assert len(provider.nodes("one")) == 1
+    provider.release("one")

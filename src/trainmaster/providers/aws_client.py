@@ -10,16 +10,19 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from trainmaster.providers.aws_errors import PASSING, SETTLING, api_error, is_lack
+from trainmaster.providers.aws_errors import PASSING, SETTLING, api_error, is_lack, is_of_keys
 from trainmaster.providers.aws_requests import AwsRequest
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.base import ProviderError, ProviderGoneError
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 
 log = logging.getLogger(__name__)
 
 _MOST_BACKOFF_S: Final = 10.0
 _CONNECT_S: Final = 10.0
+#: Credentials that were refused are read again after so long: somebody may have renewed them.
+_READ_KEYS_S: Final = 30.0
 _HTTP_SERVER_ERROR: Final = 500
 
 #: boto3 has no types of its own: its methods and their answers are made from Amazon's descriptions when it
@@ -57,6 +60,7 @@ class AwsClient:
         self._sleep = sleep
         self._clients: dict[tuple[str, str], _Any] = {}
         self._session: _Any = None
+        self._keys_read_at = float("-inf")
         self._making = threading.Lock()  # boto3's clients may be shared between threads, but not made by two
         self._jitter = random.Random()  # noqa: S311 - no secret; two that retry at once must not stay in step
 
@@ -122,6 +126,8 @@ class AwsClient:
             except boto.ClientError as error:
                 code, message = _told(error.response)
                 status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+                if is_of_keys(code):
+                    self._forget_keys()
                 # EC2 answers a lack of capacity with status 500, too; that does not pass in seconds.
                 broken = status >= _HTTP_SERVER_ERROR and not is_lack(code)
                 passes = code in PASSING or broken or (settle and code in SETTLING)
@@ -135,6 +141,7 @@ class AwsClient:
                 boto.SSOError,
                 boto.TokenRetrievalError,
             ) as error:
+                self._forget_keys()
                 raise UsageError(
                     f"no AWS credentials: {error}",
                     "Run `aws configure` or `aws sso login`, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
@@ -148,6 +155,16 @@ class AwsClient:
                 reason = type(error).__name__
             self._wait(request, attempt, reason)
         raise AssertionError("attempts is at least 1")
+
+    def _forget_keys(self) -> None:
+        """Read credentials anew next time: boto3 keeps those of a file as it read them first."""
+        now = boot_s()
+        if now - self._keys_read_at < _READ_KEYS_S:
+            return
+        self._keys_read_at = now
+        with self._making:
+            self._session = None
+        self.close()
 
     def _unreachable(self, request: AwsRequest, error: Exception) -> TrainmasterError:
         chosen = self._settings
@@ -237,7 +254,7 @@ class AwsClient:
                 user_agent_extra="trainmaster",
             )
             try:
-                self._clients[key] = self._boto().client(
+                client = self._clients[key] = self._boto().client(
                     service, region_name=region, endpoint_url=chosen.endpoint_url or None, config=config
                 )
             except (BotoCoreError, ValueError) as error:
@@ -245,10 +262,11 @@ class AwsClient:
                     f"AWS cannot be asked in {region!r}: {error}",
                     "Check AWS_REGION, AWS_PROFILE and AWS_ENDPOINT_URL.",
                 ) from None
-        return self._clients[key]
+        return client
 
     def _boto(self) -> _Any:
-        if self._session is None:
+        session = self._session
+        if session is None:
             try:
                 import boto3
                 from botocore.exceptions import BotoCoreError
@@ -259,7 +277,7 @@ class AwsClient:
                 ) from None
             chosen = self._settings
             try:
-                self._session = boto3.session.Session(
+                session = self._session = boto3.session.Session(
                     aws_access_key_id=chosen.access_key_id or None,
                     aws_secret_access_key=chosen.secret_access_key or None,
                     region_name=chosen.region or None,
@@ -268,7 +286,7 @@ class AwsClient:
                 raise UsageError(
                     f"the AWS configuration cannot be used: {error}", "Check AWS_PROFILE and ~/.aws/config."
                 ) from None
-        return self._session
+        return session
 
 
 def _told(response: Mapping[str, Any]) -> tuple[str, str]:

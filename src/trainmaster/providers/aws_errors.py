@@ -69,6 +69,11 @@ def is_lack(code: str) -> bool:
     return code in _CAPACITY or code in _QUOTA
 
 
+def is_of_keys(code: str) -> bool:
+    """Whether the credentials are refused: others may be let in."""
+    return code in _KEYS or code == "AuthFailure"
+
+
 def api_error(
     operation: str,
     code: str,
@@ -107,7 +112,8 @@ def api_error(
     if code in _KEYS or code.startswith("AuthFailure"):
         return UsageError(
             f"AWS refuses the credentials ({code}) in {region}: {told}",
-            "Check AWS_PROFILE, AWS_ACCESS_KEY_ID and the clock; `aws sts get-caller-identity` must work.",
+            "If they have expired: `aws sso login`, or renew them in ~/.aws/credentials. Else check "
+            "AWS_PROFILE, AWS_ACCESS_KEY_ID and the clock; `aws sts get-caller-identity` must work.",
         )
     if code in _ACCOUNT:
         return UsageError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from trainmaster.control.clusters.node_sending import Source, send
 from trainmaster.control.clusters.node_stores import NodeStores, StoreRefusedError
 from trainmaster.control.clusters.node_trees import looks, tree_of, unite
 from trainmaster.control.site import RelayError
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
 from trainmaster.volumes import AlreadyPublished, Manifest, delete, read_manifest
 from trainmaster.volumes.lending import lent_environment, store_host
@@ -45,7 +45,7 @@ class DirectStore:
         self,
         files: NodeFiles,
         tell: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = boot_s,
     ) -> None:
         self._files = files
         self._stores = NodeStores(files.links)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.clusters.post import Opener, Places, Post
 from trainmaster.control.clusters.record import ClusterState
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
 
@@ -56,7 +57,7 @@ class Fleet:
         opener: Opener,
         write_cost: Callable[[float], None],
         member_places: MemberPlaces,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_s,
         earlier_usd: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self._wake = threading.Event()

@@ -205,8 +205,13 @@ class Hands:
             self._workplace.take_back(
                 record, formation.ray if formation else None, accesses, self._sight.nodes
             )
-        with contextlib.suppress(ProviderGoneError):  # nothing of it is left
+        try:
             self._provider.release(record.id)
+        except ProviderGoneError:  # nothing of it is left
+            pass
+        except TrainmasterError:
+            self._workplace.end_machines(accesses, self._sight.nodes)
+            raise
         self._workplace.forget(record, accesses)
         try:
             return self._provider.nodes(record.id)  # when they ended is for the bill

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from trainmaster.providers.base import ProviderError
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 #: For one question to a store; one that is out of reach would be waited for much longer.
@@ -47,7 +48,7 @@ class StoreOutages:
         clock: gives Unix seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = steady_s) -> None:
         self._clock = clock
         self._since: dict[str, float] = {}
         self._guard = threading.Lock()

@@ -318,6 +318,24 @@ class Workplace:
             with contextlib.suppress(TrainmasterError):
                 remove_run(access, self.run)
 
+    def end_machines(self, accesses: Sequence[NodeAccess], machines: Mapping[str, Node]) -> None:
+        """Have rented machines end themselves: their provider does not answer, and they cost money.
+
+        Args:
+            accesses: nodes that were reached.
+            machines: as the provider listed them last, by id.
+        """
+        from trainmaster.control.clusters.node_files import each
+        from trainmaster.providers.aws_deadman import end_command
+
+        def end(access: NodeAccess) -> None:
+            with contextlib.suppress(TrainmasterError, OSError), self.ssh.lend(access.target) as connection:
+                connection.run(end_command(), timeout_s=_RENEW_TIMEOUT_S)
+
+        known = ((access, machines.get(access.id)) for access in accesses)
+        there = [a for a, node in known if node and node.instance_type and node.state is not NodeState.GONE]
+        each(there, end)
+
     def memory(self, cluster: str) -> NodeMemory:
         """What is known of a cluster's nodes from an earlier time."""
         with self._remembering:

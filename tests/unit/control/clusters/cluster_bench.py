@@ -191,6 +191,9 @@ class FakeWorkplace:
     def take_back(self, *_: Any) -> None:
         self.done.append("take back")
 
+    def end_machines(self, accesses: Sequence[Any], _: Any) -> None:
+        self.done += [f"end {access.id}" for access in accesses]
+
     def forget(self, *_: Any) -> None:
         self.forgotten += 1
 

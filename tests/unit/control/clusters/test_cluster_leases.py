@@ -292,3 +292,14 @@ def test_others_read_times_as_their_clocks_have_them(bench: Bench) -> None:
     assert written == pytest.approx(known - 3600)
     assert behind.loop.keep(600.0, behind.clock.now)
     assert behind.written[-1].kept_until == pytest.approx(behind.clock.now - 3000)
+
+
+def test_machines_are_ended_over_ssh_while_they_cannot_be_given_back(bench: Bench) -> None:
+    bench.until(lambda: bench.loop.formation)
+    bench.provider.is_away = True
+    bench.loop.end()
+    let(bench, 30.0)
+    assert {"end i-0", "end i-1"} <= set(bench.workplace.done)
+    assert not bench.loop.is_over, "nobody has said that they have ended"
+    bench.provider.is_away = False
+    bench.until(lambda: bench.loop.is_over)
