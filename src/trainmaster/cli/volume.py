@@ -142,13 +142,12 @@ def versions(
     from trainmaster.cli.volume_tools import head_document
     from trainmaster.spec.errors import NotFoundError
     from trainmaster.volumes import ObjectStore
-    from trainmaster.volumes.packed import head_numbers, read_head, volume_address
+    from trainmaster.volumes.packed import alive_heads, head_numbers, volume_address
 
     store = ObjectStore(volume_address(volume).url)
-    alive, newest = head_numbers(store)
-    if not newest:
+    if not head_numbers(store)[1]:
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL.")
-    heads = [read_head(store, number) for number in alive]
+    heads = list(alive_heads(store))
     if as_json:
         print_json({"volume": store.url, "versions": [head_document(head) for head in heads]})
         return
@@ -209,41 +208,33 @@ def rm(
 @app.command(no_args_is_help=True)
 def gc(
     volume: Annotated[str, typer.Argument(metavar="URL", help="A volume's URL or short name.")],
-    grace: Annotated[str, typer.Option(help="Delete nothing younger than this.")] = "24h",
+    grace: Annotated[
+        str, typer.Option(help="Mark nothing younger than this, free nothing marked later than this ago.")
+    ] = "24h",
+    now: Annotated[
+        bool, typer.Option("--now", help="Free at once what is marked; pushes that sleep must begin again.")
+    ] = False,
     as_json: _Json = False,
 ) -> None:
-    """Delete the chunks that no version names. Safe beside pushes."""
-    from trainmaster.cli.output import print_json, say, size
+    """Mark the chunks that no version names; free what an earlier `gc` has marked. Safe beside pushes."""
+    from dataclasses import asdict
+
+    from trainmaster.cli.output import print_json, say
     from trainmaster.cli.volume_progress import interruptible, seconds
+    from trainmaster.cli.volume_tools import collected_lines, gc_command
     from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.packed import collect_garbage, volume_address
 
     store = ObjectStore(volume_address(volume).url)
     grace_s = seconds(grace)
     with interruptible("collect again; what versions name is whole"):
-        done = collect_garbage(store, grace_s)
+        done = collect_garbage(store, grace_s, now=now)
     if as_json:
-        print_json(
-            {
-                "volume": store.url,
-                "deleted_chunks": done.deleted_chunks,
-                "deleted_bytes": done.deleted_bytes,
-                "young_chunks": done.young_chunks,
-                "kept_chunks": done.kept_chunks,
-                "under_way": done.under_way,
-                "owners": list(done.owners),
-            }
-        )
+        free_with = None if done.free_at_s is None else gc_command(volume, grace)
+        print_json({"volume": store.url, **asdict(done), "free_with": free_with})
         return
-    if done.under_way:
-        owners = f" ({', '.join(done.owners)})" if done.owners else ""
-        say(
-            f"{store.url}: a push or another collection is under way{owners}: nothing was deleted; "
-            "try later. One that was killed on another machine counts for an hour."
-        )
-        return
-    young = f"; {done.young_chunks:,} more are younger than {grace}" if done.young_chunks else ""
-    say(f"{done.deleted_chunks:,} chunks deleted, {size(done.deleted_bytes)} freed{young}")
+    for line in collected_lines(done, store.url, grace, gc_command(volume, grace)):
+        say(line)
 
 
 def _list_volumes(as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import Entry, Head, OpenVolume
+    from trainmaster.volumes.packed import Collected, Entry, Head, OpenVolume
 
 
 def opened_volume(uri: str) -> OpenVolume:
@@ -113,6 +113,53 @@ def files_text(head: Head) -> str:
     from trainmaster.cli.output import size
 
     return f"{counted(head.file_count, 'file')}, {size(head.total_bytes)}"
+
+
+def gc_command(volume: str, grace: str) -> str:
+    """Gives the command that frees what was marked.
+
+    >>> gc_command("pets", "24h"), gc_command("pets", "0s")
+    ('trainmaster volume gc pets', 'trainmaster volume gc pets --grace 0s')
+    """
+    from shlex import join
+
+    return join(["trainmaster", "volume", "gc", volume, *([] if grace == "24h" else ["--grace", grace])])
+
+
+def collected_lines(done: Collected, url: str, grace: str, command: str) -> list[str]:
+    """Says what `gc` has done.
+
+    Args:
+        done: by it.
+        url: of the volume.
+        grace: as the user has given it.
+        command: what frees what was marked.
+    """
+    from datetime import UTC, datetime
+
+    from trainmaster.cli.output import size
+
+    def counts(chunks: int, tables: int) -> str:
+        return counted(chunks, "chunk") + (f" and {counted(tables, 'table')}" if tables else "")
+
+    lines = []
+    has_deleted = bool(done.deleted_chunks or done.deleted_tables)
+    if done.under_way:
+        owners = f" ({', '.join(done.owners)})" if done.owners else ""
+        lines.append(
+            f"{url}: a push or another collection is under way{owners}: "
+            f"{'not all' if has_deleted else 'nothing'} was deleted; try later. "
+            "One that was killed on another machine counts for an hour."
+        )
+    if has_deleted or not done.under_way:
+        young = f"; {done.young_chunks:,} more are too young ({grace})" if done.young_chunks else ""
+        freed = counts(done.deleted_chunks, done.deleted_tables)
+        lines.append(f"{freed} deleted, {size(done.deleted_bytes)} freed{young}")
+    if done.free_at_s is not None:
+        at = datetime.fromtimestamp(done.free_at_s, UTC)
+        marked = f"{counts(done.marked_chunks, done.marked_tables)} ({size(done.marked_bytes)})"
+        lines.append(f"{marked} marked; from {at:%F %T} UTC on this frees them: {command}")
+    return lines
 
 
 def counted(count: int, noun: str) -> str:

@@ -197,7 +197,7 @@ class StoreContract:
         volume("push", source, url, "--chunk-size", "1MiB")
         volume("rm", f"{url}@1")
         volume("rm", f"{url}@2")
-        assert volume("gc", url, "--grace", "0s", "--json").json["deleted_chunks"] >= 4
+        assert volume("gc", url, "--grace", "0s", "--now", "--json").json["deleted_chunks"] >= 4
         volume("get", url, tm.work / "again")
         subprocess.run(["diff", "-r", source, tm.work / "again"], check=True)
         volume("rm", url, "--yes")
@@ -217,7 +217,7 @@ class StoreContract:
         for thread in threads:
             thread.join()
         assert sorted(report.version for report in reports) == [1, 2, 3]
-        assert collect_garbage(ObjectStore(url), 0).deleted_chunks == 0
+        assert collect_garbage(ObjectStore(url), 0, now=True).deleted_chunks == 0
 
     def test_reading_and_mounting(self, faulty, source, tmp_path):
         proxy, url = faulty

@@ -58,7 +58,17 @@ def test_a_volume_from_push_to_gc(tm, data):
     assert [one["version"] for one in versions] == [1, 2]
     tm.call("volume", "rm", "cats@1", code=0)
     assert tm.call("volume", "gc", "cats", "--json", code=0).json["young_chunks"] == 1
-    assert tm.call("volume", "gc", "cats", "--grace", "0s", "--json", code=0).json["deleted_chunks"] == 1
+    marked = tm.call("volume", "gc", "cats", "--grace", "0s", code=0)
+    assert "0 chunks deleted" in marked.err
+    assert "1 chunk and 2 tables" in marked.err
+    assert "frees them: trainmaster volume gc cats --grace 0s" in marked.err
+    freed = tm.call("volume", "gc", "cats", "--grace", "0s", "--json", code=0).json
+    assert (freed["deleted_chunks"], freed["free_at_s"], freed["free_with"]) == (1, None, None)
+    tm.call("volume", "rm", "cats@2", code=0)
+    again = tm.call("volume", "gc", "cats", "--grace", "0s", "--json", code=0).json
+    assert again["marked_chunks"] >= 4
+    assert again["free_with"] == "trainmaster volume gc cats --grace 0s"
+    assert tm.call("volume", "gc", "cats", "--now", "--json", code=0).json["deleted_chunks"] >= 4
     tm.call("volume", "rm", "cats", "--yes", code=0)
     assert tm.call("volume", "ls", "--json", code=0).json == {"volumes": []}
 

@@ -7,6 +7,7 @@
     URL/chunks/ab/<blake3>           up to 64 MiB; shared by the versions that need it
     URL/pushes/<id>.json             a push that is under way
     URL/collections/<id>.json        a collection of garbage that is under way
+    URL/collections/000001.deletions names that are given up, see `deletions`
 
 Importing this package costs nothing; each name is loaded when it is first used.
 """
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
         SourceChangedError,
         VersionConflictError,
     )
-    from trainmaster.volumes.packed.garbage import (
-        Collected,
-        collect_garbage,
-        remove_version,
-        remove_volume,
-    )
+    from trainmaster.volumes.packed.garbage import Collected, collect_garbage, remove_volume
     from trainmaster.volumes.packed.getting import GetProgress, get
-    from trainmaster.volumes.packed.head import Head, head_numbers, read_head
+    from trainmaster.volumes.packed.head import (
+        Head,
+        alive_heads,
+        head_numbers,
+        read_head,
+        remove_version,
+    )
     from trainmaster.volumes.packed.indexing import IndexProgress, index
     from trainmaster.volumes.packed.opening import OpenVolume, open_volume
     from trainmaster.volumes.packed.pushing import PushProgress, PushReport, push
@@ -57,6 +59,7 @@ __all__ = [
     "SourceChangedError",
     "VersionConflictError",
     "VolumeAddress",
+    "alive_heads",
     "cache_directory",
     "collect_garbage",
     "get",
@@ -89,6 +92,7 @@ _HOME = {
     "SourceChangedError": "faults",
     "VersionConflictError": "faults",
     "VolumeAddress": "addresses",
+    "alive_heads": "head",
     "cache_directory": "addresses",
     "collect_garbage": "garbage",
     "get": "getting",
@@ -97,7 +101,7 @@ _HOME = {
     "open_volume": "opening",
     "push": "pushing",
     "read_head": "head",
-    "remove_version": "garbage",
+    "remove_version": "head",
     "remove_volume": "garbage",
     "volume_address": "addresses",
 }

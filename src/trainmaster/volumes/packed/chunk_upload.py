@@ -4,17 +4,19 @@ import mmap
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.buffers import chunk_buffer
+from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest, new_digest
 from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import Piece
-from trainmaster.volumes.packed.source import chunk_key
+from trainmaster.volumes.packed.source import chunk_key, chunk_name
 from trainmaster.volumes.packed.sources import Source
 
 # A file that was written a moment ago may be written again without its times telling.
@@ -28,11 +30,13 @@ class PackedChunk(NamedTuple):
         digest: its name.
         size_bytes: 0 if it has no bytes; then there is no object.
         hashes: of each whole file in it, 16 bytes each.
+        generation: of its name.
     """
 
     digest: bytes
     size_bytes: int
     hashes: bytes
+    generation: int = 0
 
     def hash_of(self, position: int) -> bytes:
         """Gives the hash of one of its files."""
@@ -49,16 +53,27 @@ class ChunkUploader:
     """
 
     def __init__(
-        self, source: Source, store: ObjectStore, journal: Journal, limit_bytes: int, jobs: int
+        self,
+        source: Source,
+        store: ObjectStore,
+        journal: Journal,
+        deletions: Deletions,
+        limit_bytes: int,
+        jobs: int,
     ) -> None:
         self._source = source
         self._store = store
+        self._deletions = deletions
         self._journal = journal
         self._limit_bytes = limit_bytes
         self._jobs = jobs
         self._lock = threading.Lock()
-        self._present = dict(_stored_chunks(store))
-        self._named: dict[bytes, int] = {}
+        # Which generation of a chunk may be used, and its size as the store has it.
+        self._present: dict[bytes, tuple[int, int]] = {}
+        for key, size_bytes in stored_chunks(store).items():
+            if key not in deletions and (name := chunk_name(key)) is not None:
+                self._present[name[0]] = (name[1], size_bytes)
+        self._named: dict[bytes, tuple[int, int]] = {}
         # Used again and again: memory that is touched for the first time costs more than a copy.
         self._buffers: queue.SimpleQueue[mmap.mmap | None] = queue.SimpleQueue()
         for _ in range(jobs + 1):
@@ -93,68 +108,83 @@ class ChunkUploader:
         key = plan_key(pieces)
         if buffer is None:
             known = self._journal_get(key)
-            if known is not None and self._is_there(known.digest, known.size_bytes):
-                return PackedChunk(*known)
+            if known is not None:
+                generation, is_there = self._place(known.digest, known.size_bytes)
+                if is_there:
+                    return PackedChunk(*known, generation)
             buffer = self.loaded(pieces)
         try:
             size_bytes = _size(pieces)
             began_ns = time.time_ns()
             data = memoryview(buffer)[:size_bytes]
             chunk = _hashed(pieces, data)
-            is_wanted = size_bytes > 0 and not self._stopped
-            if is_wanted and not self._is_there(chunk.digest, size_bytes, claim=True):
-                self._store.put(chunk_key(chunk.digest), data)
-                with self._lock:
-                    self.sent_chunks += 1
-                    self.sent_bytes += size_bytes
+            if size_bytes > 0 and not self._stopped:
+                generation, is_there = self._place(chunk.digest, size_bytes, claim=True)
+                chunk = chunk._replace(generation=generation)
+                if not is_there:
+                    self._store.put(chunk_key(chunk.digest, generation), data)
+                    with self._lock:
+                        self.sent_chunks += 1
+                        self.sent_bytes += size_bytes
         finally:
             self._buffers.put(buffer)
         if key is not None and all(began_ns - max(file.stamp[-2:]) > _RACY_NS for file, *_ in pieces):
             with self._lock:
-                self._journal.put(key, Remembered(*chunk))
+                self._journal.put(key, Remembered(chunk.digest, chunk.size_bytes, chunk.hashes))
         return chunk
 
     def stop(self) -> None:
         """Sends nothing more."""
         self._stopped = True
 
-    def confirm(self, *, read_back: bool) -> None:
-        """Compares what the store says that it has with what was sent.
+    @property
+    def keys(self) -> Iterator[str]:
+        """The keys of all chunks that are needed."""
+        return (chunk_key(name, generation) for name, (generation, _) in self._named.items())
 
-        Args:
-            read_back: read and prove every chunk instead of believing the store.
+    def confirm(self) -> None:
+        """Compares what the store says that it has with what was sent.
 
         Raises:
             MissingChunkError: a chunk is not there.
-            DamagedChunkError: it has another size or content.
+            DamagedChunkError: it has another size.
             PublishError: the store fails.
         """
-        there = dict(_stored_chunks(self._store))
-        for name, size_bytes in self._named.items():
-            where = self._store.url_of(chunk_key(name))
-            if name not in there:
+        there = stored_chunks(self._store)
+        for name, (generation, size_bytes) in self._named.items():
+            key = chunk_key(name, generation)
+            if key not in there:
                 raise MissingChunkError(
-                    f"{where} was deleted while the others were sent.", "Push again; no version was made."
-                )
-            if there[name] != size_bytes:
-                self._store.delete([chunk_key(name)])
-                raise DamagedChunkError(
-                    f"{where}: the store has {there[name]:,} of its {size_bytes:,} bytes.",
+                    f"{self._store.url_of(key)} was deleted while the others were sent.",
                     "Push again; no version was made.",
                 )
-        if read_back:
-            with ThreadPoolExecutor(self._jobs, "read-back") as pool:
-                for _ in pool.map(self._prove, self._named):
-                    pass
+            if there[key] != size_bytes:
+                raise DamagedChunkError(
+                    f"{self._store.url_of(key)}: the store has {there[key]:,} of its {size_bytes:,} bytes.",
+                    "Push again; no version was made.",
+                )
 
-    def _prove(self, name: bytes) -> None:
+    def read_back(self) -> None:
+        """Reads and proves every chunk.
+
+        Raises:
+            DamagedChunkError: one has other bytes.
+            PublishError: the store fails.
+        """
+        with ThreadPoolExecutor(self._jobs, "read-back") as pool:
+            for _ in pool.map(self._prove, self._named.items()):
+                pass
+
+    def _prove(self, item: tuple[bytes, tuple[int, int]]) -> None:
+        name, (generation, _) = item
+        key = chunk_key(name, generation)
         digest = new_digest()
-        for block in self._store.blocks(chunk_key(name)):
+        for block in self._store.blocks(key):
             digest.update(block)
         if digest.digest() != name:
-            self._store.delete([chunk_key(name)])
+            self._store.delete([key])
             raise DamagedChunkError(
-                f"{self._store.url_of(chunk_key(name))} has other bytes than were sent.",
+                f"{self._store.url_of(key)} has other bytes than were sent.",
                 "Push again; no version was made.",
             )
 
@@ -164,16 +194,25 @@ class ChunkUploader:
         with self._lock:
             return self._journal.get(key)
 
-    def _is_there(self, name: bytes, size_bytes: int, *, claim: bool = False) -> bool:
-        """Says whether a chunk need not be sent; with ``claim``, the caller must send it if not."""
+    def _place(self, name: bytes, size_bytes: int, *, claim: bool = False) -> tuple[int, bool]:
+        """Says where a chunk lies or is to lie, and whether it need not be sent.
+
+        Args:
+            name: its digest.
+            size_bytes: of it.
+            claim: the caller sends it if it is not there.
+        """
+        if size_bytes == 0:
+            return 0, True
         with self._lock:
-            is_there = self._present.get(name) == size_bytes or size_bytes == 0
+            have = self._present.get(name)
+            is_there = have is not None and have[1] == size_bytes
             if is_there or claim:
-                if size_bytes:
-                    self._named[name] = size_bytes
-                    self._present[name] = size_bytes
-                self.shared_chunks += is_there and size_bytes > 0
-            return is_there
+                if have is None:
+                    have = self._deletions.generation(partial(chunk_key, name)), size_bytes
+                self._named[name] = self._present[name] = have[0], size_bytes
+                self.shared_chunks += is_there
+            return have[0] if have else 0, is_there
 
 
 def _hashed(pieces: Sequence[Piece], data: memoryview) -> PackedChunk:
@@ -187,16 +226,9 @@ def _hashed(pieces: Sequence[Piece], data: memoryview) -> PackedChunk:
     return PackedChunk(chunk_digest(data), len(data), b"".join(hashes))
 
 
-def _stored_chunks(store: ObjectStore) -> list[tuple[bytes, int]]:
-    """Lists the chunks of a volume with their sizes."""
-    found = []
-    for info in store.list("chunks"):
-        name = info.key.rpartition("/")[2]
-        try:
-            found.append((bytes.fromhex(name), info.size_bytes))
-        except ValueError:
-            continue
-    return found
+def stored_chunks(store: ObjectStore) -> dict[str, int]:
+    """Lists the chunks of a volume: keys and sizes."""
+    return {info.key: info.size_bytes for info in store.list("chunks")}
 
 
 def _clear_gaps(pieces: Sequence[Piece], buffer: mmap.mmap) -> None:

@@ -1,21 +1,42 @@
-"""Removing versions, and the chunks that no version names any more."""
+"""Freeing what no version names any more, in two steps: names are given up first, and deleted later.
+
+Why no version can lose anything by it is said in :mod:`trainmaster.volumes.packed.deletions`.
+"""
 
 import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.objects import ObjectDetail, ObjectStore
+from trainmaster.volumes.packed.deletions import (
+    MOST_NAMES,
+    DeletionList,
+    Deletions,
+    forget_lists,
+    is_list,
+    write_list,
+)
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_table
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
-from trainmaster.volumes.packed.head import Head, head_key, head_numbers, read_head, tombstone_key
-from trainmaster.volumes.packed.marks import Mark, living, marked, owner
+from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, take_number
+from trainmaster.volumes.packed.marks import (
+    DEAD_AFTER_S,
+    REAL_CLOCKS,
+    Clocks,
+    Mark,
+    living,
+    marked,
+    owner,
+)
 from trainmaster.volumes.packed.parquet import read_table
 from trainmaster.volumes.packed.source import chunk_key
 
 DEFAULT_GRACE_S = 24 * 3600.0
 _DELETED_AT_ONCE = 500
+_FOLDERS = ("chunks", "manifests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +46,33 @@ class Collected:
     Attributes:
         deleted_chunks: chunks that no version names, deleted.
         deleted_bytes: their bytes.
-        young_chunks: chunks that no version names yet, too young to be deleted.
+        deleted_tables: tables that no version names, deleted.
+        marked_chunks: chunks that are given up, and not deleted yet.
+        marked_bytes: their bytes.
+        marked_tables: the same of tables.
+        free_at_s: when a collection may delete all that is given up, in Unix seconds by the store's clock;
+            None if nothing is.
+        young_chunks: chunks that no version names either, too young to be given up, or found while others
+            were waiting.
         kept_chunks: chunks that versions name.
-        under_way: pushes or other collections that run; if any, nothing was deleted.
+        under_way: pushes or other collections that run; they ended this collection.
         owners: whose they are, as far as that is known.
     """
 
     deleted_chunks: int = 0
     deleted_bytes: int = 0
+    deleted_tables: int = 0
+    marked_chunks: int = 0
+    marked_bytes: int = 0
+    marked_tables: int = 0
+    free_at_s: float | None = None
     young_chunks: int = 0
     kept_chunks: int = 0
     under_way: int = 0
     owners: tuple[str, ...] = ()
 
 
-def remove_version(store: ObjectStore, version: int) -> None:
-    """Removes a version; its number is never used again, its chunks stay until a collection.
-
-    Raises:
-        NotFoundError: there is no such version.
-        PublishError: the store fails.
-    """
-    if version not in head_numbers(store)[0]:
-        raise NotFoundError(
-            f"{store.url}: there is no version {version}.", "See `trainmaster volume versions`."
-        )
-    store.put(tombstone_key(version), b"{}")
-    store.delete([head_key(version)])
-
-
-def remove_volume(store: ObjectStore) -> None:
+def remove_volume(store: ObjectStore, clocks: Clocks = REAL_CLOCKS) -> None:
     """Removes a volume with all its versions and chunks.
 
     Raises:
@@ -63,8 +81,8 @@ def remove_volume(store: ObjectStore) -> None:
     """
     if not head_numbers(store)[1]:
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL; nothing was deleted.")
-    with marked(store, "collections") as mark:
-        pushes = living(store, "pushes", mark.store_now_s())
+    with marked(store, "collections", clocks) as mark:
+        pushes = living(store, "pushes", mark.renew())
         if pushes:
             whose = owner(store, pushes[0].key)
             raise PublishError(
@@ -77,72 +95,191 @@ def remove_volume(store: ObjectStore) -> None:
     store.delete_all("collections")
 
 
-def collect_garbage(store: ObjectStore, grace_s: float = DEFAULT_GRACE_S) -> Collected:
-    """Deletes the chunks and tables that no version names.
+def collect_garbage(
+    store: ObjectStore, grace_s: float = DEFAULT_GRACE_S, *, now: bool = False, clocks: Clocks = REAL_CLOCKS
+) -> Collected:
+    """Gives up the chunks and tables that no version names, and deletes those given up before.
 
-    Safe beside pushes: see :mod:`trainmaster.volumes.packed.marks`. Nothing younger than
-    ``grace_s`` is deleted in any case.
+    Args:
+        store: the volume.
+        grace_s: how long nothing that is younger is given up, and nothing that was given up is deleted.
+        now: delete what this call gives up too. No version loses anything by that; a push that is halted,
+            and counted on it, has to begin again.
+        clocks: tell the time.
 
     Raises:
         NotFoundError: there is no volume.
         PublishError: a version cannot be read, so that nobody knows what it names; nothing was
             deleted. Or the store fails.
     """
-    alive, newest = head_numbers(store)
-    if not newest and not any(True for _ in store.list("chunks")):
+    if not head_numbers(store)[1] and not any(True for _ in store.list("chunks")):
         raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL; nothing was deleted.")
-    with marked(store, "collections") as mark:
-        now_s = mark.store_now_s()
-        others = [detail for detail in living(store, "collections", now_s) if detail.key != mark.key]
-        others += living(store, "pushes", now_s)
+    with marked(store, "collections", clocks) as mark:
+        collection = _Collection(store, mark, grace_s, now)
+        others = collection.others()
         if others:
-            owners = (owner(store, detail.key) for detail in others)
-            return Collected(under_way=len(others), owners=tuple(sorted(filter(None, owners))))
-        alive, _ = head_numbers(store)
-        heads = [read_head(store, version) for version in alive]
-        tables = {table.key for head in heads for table in head.tables}
-        chunks = {key for head in heads for key in _named_chunks(store, head)}
-        return _swept(store, mark, now_s - grace_s, chunks, tables)
+            return collection.report((), others)
+        collection.give_up()
+        return collection.free()
 
 
-def _swept(store: ObjectStore, mark: Mark, before_s: float, chunks: set[str], tables: set[str]) -> Collected:
-    doomed: list[str] = []
-    doomed_bytes = young = kept = 0
-    for detail in store.details("chunks"):
-        if detail.key in chunks:
-            kept += 1
-        elif detail.modified_s > before_s:
-            young += 1
-        else:
-            doomed.append(detail.key)
-            doomed_bytes += detail.size_bytes
-    count = len(doomed)
-    for folder, named in (("manifests", tables), ("pushes", set[str]())):
-        doomed += [
-            detail.key
-            for detail in store.details(folder)
-            if detail.key not in named and detail.modified_s <= before_s
+class _Collection:
+    """One collection: what is there, what is named, and what was given up."""
+
+    def __init__(self, store: ObjectStore, mark: Mark, grace_s: float, now: bool) -> None:
+        self._store = store
+        self._mark = mark
+        self._grace_s = grace_s
+        self._is_now = now
+        self._now_s = mark.renew()
+        self._deletions = Deletions(store)
+        self._named = _Named(store)
+        self._there: dict[str, ObjectDetail] = {}
+        self._known_lists: set[str] = set()
+
+    def others(self) -> list[ObjectDetail]:
+        """Gives the marks of who else is at work."""
+        found = [one for one in living(self._store, "collections", self._now_s) if one.key != self._mark.key]
+        return found + living(self._store, "pushes", self._now_s)
+
+    def give_up(self) -> None:
+        """Writes a list of what no version names, unless one is waiting."""
+        self._deletions.refresh()
+        self._known_lists = {one.key for one in self._deletions.lists}
+        for folder in _FOLDERS:
+            self._there.update((detail.key, detail) for detail in self._store.details(folder))
+        self._named.refresh()
+        waiting = (one for one in self._deletions.lists if not self._is_due(one.made_s))
+        # One at a time: every push reads all lists.
+        if any(self._left(one) for one in waiting):
+            return
+        names = [
+            key
+            for key, detail in self._there.items()
+            if key not in self._named.keys
+            and key not in self._deletions
+            and self._now_s - detail.modified_s >= self._grace_s
         ]
-    for first in range(0, len(doomed), _DELETED_AT_ONCE):
-        if not mark.is_fresh:
-            raise PublishError(
-                f"{store.url}: the mark of this collection could not be renewed.", "Try again later."
-            )
-        store.delete(doomed[first : first + _DELETED_AT_ONCE])
-    return Collected(count, doomed_bytes, young, kept)
+        if names:
+            write_list(self._store, names[:MOST_NAMES], lambda: head_numbers(self._store)[1])
+            self._deletions.refresh()
+
+    def free(self) -> Collected:
+        """Deletes what was given up before, and no version names."""
+        lists = [one for one in self._deletions.lists if self._is_now or one.key in self._known_lists]
+        due = [one for one in lists if self._is_due(one.made_s)]
+        if any(self._left(one) for one in due):
+            self._take_number(due)
+            self._named.refresh()
+        doomed = sorted({key for one in due for key in self._left(one) if self._is_at_rest(key, one.made_s)})
+        others: list[ObjectDetail] = []
+        for first in range(0, len(doomed), _DELETED_AT_ONCE):
+            # For those who know no lists: they keep off while we seem alive, and we while they do.
+            self._now_s = self._mark.confirm()
+            others = self.others()
+            if others:
+                doomed = doomed[:first]
+                break
+            self._store.delete(doomed[first : first + _DELETED_AT_ONCE])
+        forget_lists(self._store, self._deletions.lists, self._there.keys() - set(doomed), self._now_s)
+        self._sweep_marks()
+        return self.report(doomed, others)
+
+    def report(self, deleted: Sequence[str], others: Iterable[ObjectDetail]) -> Collected:
+        """Says what was done."""
+        gone = set(deleted)
+        lists = {one: {*self._left(one)} - gone for one in self._deletions.lists}
+        marked = set[str]().union(*lists.values())
+        chunks = [key for key in self._there if key.startswith("chunks/")]
+        kept = sum(key in self._named.keys for key in chunks)
+        count, size_bytes, tables = self._sums(gone)
+        marked_count, marked_bytes, marked_tables = self._sums(marked)
+        owners = [owner(self._store, detail.key) for detail in others]
+        return Collected(
+            deleted_chunks=count,
+            deleted_bytes=size_bytes,
+            deleted_tables=tables,
+            marked_chunks=marked_count,
+            marked_bytes=marked_bytes,
+            marked_tables=marked_tables,
+            free_at_s=max((one.made_s + self._grace_s for one, left in lists.items() if left), default=None),
+            young_chunks=len(chunks) - kept - count - marked_count,
+            kept_chunks=kept,
+            under_way=len(owners),
+            owners=tuple(sorted(filter(None, owners))),
+        )
+
+    def _sums(self, keys: set[str]) -> tuple[int, int, int]:
+        """Counts chunks, their bytes, and tables."""
+        chunks = [key for key in keys if key.startswith("chunks/")]
+        return len(chunks), sum(self._there[key].size_bytes for key in chunks), len(keys) - len(chunks)
+
+    def _is_due(self, made_s: float) -> bool:
+        return self._is_now or self._now_s - made_s >= self._grace_s
+
+    def _is_at_rest(self, key: str, since_s: float) -> bool:
+        """Whether nobody has sent it again, who knew no lists, or long ago."""
+        modified_s = self._there[key].modified_s
+        return modified_s <= since_s or self._now_s - modified_s >= self._grace_s
+
+    def _left(self, one: DeletionList) -> list[str]:
+        return [key for key in one.names if key in self._there and key not in self._named.keys]
+
+    def _take_number(self, due: Iterable[DeletionList]) -> None:
+        """Sees to it that every number is taken that was chosen before one of these lists was complete."""
+        newest = head_numbers(self._store)[1]
+        if any(one.newest is None or one.newest >= newest for one in due):
+            take_number(self._store, newest + 1)
+
+    def _sweep_marks(self) -> None:
+        """Takes away what the dead have left."""
+        stale = [
+            detail.key
+            for folder in ("pushes", "collections")
+            for detail in self._store.details(folder)
+            if not is_list(detail.key) and self._now_s - detail.modified_s >= max(self._grace_s, DEAD_AFTER_S)
+        ]
+        if stale:
+            self._store.delete(stale)
+
+
+class _Named:
+    """What versions name.
+
+    Attributes:
+        keys: of chunks and tables.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._versions: set[int] = set()
+        self.keys: set[str] = set()
+
+    def refresh(self) -> None:
+        """Reads the versions that were made since the last time.
+
+        Raises:
+            PublishError: one is damaged, or the store fails.
+        """
+        for head in alive_heads(self._store, self._versions):
+            self.keys.update(table.key for table in head.tables)
+            self.keys |= _named_chunks(self._store, head)
+            self._versions.add(head.version)
 
 
 def _named_chunks(store: ObjectStore, head: Head) -> set[str]:
     if head.kind == "indexed":
         return set()
     named = set()
+    number = 0
     with tempfile.TemporaryDirectory(prefix="trainmaster-gc-") as scratch:
         path = fetched_table(store, head.chunks, Path(scratch) / "chunks.parquet")
         for batch in read_table(path, "chunks", head.chunk_count, store.url):
             joined = batch["hash"].tobytes()
             for start in range(0, len(joined), CHUNK_HASH_BYTES):
-                named.add(chunk_key(joined[start : start + CHUNK_HASH_BYTES]))
-    if len(named) == 0 and head.total_bytes:
+                named.add(chunk_key(joined[start : start + CHUNK_HASH_BYTES], head.generation(number)))
+                number += 1
+    if not named and head.total_bytes:
         raise DamagedVolumeError(
             f"{store.url}: version {head.version} names no chunks.", "Nothing was deleted."
         )

@@ -3,7 +3,8 @@
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -15,6 +16,10 @@ from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import HASH_NAME
 
 _FORMAT = 2
+# The same with names of a later generation, which who reads only 2 would look for in the wrong place.
+_FORMAT_WITH_GENERATIONS = 3
+# No version: takes a number, so that nobody else has it (see `deletions`).
+_FENCE = "fence"
 _HEAD = re.compile(r"heads/(\d{6,9})\.(json|removed)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 #: Offsets in a chunk have 32 bits.
@@ -29,15 +34,22 @@ class StoredTable:
     Attributes:
         sha256: of its bytes, in hexadecimal; its name.
         size_bytes: of the object.
+        generation: of its name; not 0 if the first one was given up when it was sent (see `deletions`).
     """
 
     sha256: str
     size_bytes: int
+    generation: int = 0
 
     @property
     def key(self) -> str:
         """Where it lies in the volume."""
-        return f"manifests/{self.sha256}.parquet"
+        return f"manifests/{self.sha256}{name_suffix(self.generation)}.parquet"
+
+
+def name_suffix(generation: int) -> str:
+    """What the name of a chunk or table of a later generation has behind its hash."""
+    return f".{generation}" if generation else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,8 @@ class Head:
         source_url: of an indexed volume: what the objects' keys are relative to.
         notes: what was left out and why.
         nonce: makes two heads differ that say the same.
+        generations: of the names of chunks, as (first chunk, how many, generation), in their order; those
+            that are not there have 0.
     """
 
     version: int
@@ -77,6 +91,15 @@ class Head:
     source_url: str = ""
     notes: tuple[str, ...] = ()
     nonce: str = ""
+    generations: tuple[tuple[int, int, int], ...] = ()
+
+    def generation(self, chunk: int) -> int:
+        """Gives the generation of the name of a chunk."""
+        place = bisect_right(self.generations, chunk, key=lambda run: run[0]) - 1
+        if place < 0:
+            return 0
+        first, count, generation = self.generations[place]
+        return generation if chunk < first + count else 0
 
     @property
     def tables(self) -> tuple[StoredTable, ...]:
@@ -91,8 +114,9 @@ class Head:
 
     def to_json(self) -> bytes:
         """Gives the bytes of the object."""
+        has_generations = bool(self.generations) or any(table.generation for table in self.tables)
         document = {
-            "format": _FORMAT,
+            "format": _FORMAT_WITH_GENERATIONS if has_generations else _FORMAT,
             "hash": HASH_NAME,
             "version": self.version,
             "created_at": self.created_at.isoformat(),
@@ -109,6 +133,7 @@ class Head:
             "source_url": self.source_url,
             "notes": self.notes,
             "nonce": self.nonce,
+            **({"generations": self.generations} if has_generations else {}),
         }
         return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
 
@@ -125,9 +150,10 @@ class Head:
         """
         try:
             document = json.loads(data)
-            if document["format"] != _FORMAT:
+            if document["format"] not in (_FORMAT, _FORMAT_WITH_GENERATIONS):
                 raise PublishError(
-                    f"{where}: it has format {document['format']!r}; this Trainmaster reads {_FORMAT}.",
+                    f"{where}: it has format {document['format']!r}; this Trainmaster reads {_FORMAT} and "
+                    f"{_FORMAT_WITH_GENERATIONS}.",
                     "Read it with the Trainmaster that wrote it, or upgrade.",
                 )
             if document["hash"] != HASH_NAME:
@@ -151,6 +177,7 @@ class Head:
                 source_url=_text(document, "source_url"),
                 notes=tuple(str(note) for note in document["notes"]),
                 nonce=_text(document, "nonce"),
+                generations=_generations(document),
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedVolumeError(
@@ -186,6 +213,70 @@ def head_numbers(store: ObjectStore) -> tuple[list[int], int]:
     return sorted(alive - removed), max(alive | removed, default=0)
 
 
+def remove_version(store: ObjectStore, version: int) -> None:
+    """Removes a version; its number is never used again, its chunks stay until a collection.
+
+    Raises:
+        NotFoundError: there is no such version.
+        PublishError: the store fails.
+    """
+    if version not in head_numbers(store)[0]:
+        raise NotFoundError(
+            f"{store.url}: there is no version {version}.", "See `trainmaster volume versions`."
+        )
+    store.put(tombstone_key(version), b"{}")
+    store.delete([head_key(version)])
+
+
+def take_number(store: ObjectStore, number: int) -> None:
+    """Sees to it that no version is made with this number any more, if none has it.
+
+    Raises:
+        PublishError: the store fails.
+    """
+    fence = {"format": _FENCE, "nonce": new_nonce()}
+    is_ours = store.put_if_absent(head_key(number), json.dumps(fence).encode())
+    if is_ours or is_fence(store.get(head_key(number)) or b""):
+        store.put(tombstone_key(number), b"{}")
+
+
+def is_fence(data: bytes) -> bool:
+    """Whether this is no version, but takes its number only."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("format") == _FENCE
+
+
+def alive_heads(store: ObjectStore, known: Container[int] = ()) -> Iterator[Head]:
+    """Reads the heads of all versions that there are.
+
+    Args:
+        store: the volume.
+        known: versions that need not be read.
+
+    Raises:
+        PublishError: one is damaged, or the store fails.
+    """
+    for version in head_numbers(store)[0]:
+        if version not in known and (head := _head(store, version)) is not None:
+            yield head
+
+
+def newest_version(store: ObjectStore, alive: list[int]) -> int:
+    """Gives the newest of these versions that is one; 0 for none.
+
+    Raises:
+        PublishError: the store fails.
+    """
+    for version in reversed(alive):
+        data = store.get(head_key(version))
+        if data is not None and not is_fence(data):
+            return version
+    return 0
+
+
 def read_head(store: ObjectStore, version: int | None) -> Head:
     """Reads a version's head; the newest for None.
 
@@ -194,20 +285,27 @@ def read_head(store: ObjectStore, version: int | None) -> Head:
         PublishError: it is damaged, or the store fails.
     """
     alive, newest = head_numbers(store)
+    wanted = [*reversed(alive)] if version is None else [version] if version in alive else []
+    for number in wanted:
+        if (head := _head(store, number)) is not None:
+            return head
     if version is None:
-        if not alive:
-            gone = "all its versions were removed" if newest else "there is no volume"
-            raise NotFoundError(
-                f"{store.url}: {gone}.", "Look at the URL; `trainmaster volume push SRC URL` makes one."
-            )
-        version = alive[-1]
-    data = store.get(head_key(version)) if version in alive else None
-    if data is None:
-        known = ", ".join(map(str, alive[-10:])) or "none"
+        gone = "all its versions were removed" if newest else "there is no volume"
         raise NotFoundError(
-            f"{store.url}: there is no version {version}.",
-            f"The newest ones are: {known}." if alive else "There is no volume at this URL.",
+            f"{store.url}: {gone}.", "Look at the URL; `trainmaster volume push SRC URL` makes one."
         )
+    known = ", ".join(map(str, alive[-10:])) or "none"
+    raise NotFoundError(
+        f"{store.url}: there is no version {version}.",
+        f"The newest ones are: {known}." if alive else "There is no volume at this URL.",
+    )
+
+
+def _head(store: ObjectStore, version: int) -> Head | None:
+    """Reads a head; None if it was removed meanwhile, or only takes a number."""
+    data = store.get(head_key(version))
+    if data is None or is_fence(data):
+        return None
     where = store.url_of(head_key(version))
     head = Head.from_json(data, where)
     if head.version != version:
@@ -226,14 +324,30 @@ def now_utc() -> datetime:
 
 
 def _table_document(table: StoredTable) -> dict[str, str | int]:
-    return {"sha256": table.sha256, "size_bytes": table.size_bytes}
+    later = {"generation": table.generation} if table.generation else {}
+    return {"sha256": table.sha256, "size_bytes": table.size_bytes, **later}
 
 
 def _table(document: Mapping[str, Any]) -> StoredTable:
     digest = _text(document, "sha256")
     if not _SHA256.fullmatch(digest):
         raise ValueError(f"{digest!r} is no SHA-256")
-    return StoredTable(digest, _count(document, "size_bytes"))
+    generation = _count(document, "generation") if "generation" in document else 0
+    return StoredTable(digest, _count(document, "size_bytes"), generation)
+
+
+def _generations(document: Mapping[str, Any]) -> tuple[tuple[int, int, int], ...]:
+    runs = []
+    end = 0
+    for run in document.get("generations", ()):
+        first, count, generation = run
+        if not all(type(value) is int for value in run) or first < end or count < 1 or generation < 1:
+            raise ValueError(f"generations of chunks {run!r}")
+        end = first + count
+        runs.append((first, count, generation))
+    if end > document["chunk_count"]:
+        raise ValueError(f"generations of {end} chunks")
+    return tuple(runs)
 
 
 def _kind(document: Mapping[str, Any]) -> VolumeKind:

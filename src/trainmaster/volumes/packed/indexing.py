@@ -13,17 +13,18 @@ from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.names import stays_inside
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore, explained
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
+from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.folders import with_parents
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
-from trainmaster.volumes.packed.marks import marked, wait_for_collections
+from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked, wait_for_collections
 from trainmaster.volumes.packed.object_source import found_objects, single_object
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, TableName, TableWriter
 from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch, told_cache
 from trainmaster.volumes.packed.releasing import (
+    Publication,
     check_creates,
     check_expected,
-    create_head,
     keep_prepared,
     prepare,
     stored_table,
@@ -73,6 +74,7 @@ def index(
     expect: int | None = None,
     progress: IndexProgress | None = None,
     say: Callable[[str], None] = lambda _: None,
+    clocks: Clocks = REAL_CLOCKS,
 ) -> PushReport:
     """Makes a new version of a volume over objects that are there already.
 
@@ -86,6 +88,7 @@ def index(
         expect: as for a push.
         progress: filled in on the way.
         say: told what a user would like to know.
+        clocks: tell the time.
 
     Raises:
         NotFoundError: there are no objects.
@@ -115,8 +118,10 @@ def index(
         check_expected(store, expect)
     check_creates(store)
     place = cache or told_cache(say)
-    with _explained(place), marked(store, "pushes") as mark, push_scratch(place) as scratch:
-        wait_for_collections(store, mark, say)
+    with _explained(place), marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
+        wait_for_collections(store, mark, say, clocks=clocks)
+        deletions = Deletions(store)
+        deletions.refresh()
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
             for member in members:
@@ -126,9 +131,8 @@ def index(
         columns = scratch / "columns"
         columns.mkdir()
         prepare(head, writer.tables, columns, store.url)
-        upload_tables(store, head, writer.tables)
-        wait_for_collections(store, mark, say)
-        head = create_head(store, head, expect)
+        head = upload_tables(store, head, writer.tables, deletions)
+        head = Publication(store, mark, deletions, say, clocks).create(head, expect)
         keep_prepared(columns, head, place)
     notes: tuple[str, ...] = ()
     if kind == "files" and (packed := sum(detail.key.endswith(_COMPRESSED) for detail in details)):

@@ -4,6 +4,10 @@ Each puts its own mark first and looks for the other's then; so at least one of 
 other. A push waits until no collection runs; a collection deletes nothing while a push runs.
 Ages are judged by the store's own clock alone. That its process is dead is also known of a mark
 that was made on this machine.
+
+Marks save work: what a collection frees, no push has to send again. That no version loses anything
+does not rest on them but on :mod:`trainmaster.volumes.packed.deletions`, except beside a Trainmaster
+that knows no deletion lists.
 """
 
 import json
@@ -15,8 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.processes import process_space
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore
@@ -28,6 +33,23 @@ _RENEWED_EVERY_S = 300.0
 _WAIT_S = 600.0
 
 
+class Clocks(NamedTuple):
+    """What tells the time to pushes and collections.
+
+    Attributes:
+        boot_s: as `trainmaster.spec.clocks.boot_s`.
+        wall_s: Unix seconds, for people who read a mark.
+        sleep: waits for so many seconds.
+    """
+
+    boot_s: Callable[[], float] = boot_s
+    wall_s: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL_CLOCKS = Clocks()
+
+
 class Mark:
     """An object that says that something is under way; renewed by a thread of its own.
 
@@ -35,62 +57,84 @@ class Mark:
         key: of the object.
     """
 
-    def __init__(self, store: ObjectStore, kind: MarkKind) -> None:
+    def __init__(self, store: ObjectStore, kind: MarkKind, clocks: Clocks = REAL_CLOCKS) -> None:
         self._store = store
         self.key = f"{kind}/{secrets.token_hex(8)}.json"
+        self._clocks = clocks
         self._lock = threading.Lock()
-        self._renewed_at = 0.0
-        self.renew()
+        self._renewed_at = clocks.boot_s()
+        self._stored_s: float | None = None
+        self._has_lapsed = False
+        self._put()
 
-    def renew(self) -> None:
+    def renew(self) -> float:
         """Writes the mark again.
 
-        Raises:
-            PublishError: the store fails.
-        """
-        document = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "at": time.time(),
-            "space": process_space(),
-            "started": _process_state(os.getpid())[1],
-        }
-        with self._lock:
-            began = time.monotonic()
-            self._store.put(self.key, json.dumps(document).encode())
-            self._renewed_at = began
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether nobody can think yet that we are dead."""
-        return time.monotonic() - self._renewed_at < DEAD_AFTER_S / 2
-
-    def store_now_s(self) -> float:
-        """Gives the time by the store's clock, as of the last renewal.
+        Returns:
+            The time by the store's clock.
 
         Raises:
             PublishError: the store fails, or has lost the mark.
         """
-        info = self._store.info(self.key)
-        if info is None:
-            raise PublishError(f"{self._store.url_of(self.key)} is gone.", "Somebody deleted it; try again.")
-        return info.modified_s
+        with self._lock:
+            began = self._clocks.boot_s()
+            self._put()
+            info = self._store.info(self.key)
+            if info is None:
+                raise PublishError(
+                    f"{self._store.url_of(self.key)} is gone.", "Somebody deleted it; try again."
+                )
+            # A machine that was paused from outside may not know it: the store does.
+            stored_s = info.modified_s if self._stored_s is None else self._stored_s
+            away_s = max(info.modified_s - stored_s, began - self._renewed_at)
+            self._has_lapsed |= away_s >= DEAD_AFTER_S / 2
+            self._renewed_at, self._stored_s = began, info.modified_s
+            return info.modified_s
+
+    def confirm(self) -> float:
+        """Makes sure that nobody can have thought that we are dead, and writes the mark again.
+
+        Returns:
+            The time by the store's clock.
+
+        Raises:
+            PublishError: somebody can, or the store fails.
+        """
+        is_there = self._store.info(self.key) is not None
+        now_s = self.renew()
+        if self._has_lapsed or not is_there:
+            raise PublishError(
+                f"{self._store.url_of(self.key)} was not renewed in time: this machine slept, or its "
+                "store was away.",
+                "Begin again; what was done is done.",
+            )
+        return now_s
 
     def keep(self, stopped: threading.Event) -> None:
-        """Renews it until told to stop; a failure shows in :attr:`is_fresh`."""
+        """Renews it until told to stop; a failure shows when it is confirmed."""
         while not stopped.wait(_RENEWED_EVERY_S):
             with suppress(PublishError, OSError):
                 self.renew()
 
+    def _put(self) -> None:
+        document = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "at": self._clocks.wall_s(),
+            "space": process_space(),
+            "started": _process_state(os.getpid())[1],
+        }
+        self._store.put(self.key, json.dumps(document).encode())
+
 
 @contextmanager
-def marked(store: ObjectStore, kind: MarkKind) -> Iterator[Mark]:
+def marked(store: ObjectStore, kind: MarkKind, clocks: Clocks = REAL_CLOCKS) -> Iterator[Mark]:
     """Keeps a mark as long as the body runs.
 
     Raises:
         PublishError: it cannot be written.
     """
-    mark = Mark(store, kind)
+    mark = Mark(store, kind, clocks)
     stopped = threading.Event()
     keeper = threading.Thread(target=mark.keep, args=(stopped,), daemon=True, name="mark")
     keeper.start()
@@ -163,21 +207,22 @@ def _document(store: ObjectStore, key: str) -> dict[str, Any]:
 
 
 def wait_for_collections(
-    store: ObjectStore, mark: Mark, say: Callable[[str], None], wait_s: float = _WAIT_S
+    store: ObjectStore,
+    mark: Mark,
+    say: Callable[[str], None],
+    wait_s: float = _WAIT_S,
+    clocks: Clocks = REAL_CLOCKS,
 ) -> None:
     """Waits until no collection runs.
 
     Raises:
         PublishError: one runs for too long, or the store fails.
     """
-    deadline = time.monotonic() + wait_s
+    deadline = clocks.boot_s() + wait_s
     pause_s = 0.05
     told = False
-    while True:
-        mark.renew()
-        if not living(store, "collections", mark.store_now_s()):
-            return
-        if time.monotonic() > deadline:
+    while living(store, "collections", mark.renew()):
+        if clocks.boot_s() > deadline:
             raise PublishError(
                 f"{store.url}: `trainmaster volume gc` has been running for too long.",
                 "Push again when it has ended; one that was killed is forgotten after an hour.",
@@ -185,5 +230,5 @@ def wait_for_collections(
         if not told:
             say("waiting for `trainmaster volume gc` to end")
             told = True
-        time.sleep(pause_s)
+        clocks.sleep(pause_s)
         pause_s = min(2 * pause_s, 2.0)

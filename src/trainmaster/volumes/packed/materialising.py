@@ -15,7 +15,7 @@ from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_tables
 from trainmaster.volumes.packed.finding import write_index
 from trainmaster.volumes.packed.flat import ColumnWriter
-from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.head import Head, StoredTable
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, Batch, TableName, read_table
 from trainmaster.volumes.scratch import move_into_place, scratch_directory
 
@@ -46,7 +46,7 @@ def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
         with _only_one(target):
             if not (target / META_NAME).is_file():
                 with scratch_directory(target) as scratch:
-                    tables = fetched_tables(store, _tables(head), scratch)
+                    tables = fetched_tables(store, named_tables(head), scratch)
                     write_columns(tables, head, scratch, store.url)
                     for path in tables.values():
                         path.unlink()
@@ -55,6 +55,14 @@ def materialised(store: ObjectStore, head: Head, cache: Path) -> Path:
     except OSError as error:
         raise explained(error, "write", str(target)) from error
     return target
+
+
+def named_tables(head: Head) -> dict[TableName, StoredTable]:
+    """Gives the tables of a version by their names."""
+    tables: dict[TableName, StoredTable] = {"files": head.files, "chunks": head.chunks}
+    if head.parts is not None:
+        tables["parts"] = head.parts
+    return tables
 
 
 def keep_columns(columns: Path, head: Head, cache: Path) -> None:
@@ -211,13 +219,6 @@ def _links(columns: ColumnWriter, counts: list[int]) -> dict[str, str]:
         )
         for link in range(counts[SYMLINK])
     }
-
-
-def _tables(head: Head) -> "dict[TableName, Any]":
-    tables: dict[TableName, Any] = {"files": head.files, "chunks": head.chunks}
-    if head.parts is not None:
-        tables["parts"] = head.parts
-    return tables
 
 
 def _contradiction(where: str) -> DamagedVolumeError:

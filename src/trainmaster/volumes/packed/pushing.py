@@ -12,19 +12,20 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.objects import ObjectStore, explained
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
+from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.folders import with_parents
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
 from trainmaster.volumes.packed.head import Head, StoredTable, new_nonce, now_utc
 from trainmaster.volumes.packed.journal import Journal
-from trainmaster.volumes.packed.marks import Mark, marked, wait_for_collections
+from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked, wait_for_collections
 from trainmaster.volumes.packed.materialising import tables_directory
 from trainmaster.volumes.packed.packing import Piece, planned_chunks
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableName, TableWriter
 from trainmaster.volumes.packed.private_cache import usable_cache
 from trainmaster.volumes.packed.releasing import (
+    Publication,
     check_creates,
     check_expected,
-    create_head,
     keep_prepared,
     prepare,
     stored_table,
@@ -108,6 +109,7 @@ def push(
     read_back: bool = False,
     progress: PushProgress | None = None,
     say: Callable[[str], None] = lambda _: None,
+    clocks: Clocks = REAL_CLOCKS,
 ) -> PushReport:
     """Makes a new version of a volume out of files.
 
@@ -125,6 +127,7 @@ def push(
         read_back: read every chunk of the new version again and prove it.
         progress: filled in on the way.
         say: told what a user would like to know.
+        clocks: tell the time.
 
     Raises:
         UsageError: the source or the address is none.
@@ -151,17 +154,22 @@ def push(
     place = cache or told_cache(say)
     journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
-        with marked(store, "pushes") as mark, push_scratch(place) as scratch:
-            wait_for_collections(store, mark, say)
-            work = _Push(files, store, journal, progress, scratch, chunk_limit_bytes, jobs)
+        with marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
+            wait_for_collections(store, mark, say, clocks=clocks)
+            deletions = Deletions(store)
+            deletions.refresh()
+            work = _Push(files, store, journal, deletions, progress, scratch, chunk_limit_bytes, jobs)
             head = work.pack()
             files.confirm()
             columns = scratch / "columns"
             columns.mkdir()
             prepare(head, work.tables, columns, store.url)
-            upload_tables(store, head, work.tables)
-            _confirm_chunks(work.uploader, store, mark, say, read_back)
-            head = create_head(store, head, expect)
+            head = upload_tables(store, head, work.tables, deletions)
+            if read_back:
+                work.uploader.confirm()
+                work.uploader.read_back()
+            publication = Publication(store, mark, deletions, say, clocks)
+            head = publication.create(head, expect, lambda: work.uploader.keys, work.uploader.confirm)
             keep_prepared(columns, head, place)
         journal.close(forget_unused=True)
     except OSError as error:
@@ -193,14 +201,6 @@ def told_cache(say: Callable[[str], None]) -> Path:
     return place
 
 
-def _confirm_chunks(
-    uploader: ChunkUploader, store: ObjectStore, mark: Mark, say: Callable[[str], None], read_back: bool
-) -> None:
-    # With the mark renewed and no collection under way, what is there now stays.
-    wait_for_collections(store, mark, say)
-    uploader.confirm(read_back=read_back)
-
-
 def push_scratch(cache: Path) -> AbstractContextManager[Path]:
     """Gives a directory beside the columns of volumes, so that they can be renamed into place."""
     return scratch_directory(tables_directory(cache) / f"push-{os.getpid()}")
@@ -219,6 +219,7 @@ class _Push:
         source: Source,
         store: ObjectStore,
         journal: Journal,
+        deletions: Deletions,
         progress: PushProgress,
         scratch: Path,
         limit_bytes: int,
@@ -228,7 +229,7 @@ class _Push:
         self._limit_bytes = limit_bytes
         self._jobs = max(1, jobs)
         self._progress = progress
-        self.uploader = ChunkUploader(source, store, journal, limit_bytes, self._jobs)
+        self.uploader = ChunkUploader(source, store, journal, deletions, limit_bytes, self._jobs)
         self.tables: dict[TableName, Path] = {
             "files": scratch / "files.parquet",
             "chunks": scratch / "chunks.parquet",
@@ -236,6 +237,7 @@ class _Push:
         self._files = TableWriter(self.tables["files"], "files")
         self._chunks = TableWriter(self.tables["chunks"], "chunks")
         self._digests: list[bytes] = []
+        self._generations: list[tuple[int, int, int]] = []
         self._parents: set[bytes] = set()
         self._first_chunk = 0
         self._total_bytes = 0
@@ -266,6 +268,7 @@ class _Push:
             chunks=self._stored("chunks"),
             notes=tuple(self._source.notes[:100]),
             nonce=new_nonce(),
+            generations=tuple(self._generations),
         )
 
     def _packed(self) -> Iterator[tuple[list[Piece], PackedChunk]]:
@@ -298,6 +301,8 @@ class _Push:
         number = self._chunks.row_count
         if chunk.size_bytes:
             self._chunks.append(chunk.size_bytes, chunk.digest)
+            if chunk.generation:
+                self._note_generation(number, chunk.generation)
         for position, piece in enumerate(pieces):
             file, offset = piece.file, piece.offset
             if piece.length < file.size_bytes:
@@ -317,6 +322,13 @@ class _Push:
             self._progress.done_files += 1
         self._progress.done_bytes += sum(piece.length for piece in pieces)
         self._progress.sent_bytes = self.uploader.sent_bytes
+
+    def _note_generation(self, number: int, generation: int) -> None:
+        first, count, last = self._generations[-1] if self._generations else (number, 0, generation)
+        if first + count == number and last == generation:
+            self._generations[-1:] = [(first, count + 1, generation)]
+        else:
+            self._generations.append((number, 1, generation))
 
     def _write_folders_and_links(self) -> None:
         given = self._source.folders

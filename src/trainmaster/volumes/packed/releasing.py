@@ -2,16 +2,26 @@
 
 import hashlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedVolumeError, OverwritingStoreError, VersionConflictError
-from trainmaster.volumes.packed.head import Head, StoredTable, head_key, head_numbers
-from trainmaster.volumes.packed.materialising import keep_columns, write_columns
+from trainmaster.volumes.packed.head import (
+    Head,
+    StoredTable,
+    head_key,
+    head_numbers,
+    newest_version,
+    remove_version,
+    tombstone_key,
+)
+from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, Mark, wait_for_collections
+from trainmaster.volumes.packed.materialising import keep_columns, named_tables, write_columns
 from trainmaster.volumes.packed.parquet import TableName
 
 _BLOCK_BYTES = 1 << 20
@@ -62,28 +72,45 @@ def prepare(head: Head, tables: dict[TableName, Path], columns: Path, where: str
     write_columns(tables, head, columns, where)
 
 
-def upload_tables(store: ObjectStore, head: Head, tables: dict[TableName, Path]) -> None:
+def upload_tables(
+    store: ObjectStore, head: Head, tables: dict[TableName, Path], deletions: Deletions
+) -> Head:
     """Sends the tables, but for those that are there already, and looks at what arrived.
+
+    Returns:
+        The head, with tables whose names may be used.
 
     Raises:
         DamagedVolumeError: the store has something else afterwards.
         PublishError: the store fails.
     """
-    stored = [("files", head.files), ("chunks", head.chunks)]
-    if head.parts is not None:
-        stored.append(("parts", head.parts))
-    for name, table in stored:
-        path = tables["files" if name == "files" else "chunks" if name == "chunks" else "parts"]
+    usable = {name: _usable(table, deletions) for name, table in named_tables(head).items()}
+    for name, table in usable.items():
+        info = store.info(table.key)
+        is_there = info is not None and info.size_bytes == table.size_bytes
+        if not (is_there and _arrived(store, table)):
+            store.put_blocks(table.key, _blocks(tables[name]), table.size_bytes)
+            if not _arrived(store, table):
+                raise DamagedVolumeError(
+                    f"{store.url_of(table.key)} is not what was sent.",
+                    "Push again; look at the store itself.",
+                )
+    return replace(head, files=usable["files"], chunks=usable["chunks"], parts=usable.get("parts"))
+
+
+def confirm_tables(store: ObjectStore, head: Head) -> None:
+    """Looks whether the store has the tables.
+
+    Raises:
+        DamagedVolumeError: one is gone.
+        PublishError: the store fails.
+    """
+    for table in head.tables:
         info = store.info(table.key)
         if info is None or info.size_bytes != table.size_bytes:
-            store.put_blocks(table.key, _blocks(path), table.size_bytes)
-        digest = hashlib.sha256()
-        for block in store.blocks(table.key):
-            digest.update(block)
-        if digest.hexdigest() != table.sha256:
-            store.delete([table.key])
             raise DamagedVolumeError(
-                f"{store.url_of(table.key)} is not what was sent.", "Push again; look at the store itself."
+                f"{store.url_of(table.key)} was deleted while the version was made.",
+                "Push again; no version was made.",
             )
 
 
@@ -103,7 +130,7 @@ def check_expected(store: ObjectStore, expect: int | None) -> int:
     """
     alive, newest = head_numbers(store)
     current = alive[-1] if alive else 0
-    if expect is not None and current != expect:
+    if expect is not None and current != expect and (current := newest_version(store, alive)) != expect:
         raise VersionConflictError(
             f"{store.url}: the newest version is {current or 'none'}, not {expect or 'none'}.",
             "Look at what was published meanwhile, then push again.",
@@ -111,13 +138,17 @@ def check_expected(store: ObjectStore, expect: int | None) -> int:
     return newest
 
 
-def create_head(store: ObjectStore, head: Head, expect: int | None) -> Head:
+def create_head(
+    store: ObjectStore, head: Head, expect: int | None, confirm: Callable[[], object] = lambda: None
+) -> Head:
     """Gives the version the next free number and creates its head.
 
     Args:
         store: the volume.
         head: of the version; its number is replaced.
         expect: the newest version that this one was made from, 0 for none; None if it does not matter.
+        confirm: makes sure that all that the head names is there and may be named. Called after the number
+            was chosen, as :mod:`~trainmaster.volumes.packed.deletions` needs it; again for each number.
 
     Returns:
         The head with its number.
@@ -125,13 +156,16 @@ def create_head(store: ObjectStore, head: Head, expect: int | None) -> Head:
     Raises:
         VersionConflictError: the newest version is not the expected one.
         OverwritingStoreError: another push has overwritten the head.
-        PublishError: the store fails.
+        PublishError: the store fails; or what ``confirm`` raises.
     """
     for _ in range(_TRIES):
         newest = check_expected(store, expect)
+        confirm()
         numbered = replace(head, version=newest + 1)
         if not store.put_if_absent(head_key(numbered.version), numbered.to_json()):
             continue
+        if store.exists(tombstone_key(numbered.version)):
+            continue  # somebody had this number, and gave it up, while this process slept
         if store.get(head_key(numbered.version)) != numbered.to_json():
             raise OverwritingStoreError(
                 f"{store.url_of(head_key(numbered.version))} was overwritten by another push.",
@@ -141,10 +175,119 @@ def create_head(store: ObjectStore, head: Head, expect: int | None) -> Head:
     raise VersionConflictError(f"{store.url}: {_TRIES} other pushes were quicker.", "Push again later.")
 
 
+class Publication:
+    """What a push makes sure of before and after it creates a head.
+
+    Args:
+        store: the volume.
+        mark: of the push.
+        deletions: names that must not be used, as they were when it began.
+        say: told what a user would like to know.
+        clocks: tell the time.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        mark: Mark,
+        deletions: Deletions,
+        say: Callable[[str], None],
+        clocks: Clocks = REAL_CLOCKS,
+    ) -> None:
+        self._store = store
+        self._mark = mark
+        self._deletions = deletions
+        self._say = say
+        self._clocks = clocks
+
+    def create(
+        self,
+        head: Head,
+        expect: int | None,
+        chunks: Callable[[], Iterable[str]] = tuple,
+        confirm: Callable[[], object] = lambda: None,
+    ) -> Head:
+        """Creates the head of a version of which everything was sent.
+
+        Args:
+            head: of the version; its number is replaced.
+            expect: as for :func:`create_head`.
+            chunks: gives the keys of its chunks.
+            confirm: makes sure that they are there.
+
+        Returns:
+            The head with its number.
+
+        Raises:
+            DamagedVolumeError: something is gone; there is no new version.
+            PublishError: a name was given up meanwhile, or the store fails.
+            VersionConflictError: the newest version is not the expected one.
+            OverwritingStoreError: another push has overwritten the head.
+        """
+        confirmed = False
+
+        def confirm_all() -> None:
+            nonlocal confirmed
+            wait_for_collections(self._store, self._mark, self._say, clocks=self._clocks)
+            if self._deletions.refresh() or not confirmed:
+                self._check_names((*(table.key for table in head.tables), *chunks()))
+                confirm_tables(self._store, head)
+                confirm()
+                confirmed = True
+
+        head = create_head(self._store, head, expect, confirm_all)
+        self._confirm_once_more(head, confirm)
+        return head
+
+    def _check_names(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if key in self._deletions:
+                where = self._store.url_of(key)
+                raise PublishError(
+                    f"{where} was given up by `trainmaster volume gc` while this push slept.",
+                    "Push again; what was sent is found again, and no version was made.",
+                )
+
+    def _confirm_once_more(self, head: Head, confirm: Callable[[], object]) -> None:
+        """Withdraws a version of which something was deleted by who knows no deletion lists.
+
+        He keeps off as long as our mark is fresh: only when it was not there is reason to look.
+        """
+        try:
+            self._mark.confirm()
+        except PublishError:
+            try:
+                confirm_tables(self._store, head)
+                confirm()
+            except DamagedVolumeError as error:
+                remove_version(self._store, head.version)
+                raise DamagedVolumeError(
+                    f"Version {head.version} was withdrawn: {error.args[0]}", "Push again."
+                ) from error
+            except PublishError as error:
+                self._say(
+                    f"version {head.version} was made, but could not be looked at again ({error.args[0]}): "
+                    f"`trainmaster volume fsck {self._store.url}@{head.version}` does"
+                )
+
+
 def keep_prepared(columns: Path, head: Head, cache: Path) -> None:
     """Leaves the columns where readers on this node find them; a failure costs only time."""
     with suppress(PublishError):
         keep_columns(columns, head, cache)
+
+
+def _usable(table: StoredTable, deletions: Deletions) -> StoredTable:
+    return replace(
+        table, generation=deletions.generation(lambda number: replace(table, generation=number).key)
+    )
+
+
+def _arrived(store: ObjectStore, table: StoredTable) -> bool:
+    digest = hashlib.sha256()
+    for block in store.blocks(table.key):
+        digest.update(block)
+    return digest.hexdigest() == table.sha256
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

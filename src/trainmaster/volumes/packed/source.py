@@ -1,5 +1,6 @@
 """Getting the bytes of chunks from the store, in parallel ranges."""
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -9,19 +10,26 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, SourceChangedError
 from trainmaster.volumes.packed.hashes import Data, chunk_digest
-from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.head import Head, name_suffix
 from trainmaster.volumes.packed.table import FileTable, Part
 
 _RANGE_BYTES = 8 << 20
 _THREADS = 16
+_CHUNK = re.compile(r"chunks/[0-9a-f]{2}/([0-9a-f]{64})(?:\.([1-9]\d{0,8}))?")
 _Item = TypeVar("_Item")
 _HINT = "Somebody deleted or damaged it: use another version, or push again."
 
 
-def chunk_key(digest: bytes) -> str:
+def chunk_key(digest: bytes, generation: int = 0) -> str:
     """Gives where a chunk with this content lies in its volume."""
     name = digest.hex()
-    return f"chunks/{name[:2]}/{name}"
+    return f"chunks/{name[:2]}/{name}{name_suffix(generation)}"
+
+
+def chunk_name(key: str) -> tuple[bytes, int] | None:
+    """Gives the content and the generation that the key of a chunk names; None if it is none."""
+    found = _CHUNK.fullmatch(key)
+    return None if found is None else (bytes.fromhex(found[1]), int(found[2] or 0))
 
 
 class ChunkSource:
@@ -162,7 +170,7 @@ class ChunkSource:
             digest = self._table.chunk_hash(chunk)
             if digest is None:
                 raise self._damaged(chunk, "has no name")
-            whole = [Part(chunk_key(digest), 0, self.size_bytes(chunk), "")]
+            whole = [Part(self._key(chunk, digest), 0, self.size_bytes(chunk), "")]
         else:
             whole = self._table.parts(chunk)
         ranges = []
@@ -178,6 +186,9 @@ class ChunkSource:
                 first += piece
             position += part.length
         return ranges
+
+    def _key(self, chunk: int, digest: bytes) -> str:
+        return chunk_key(digest, self._head.generation(chunk))
 
     def _fill(
         self,
@@ -248,7 +259,7 @@ class ChunkSource:
 
     def _where(self, chunk: int) -> str:
         digest = self._table.chunk_hash(chunk)
-        place = (
-            f" ({self._store.url_of(chunk_key(digest))})" if digest and self._head.kind == "packed" else ""
-        )
+        place = ""
+        if digest and self._head.kind == "packed":
+            place = f" ({self._store.url_of(self._key(chunk, digest))})"
         return f"{self._url}@{self._head.version}: chunk {chunk}{place}"

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.hashes import chunk_digest, file_digest
 from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableWriter
@@ -54,8 +55,7 @@ def publish_rows(url, rows, chunks, parts=None, limit=1 << 20, source_url="", **
             "nonce": new_nonce(),
             **changes,
         }
-        head = Head(**described)
-        upload_tables(store, head, tables)
+        head = upload_tables(store, Head(**described), tables, Deletions(store))
         return create_head(store, head, None)
 
 

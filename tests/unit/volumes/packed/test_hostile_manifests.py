@@ -127,7 +127,12 @@ def test_a_remote_volume_over_files_of_this_machine(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda head: head | {"format": 3}, "format 3"),
+        (lambda head: head | {"format": 4}, "format 4"),
+        (lambda head: head | {"format": 3, "generations": [[0, 1, 0]]}, "damaged"),
+        (lambda head: head | {"format": 3, "generations": [[0, 0, 1]]}, "damaged"),
+        (lambda head: head | {"format": 3, "generations": [[0, 1 << 40, 1]]}, "damaged"),
+        (lambda head: head | {"format": 3, "generations": [[0, True, 1]]}, "damaged"),
+        (lambda head: head | {"format": 3, "generations": 7}, "damaged"),
         (lambda head: head | {"hash": "md5"}, "the hash 'md5'"),
         (lambda head: head | {"version": 7}, "version 7"),
         (lambda head: head | {"files": {"sha256": "../../x", "size_bytes": 1}}, "damaged"),

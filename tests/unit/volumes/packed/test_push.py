@@ -161,10 +161,10 @@ def test_a_file_that_comes_while_it_is_pushed(tree, tmp_path, monkeypatch):
 def test_a_chunk_that_vanishes_before_the_end(tree, packed_url, tmp_path, monkeypatch):
     original = chunk_upload.ChunkUploader.confirm
 
-    def confirm(uploader, *, read_back):
+    def confirm(uploader):
         store = ObjectStore(packed_url)
         store.delete([next(iter(store.list("chunks"))).key])
-        original(uploader, read_back=read_back)
+        original(uploader)
 
     monkeypatch.setattr(chunk_upload.ChunkUploader, "confirm", confirm)
     with pytest.raises(MissingChunkError, match="deleted"):
