@@ -117,7 +117,10 @@ def test_a_push_that_is_killed_does_not_hold_up_what_comes_next(tm):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     call.kill()
-    assert tm.call("volume", "gc", "cats", "--grace", "0s", "--now", "--json", code=0).json["deleted_chunks"] >= 1
+    assert (
+        tm.call("volume", "gc", "cats", "--grace", "0s", "--now", "--json", code=0).json["deleted_chunks"]
+        >= 1
+    )
     assert list((tm.home / "store/volumes/cats/pushes").iterdir()) == []
 
 
