@@ -37,7 +37,9 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:  # a full disk, a file without permission: nothing that a traceback would explain
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"error: {where}{error.strerror or error}\n")
+        from trainmaster.spec.redaction import redacted
+
+        sys.stderr.write(redacted(f"error: {where}{error.strerror or error}\n"))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -22,11 +22,12 @@ def check(
     import sys
 
     from trainmaster.cli.output import print_json, say, table
-    from trainmaster.control.preflight import check_names, data_notes
+    from trainmaster.control.preflight import check_names, check_urls, data_notes
     from trainmaster.spec import read_recipe
 
     found = read_recipe(recipe, overrides=set_ or ())
     check_names(found)
+    check_urls(found)
     for note in data_notes(found):
         say(f"note: {note}")
     if tasks:

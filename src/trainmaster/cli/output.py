@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import format_duration
 
 duration = format_duration
@@ -20,7 +21,7 @@ SHOWN_MODELS = 5
 def say(text: str = "") -> None:
     """A line for people."""
     try:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        print(redacted(text), file=sys.stderr, flush=True)  # noqa: T201
     except OSError:  # nobody reads it any more (`2>&1 | head`, a closed terminal): the work goes on
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for the process's life
 
@@ -32,7 +33,7 @@ def say_error(error: TrainmasterError) -> None:
 
 def print_json(value: dict[str, Any]) -> None:
     """One JSON object as a line of standard output."""
-    print(json.dumps(value, allow_nan=False), flush=True)  # noqa: T201
+    print(redacted(json.dumps(value, allow_nan=False)), flush=True)  # noqa: T201
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import hashlib
@@ -14,7 +15,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.control.locking import locked
 from trainmaster.spec.errors import (
@@ -181,7 +182,12 @@ def fetch_models(models: Sequence[tuple[int, str]], directory: Path, *, is_singl
 
 
 def fetch_url(
-    url: str, directory: Path, *, sha256: str | None = None, size_limit_bytes: int | None = None
+    url: str,
+    directory: Path,
+    *,
+    sha256: str | None = None,
+    size_limit_bytes: int | None = None,
+    label: str = "",
 ) -> None:
     """Bring what a URL names into a directory, whole or not at all; once.
 
@@ -194,6 +200,7 @@ def fetch_url(
         sha256: of the one file, in hexadecimal digits; None: it is taken as it comes.
         size_limit_bytes: most of it, before and after it is unpacked. None: as much as the disk has room for,
             and of an archive not more than a hundred times its own size (or 2 GiB).
+        label: what the URL is called in messages, if secrets were filled in.
 
     Raises:
         UsageError: there is nothing, it is not what is meant, it is too large, or the archive is none.
@@ -207,13 +214,13 @@ def fetch_url(
         draft.mkdir(parents=True)
         try:
             if urlsplit(url).scheme in (*_WEB, "file"):
-                _fetch_file(url, draft, sha256, size_limit_bytes)
+                _fetch_file(url, label or url, draft, sha256, size_limit_bytes)
             else:
                 _fetch_objects(url, draft, size_limit_bytes)
             draft.rename(directory)
         except OSError as error:
             raise PublishError(
-                f"{url} cannot be brought here: {error}", "Is it there, and is there room?"
+                f"{label or url} cannot be brought here: {error}", "Is it there, and is there room?"
             ) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -225,7 +232,7 @@ def url_directory(cache: Path, url: str, sha256: str | None = None) -> Path:
     return cache / "data" / hashlib.sha256(meant.encode()).hexdigest()[:20]
 
 
-def _fetch_file(url: str, draft: Path, sha256: str | None, size_limit_bytes: int | None) -> None:
+def _fetch_file(url: str, label: str, draft: Path, sha256: str | None, size_limit_bytes: int | None) -> None:
     name = Path(unquote(urlsplit(url).path)).name or "data"
     is_archive = name.endswith(ARCHIVE_SUFFIXES)
     place = draft / name
@@ -233,37 +240,53 @@ def _fetch_file(url: str, draft: Path, sha256: str | None, size_limit_bytes: int
         source = Path(unquote(urlsplit(url).path))
         if source.is_dir():
             if sha256:
-                raise UsageError(f"{url} is a directory, which has no sha256", "Leave `sha256` out.")
+                raise UsageError(f"{label} is a directory, which has no sha256", "Leave `sha256` out.")
             shutil.copytree(source, draft, symlinks=True, dirs_exist_ok=True)
             return
         with source.open("rb") as file:
-            _take(url, file, None if is_archive else place, sha256, _room_bytes(draft, size_limit_bytes))
+            _take(label, file, None if is_archive else place, sha256, _room_bytes(draft, size_limit_bytes))
             if is_archive:
                 file.seek(0)
                 unpack(file, name, draft, _limits(draft, file, size_limit_bytes))
             else:
                 shutil.copystat(source, place)
         return
-    _download(url, place, sha256, size_limit_bytes)
+    _download(url, label, place, sha256, size_limit_bytes)
     if is_archive:
         with place.open("rb") as file:
             place.unlink()  # the archive may hold a file of this name
             unpack(file, name, draft, _limits(draft, file, size_limit_bytes))
 
 
-def _download(url: str, place: Path, sha256: str | None, size_limit_bytes: int | None) -> None:
+def _download(url: str, label: str, place: Path, sha256: str | None, size_limit_bytes: int | None) -> None:
     most_bytes = _room_bytes(place.parent, size_limit_bytes)
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - http(s) only
+        with open_web(url, _TIMEOUT_S) as answer:
             expected = answer.headers.get("Content-Length", "")
             expected_bytes = int(expected) if expected.isdecimal() else None
             if (expected_bytes or 0) > most_bytes:
-                raise _too_large(url, most_bytes)
-            _take(url, answer, place, sha256, most_bytes, expected_bytes)
+                raise _too_large(label, most_bytes)
+            _take(label, answer, place, sha256, most_bytes, expected_bytes)
     except urllib.error.HTTPError as error:
-        raise UsageError(f"{url}: {error.code} {error.reason}", "Look at the URL.") from error
+        raise UsageError(f"{label}: {error.code} {error.reason}", "Look at the URL.") from error
     except http.client.HTTPException as error:  # a server that does not speak HTTP, or a URL that is none
-        raise PublishError(f"{url}: {error or type(error).__name__}", "Look at the URL.") from error
+        raise PublishError(f"{label}: {error or type(error).__name__}", "Look at the URL.") from error
+
+
+def open_web(url: str, timeout_s: float) -> http.client.HTTPResponse:
+    """Ask for an ``http(s)://`` URL; its user and password go in a header, and to no other host.
+
+    Raises:
+        OSError: it cannot be had.
+    """
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)))  # noqa: S310 - http(s) only
+    if user:
+        word = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {word}")
+    answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310
+    return answer
 
 
 def _take(

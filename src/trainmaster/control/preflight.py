@@ -12,6 +12,7 @@ from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
+from trainmaster.spec.redaction import has_secret
 
 
 def check_parts(recipe: Recipe) -> None:
@@ -79,9 +80,29 @@ def check_directories(recipe: Recipe) -> None:
                 )
 
 
+def check_urls(recipe: Recipe) -> None:
+    """Refuse URLs that are filled in with what nobody gives.
+
+    Raises:
+        UsageError: naming the key.
+    """
+    for experiment in recipe.experiments.values():
+        known = dict.fromkeys([*experiment.env, *experiment.secrets], "")
+        for name, source in experiment.data.items():
+            with _named(f"experiments.{experiment.name}.data.{name}.url"):
+                source.url_with(known)
+
+
 def data_notes(recipe: Recipe) -> list[str]:
-    """What the user is to know of data that anybody on the way could change."""
-    return [
+    """What the user is to know of data that anybody on the way could change, or that give a secret away."""
+    signed = [
+        f"{experiment.name}: data.{name}.url holds a signature or a key, which is written down with the run; "
+        "write ${NAME} instead, and the name under `secrets`"
+        for experiment in recipe.experiments.values()
+        for name, source in experiment.data.items()
+        if source.url and has_secret(source.url)
+    ]
+    return signed + [
         f"{experiment.name}: data.{name}.url: whoever is on the way can change what comes by http://; "
         "add `sha256`, or use https://"
         for experiment in recipe.experiments.values()

@@ -103,7 +103,13 @@ def _provide(context: TaskContext, name: str) -> None:
     source, target = context.experiment.data[name], data_path(context, name)
     try:
         if source.url is not None:
-            fetch_url(source.url, target, sha256=source.sha256, size_limit_bytes=source.size_limit_bytes)
+            fetch_url(
+                source.url_with(context.variables),
+                target,
+                sha256=source.sha256,
+                size_limit_bytes=source.size_limit_bytes,
+                label=source.url,
+            )
         elif source.volume is not None:
             provide_volume(source.volume, volume_url(source.volume, context.home.store_url), target)
     except UsageError as error:

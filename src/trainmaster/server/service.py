@@ -18,6 +18,7 @@ from trainmaster.control.preflight import (
     check_directories,
     check_machine,
     check_parts,
+    check_urls,
     check_volumes,
     data_notes,
 )
@@ -27,6 +28,7 @@ from trainmaster.server.search_results import SearchResults, search_results
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Patience, Store, queries
 from trainmaster.volumes import ObjectStore, materialise, take_snapshot
@@ -103,6 +105,7 @@ class Service:
         """
         check_parts(recipe)
         check_directories(recipe)
+        check_urls(recipe)
         check_volumes(recipe, self.home.store_url)
         notes = check_machine(recipe, detect_capacity()) if recipe.provider == "local" else []
         self.secrets_of(recipe, environ)
@@ -149,7 +152,8 @@ class Service:
             NewRun(
                 id=run,
                 name=recipe.name,
-                recipe=recipe.model_dump_json(),
+                # Its code was copied: whatever opened the repository is needed no more.
+                recipe=recipe.model_copy(update={"code": redacted(recipe.code)}).model_dump_json(),
                 recipe_path=str(recipe_path.absolute()),
                 provider=recipe.provider,
                 code_path=str(snapshot.path),

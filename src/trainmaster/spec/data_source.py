@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import Node
 from trainmaster.spec.reading import Key, Noun, Path, Problems, pattern, size, text
+from trainmaster.spec.redaction import has_secret
 
 #: What experiments may be called: they become names of directories.
 EXPERIMENT_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
@@ -15,6 +20,7 @@ EXPERIMENT_NAME_RIGHT: Final = (
 _SHA256_RIGHT: Final = "write the 64 hexadecimal digits that `sha256sum FILE` prints, in quotes"
 #: URLs that name one file; others name all objects below a prefix.
 _FILES: Final = ("http", "https", "file")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _KINDS: Final = ("volume", "url", "dir", "from")
 
 
@@ -43,6 +49,24 @@ class DataSource(Noun):
     best: Annotated[str | None, Key("best", text("write a metric's name"))] = None
     at: Annotated[str | None, Key("at", text("write a path"))] = None
 
+    def url_with(self, variables: Mapping[str, str]) -> str:
+        """The URL with its ``${NAME}`` filled in, as URLs ask for.
+
+        Raises:
+            UsageError: there is no such variable.
+        """
+        missing = [name for name in self.url_variables if name not in variables]
+        if missing:
+            raise UsageError(
+                f"${{{missing[0]}}} in a URL is no variable", f"Write {missing[0]} under `secrets` or `env`."
+            )
+        return _VARIABLE.sub(lambda found: quote(variables[found[1]], safe=""), self.url or "")
+
+    @property
+    def url_variables(self) -> list[str]:
+        """Names of the variables that the URL is filled in with."""
+        return _VARIABLE.findall(self.url or "")
+
     @classmethod
     def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
@@ -62,5 +86,13 @@ class DataSource(Noun):
         if "sha256" in node.entries and "url" in values and scheme not in _FILES:
             message = f"`sha256` of objects below {scheme}://; it is for one file ({', '.join(_FILES)})"
             problems.add(node.entries["sha256"], (*path, "sha256"), message)
+        for key in ("url", "volume"):
+            user = str(values.get(key) or "").partition("://")[2].partition("/")[0].rpartition("@")[0]
+            if user and "${" not in user and has_secret(values[key]):
+                message = (
+                    "a user or password in a URL, which would be written down with the run; write "
+                    "https://${NAME}@HOST/..., and the name under `secrets`"
+                )
+                problems.add(node.entries[key], (*path, key), message)
         if ".." in str(values.get("at", "")).split("/"):
             problems.add(node.entries["at"], (*path, "at"), "a path with '..'; write the place itself")

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainmaster.spec.redaction import redacted
+
 
 class TrainmasterError(Exception):
     """Base of all errors meant for the user.
@@ -31,8 +33,9 @@ class TrainmasterError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+        # Libraries repeat URLs with all that is in them, and messages go to terminals, logs and databases.
+        super().__init__(redacted(message))
+        self.hint = redacted(hint)
 
     def __str__(self) -> str:
         message = super().__str__()

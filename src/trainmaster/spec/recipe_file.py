@@ -13,6 +13,7 @@ from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, Node, compose, nearest, place
 from trainmaster.spec.reading import Problems, Refused, read_noun
 from trainmaster.spec.recipe import Recipe
+from trainmaster.spec.redaction import redacted
 
 _RIGHT: Final = "give the path of a recipe, for instance examples/digits/recipe.yaml"
 
@@ -51,7 +52,7 @@ def read_recipe(
     except Refused:
         ordered = sorted(problems.mistakes, key=lambda mistake: (mistake.line, mistake.column))
         raise RecipeError(shown, ordered) from None
-    return recipe.model_copy(update={"directory": directory, "source_text": source})
+    return recipe.model_copy(update={"directory": directory, "source_text": redacted(source)})
 
 
 def _read(root: Node, problems: Problems, stem: str) -> Recipe:

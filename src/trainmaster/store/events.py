@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import tables as t
 from trainmaster.store.changes import Change, ExperimentChange, Note, Progress, RunChange, TaskChange
@@ -73,5 +74,5 @@ def storable(text: str) -> str:
     >>> storable("caf\xe9 \x00 \udce9") == "caf\xe9 \ufffd \\udce9"
     True
     """
-    text = text.replace("\0", "\ufffd")  # PostgreSQL refuses it
+    text = redacted(text).replace("\0", "\ufffd")  # PostgreSQL refuses it
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

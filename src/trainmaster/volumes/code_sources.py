@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.code_tree import LIMIT_BYTES
 from trainmaster.volumes.names import stays_inside
 
@@ -29,7 +30,7 @@ class GitSource(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL without a password, for messages."""
-        return re.sub(r"(?<=://)[^/@]*@", "", self.url) + (f"@{self.ref}" if self.ref else "")
+        return redacted(self.url) + (f"@{self.ref}" if self.ref else "")
 
 
 def as_git(source: str) -> GitSource | None:

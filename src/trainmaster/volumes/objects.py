@@ -264,6 +264,11 @@ def split_url(url: str) -> tuple[str, str]:
                 "or hdfs://namenode/path.",
             )
         rest = rest.rstrip("/")
+        if ":" in rest.partition("/")[0].rpartition("@")[0]:
+            raise UsageError(
+                f"{url}: a store's URL holds no password; it would be written down with every object's name.",
+                "Credentials come from the environment: AWS_*, GOOGLE_*, AZURE_*.",
+            )
         if not rest or rest.startswith("/"):
             raise UsageError(f"{url}: no bucket is named.", f"Write {scheme}://BUCKET/PREFIX.")
         if {".", ".."} & set(rest.split("/")):

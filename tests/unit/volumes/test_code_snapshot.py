@@ -373,7 +373,7 @@ class TestGit:
     def test_passwords_are_not_shown(self):
         source = as_git("https://me:token@host/x.git@v1")
         assert source.url == "https://me:token@host/x.git"
-        assert source.shown == "https://host/x.git@v1"
+        assert source.shown == "https://***@host/x.git@v1"
 
     @pytest.mark.parametrize("source", [".", "code", "../x", "a:b", "/x@y", "C:x", "user@host"])
     def test_names_are_no_urls(self, source):

@@ -81,7 +81,7 @@ def sources(wanted: Wanted) -> list[str]:
     if wanted.uris:
         return [store_of(uri) for uri in wanted.uris]
     found = urlsplit(wanted.order.get("url", ""))
-    return [f"{found.scheme}://{found.netloc}"]
+    return [f"{found.scheme}://{found.netloc.rpartition('@')[2]}"]
 
 
 def store_of(uri: str) -> str:

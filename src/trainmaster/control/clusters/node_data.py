@@ -222,11 +222,12 @@ class NodeData:
             return replace(known, name=name, lent=lent(known.uris))
         if source.url is not None:
             scheme = urlsplit(source.url).scheme
-            order |= {"do": "url", "url": source.url, "sha256": source.sha256}
+            url = source.url_with(context.variables)
+            order |= {"do": "url", "url": url, "label": source.url, "sha256": source.sha256}
             order |= {"size_limit_bytes": source.size_limit_bytes}
             if scheme in _WEB:
                 return Wanted(name, there, order)
-            uris = (source.url,)
+            uris = (url,)
         else:
             is_single = source.best is not None or len(models) == 1
             order |= {"do": "models", "models": list(models), "is_single": is_single}

@@ -19,16 +19,16 @@ import json
 import os
 import sys
 import threading
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.control.clusters.node_tables import unpack_columns
-from trainmaster.control.data_sources import fetch_models, fetch_url
+from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
 from trainmaster.remote.guest.stores import trust_somebody
 from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
 from trainmaster.volumes.mounting.mounts import available
 from trainmaster.volumes.mounting.providing import (
@@ -81,12 +81,13 @@ def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
         fetch_models([(task, uri) for task, uri in order["models"]], directory, is_single=order["is_single"])
         return "fetched"
     if order["url"].startswith(_WEB) and not directory.is_dir():
-        _reach(order["url"])
+        _reach(order["url"], order.get("label") or order["url"])
     fetch_url(
         order["url"],
         directory,
         sha256=order.get("sha256"),
         size_limit_bytes=order.get("size_limit_bytes"),
+        label=order.get("label", ""),
     )
     return "fetched"
 
@@ -121,12 +122,12 @@ def _was_sent(directory: Path) -> bool:
     return directory.with_name(f".{directory.name}.stamp").exists() and directory.is_dir()
 
 
-def _reach(url: str) -> None:
+def _reach(url: str, label: str) -> None:
     try:
-        with urllib.request.urlopen(url, timeout=_REACH_S):  # noqa: S310 - http(s) only
+        with open_web(url, _REACH_S):
             pass
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{url}: {error}") from error
+        raise RefusedError(f"{redacted(label)}: {error}") from error
 
 
 def _live(progress: GetProgress) -> None:
