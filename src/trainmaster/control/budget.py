@@ -26,8 +26,8 @@ SWITCH_OFF_S: Final = 110.0
 RELEASING_S: Final = 15.0 + SWITCH_OFF_S
 #: Bytes per second at which something is published that has never been measured; cautious.
 _UNMEASURED_BYTES_PER_S: Final = 5e6
-#: Seconds for publishing of which nothing is known, not even its size.
-_UNKNOWN_SAVING_S: Final = 60.0
+#: Seconds for publishing, whatever was measured: a model may be larger than any checkpoint was.
+_LEAST_SAVING_S: Final = 60.0
 #: The last publishing may be slower than any before: all tasks save at the same time.
 _SLOWER: Final = 1.5
 #: To which fraction of a second moments are looked for.
@@ -78,7 +78,7 @@ class Publishing:
         """
         by_size = self.most_bytes / (self.bytes_per_s or _UNMEASURED_BYTES_PER_S)
         known = max(self.longest_s, by_size)
-        return self.rounds * (_SLOWER * known if known else _UNKNOWN_SAVING_S)
+        return max(self.rounds * _SLOWER * known, _LEAST_SAVING_S)
 
 
 @dataclass(slots=True)

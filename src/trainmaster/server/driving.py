@@ -93,20 +93,27 @@ def _drive(
         where = partial(where_in, fleet)
     policies = load_policies(recipe)
     snapshot = Path(store.run_row(run)["code_path"])
+    meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
+    workshop = Workshop(
+        home=home,
+        run=run,
+        recipe=recipe,
+        base=base,
+        secrets=session.secrets,
+        find_models=lambda experiment, best: service.find_models(run, experiment, best),
+        slots=slots,
+        site=None if machines is None else machines.site,
+    )
+    if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
+        known = histories(store, service.home, recipe, snapshot).values()
+        sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
+        meter.publishing.most_bytes = max(sizes, default=0.0)
+    workshop.jobs.published = meter.publishing.learn
     controller = Controller(
         store=store,
         lease=session.lease,
         board=load_board(store, run, recipe, slots),
-        workshop=Workshop(
-            home=home,
-            run=run,
-            recipe=recipe,
-            base=base,
-            secrets=session.secrets,
-            find_models=lambda experiment, best: service.find_models(run, experiment, best),
-            slots=slots,
-            site=None if machines is None else machines.site,
-        ),
+        workshop=workshop,
         executor=executor,
         policies=policies,
         recorder=make_recorder(
@@ -120,7 +127,7 @@ def _drive(
             where=where,
         ),
         watcher=watcher,
-        meter=_meter(recipe, policies, 0.0 if machines is None else machines.lease_s),
+        meter=meter,
         forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Meter
 from trainmaster.control.clusters.post import Opener, Places, Post
 from trainmaster.control.clusters.record import ClusterState
+from trainmaster.control.jobs import THREADS
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.states import State
@@ -36,6 +37,8 @@ _SOUGHT_S: Final = 0.2
 _COST_S: Final = 5.0
 #: Time to ask for the end of all machines, even if nobody wants to wait until it is so.
 _HURRIED_S: Final = 10.0
+#: Tasks that leave something to be saved if they have to end now.
+_WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
 #: Keeping machines for less than that is of use to nobody.
 _KEPT_LEAST_S: Final = 60.0
 
@@ -202,6 +205,8 @@ class Fleet:
         if meter is not None:
             self._meter = meter
             meter.bill = partial(self.most_usd, now)
+            saving = sum(task.state in _WITH_OUTPUT for task in board.live_tasks())
+            meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
             if meter.usual_lease_s:
                 for post in self._all:
                     post.loop.lease_s = meter.lease_s(now)

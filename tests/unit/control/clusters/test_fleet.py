@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from trainmaster.control.budget import SWITCH_OFF_S, Meter, Publishing
+from trainmaster.control.budget import Meter
 from trainmaster.control.clusters.fleet import Fleet
 from trainmaster.control.clusters.member_places import MemberPlaces
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.clusters.record import BOOTING_S, ClusterState, Machine, new_record
+from trainmaster.control.clusters.record import Machine, new_record
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 from trainmaster.spec.states import State
@@ -50,16 +49,7 @@ class FakeLoop:
     told_idle: frozenset[str] = frozenset()
     record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
     fatal: Exception | None = None
-    lease_s: float = 900.0
-    leased_until: float = 0.0
-    is_over: bool = False
-    is_kept: bool = False
-    is_running: bool = True
-    affords: Any = None
-    keep: Any = None
 
-    def unwant(self) -> None: ...
-    def end(self) -> None: ...
     def start(self) -> None: ...
     def close(self) -> None: ...
     def want(self) -> None: ...
@@ -523,106 +513,11 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
     bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
     running = SimpleNamespace(state=State.RUNNING)
-    board: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING)
-    meter = Meter(cap_usd=0.07, publishing=Publishing(longest_s=10.0), releasing_s=15.0)
+    board: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING, live_tasks=list)
+    meter = Meter(cap_usd=0.115, releasing_s=15.0)
     bench.fleet.look(board, meter, 1010.0)
-    assert not meter.must_end(1010.0), "an end that is over at 1040 costs 0.06"
+    assert not meter.must_end(1010.0), "an end that is over at 1085 costs 0.085"
     bench.fleet.look(board, meter, 1039.0)
     assert not meter.must_end(1039.0)
     bench.fleet.look(board, meter, 1041.0)
     assert meter.must_end(1041.0)
-
-
-RUNNING: Any = SimpleNamespace(
-    experiments={"train": SimpleNamespace(state=State.RUNNING)}, state=State.RUNNING
-)
-
-
-def rented(bench: Bench, rental: Rental, **more: Any) -> None:
-    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (rental,)),))
-    machine = Machine("worker-0", "worker", "t", rental, "i-0", started_at=1000.0)
-    bench.loop.record = replace(new_record("run", plan, "home", 1800.0), machines=(machine,), **more)
-
-
-def test_a_spot_machine_counts_at_the_price_that_it_may_come_to(bench: Bench) -> None:
-    """Expected are 3.6 dollars an hour; at most it costs 7.2."""
-    rented(bench, replace(PRICED, spot=True, most_usd_per_hour=7.2))
-    meter = Meter(cap_usd=1.0)
-    bench.fleet.look(RUNNING, meter, 1200.0)
-    assert bench.fleet.spent_usd(1200.0) == pytest.approx(0.2)
-    assert meter.bill(1200.0) == pytest.approx(0.4)
-    assert not meter.must_end(1200.0)
-    assert meter.must_end(1000.0 + 500.0 - meter.ending_s + 1.0)
-
-
-def test_leases_become_shorter_with_the_money(bench: Bench) -> None:
-    rented(bench, PRICED)
-    meter = Meter(cap_usd=1.0, usual_lease_s=900.0)
-    bench.fleet.look(RUNNING, Meter(usual_lease_s=900.0), 1010.0)
-    assert bench.loop.lease_s == 900.0
-    for now in (1010.0, 1500.0, 1700.0):
-        bench.fleet.look(RUNNING, meter, now)
-        assert bench.loop.lease_s == pytest.approx(min(900.0, 2000.0 - SWITCH_OFF_S - now), abs=2)
-
-
-def test_what_was_asked_for_and_not_seen_yet_counts(bench: Bench) -> None:
-    rented(bench, PRICED)
-    coming = Machine("worker-1", "worker", "u", PRICED)
-    bench.loop.record = replace(bench.loop.record, machines=(*bench.loop.record.machines, coming))
-    assert bench.fleet.most_usd(1100.0, 1100.0) == pytest.approx(0.1 + BOOTING_S / 1000)
-    assert bench.fleet.spent_usd(1100.0) == pytest.approx(0.1)
-
-
-def test_who_slept_is_not_billed_for_what_was_not_there(bench: Bench) -> None:
-    rented(bench, PRICED, leased_until=1900.0)
-    meter = Meter(cap_usd=2.0, usual_lease_s=900.0)
-    bench.fleet.look(RUNNING, meter, 37_000.0)
-    assert not meter.must_end(37_000.0), "they ended themselves at 1900, which costs 0.9 dollars"
-    assert meter.bill(37_100.0) == pytest.approx(1.0), "if they had not, they would be billed from now on"
-
-
-def test_more_machines_wait_until_those_that_are_there_have_short_leases(bench: Bench) -> None:
-    rented(bench, PRICED)
-    bench.clock.now = 1010.0
-    meter = Meter(cap_usd=1.2, usual_lease_s=900.0)
-    bench.fleet.look(RUNNING, meter, 1010.0)
-    coming = Machine("worker-1", "worker", "u", PRICED)
-    bench.loop.record = replace(bench.loop.record, machines=(*bench.loop.record.machines, coming))
-    bench.loop.leased_until = 1910.0
-    assert not bench.loop.affords()
-    bench.fleet.look(RUNNING, meter, 1011.0)
-    bench.loop.leased_until = 1011.0 + bench.loop.lease_s
-    bench.clock.now = 1011.0
-    assert bench.loop.affords()
-    assert not meter.must_end(1011.0)
-
-
-@pytest.mark.parametrize(
-    ("cap_usd", "kept_s"), [(math.inf, 1800.0), (5.0, 1800.0), (1.0, 780.0), (0.25, None)]
-)
-def test_machines_are_kept_as_long_as_the_cap_pays_for(
-    bench: Bench, cap_usd: float, kept_s: float | None
-) -> None:
-    rented(bench, PRICED, state=ClusterState.ACTIVE)
-    bench.clock.now = 1110.0
-    bench.fleet.look(RUNNING, Meter(cap_usd=cap_usd, usual_lease_s=900.0), 1110.0)
-    kept: list[float] = []
-
-    def keep(keep_s: float, now: float) -> bool:
-        kept.append(keep_s)
-        bench.loop.record = replace(
-            bench.loop.record, state=ClusterState.KEPT, keep_s=keep_s, kept_until=now + keep_s
-        )
-        bench.loop.is_kept = True
-        return True
-
-    bench.loop.keep = keep
-    bench.loop.is_over = kept_s is None
-    told: list[str] = []
-    bench.fleet.finish(told.append, keep=True, patience_s=0.0)
-    if kept_s is None:
-        assert not kept
-        assert "budget.total leaves no money" in told[0]
-        return
-    assert kept == [pytest.approx(kept_s, abs=2)]
-    assert ("because of budget.total" in told[0]) == (kept_s < 1800.0)
