@@ -28,6 +28,8 @@ class TaskContext:
         bad_checkpoints: numbers that are never restored again.
         parameters: of the task.
         variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
+        kept_model: attempt whose model lies here, as it could not be published yet.
+        kept_checkpoint: the same of its last checkpoint.
         parent: number of the task whose last checkpoint the first attempt starts from.
         images: of the run, if the experiment names one as ``container``.
         environments: where each experiment's ``setup`` goes, once that was worked out.
@@ -46,6 +48,8 @@ class TaskContext:
     members: tuple[str, ...]
     bad_checkpoints: tuple[int, ...]
     parameters: dict[str, ParameterValue]
+    kept_model: int | None = None
+    kept_checkpoint: int | None = None
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     images: Images | None = None

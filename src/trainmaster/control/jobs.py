@@ -101,7 +101,7 @@ class Jobs:
             self._done.put((key, begun, _guarded(work)))
 
 
-_KINDS = (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE)
+_KINDS = (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE, EffectKind.KEEP)
 
 
 def _guarded(work: Callable[[], Job]) -> Job:

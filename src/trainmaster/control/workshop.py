@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.control.board import Task
-from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.gang_environments import gang_environments
 from trainmaster.control.gangs import (
     gang_of,
@@ -213,7 +213,8 @@ class Workshop:
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """Start a background job of a task's present attempt; quick ones are over at once."""
-        from trainmaster.control import saving, staging  # not needed until the first member has started
+        # Not needed until the first member has started.
+        from trainmaster.control import keeping, saving, staging
 
         context = self.context(task)
         work: Callable[[], Job]
@@ -255,6 +256,13 @@ class Workshop:
                     return saving.recover(context)
 
                 quick = saving.is_quick(context)
+            case EffectKind.KEEP:
+                has_won = EffectKind.SAVE in self.jobs.of(task.experiment, task.number, task.attempt)
+
+                def work() -> Job:
+                    return keeping.keep(context, has_won=has_won)
+
+                quick = self._site is None
             case EffectKind.CHECKPOINT:
 
                 def work() -> Job:
@@ -283,10 +291,12 @@ class Workshop:
         context = self._context(effect.experiment, effect.task, effect.attempt, ())
         jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
-        saved = save is not None and save.done and not save.error
-        recovered = recover is not None and recover.done and not recover.error
+        last = jobs.get(EffectKind.KEEP) or save or recover
+        recovered = last is not None and last.done and not last.error
+        saved = save is not None and (recovered or (save.done and "model_uri" in save.fields))
         if self._site is not None:
-            self._site.clean_up(context)
+            is_left = last is not None and not saved and (last.unsaved or not last.done)
+            self._site.clean_up(context, is_saved=not is_left)
         saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
     def _searcher(self, experiment: str) -> Searcher | None:
@@ -316,6 +326,8 @@ class Workshop:
             bad_checkpoints=bad,
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
+            kept_model=task.kept_model if task else None,
+            kept_checkpoint=task.kept_checkpoint if task else None,
             variables={**found.env, **self._secrets.get(experiment, {})},
             images=self._images_of(found),
             environments=self._environments_of_setups,

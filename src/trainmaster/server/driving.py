@@ -14,6 +14,7 @@ from trainmaster.control.controller import Controller
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.server.history import histories, make_recorder
@@ -130,6 +131,7 @@ def _drive(
         meter=meter,
         forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
+        saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
     )
     if on_start is not None:
         on_start(controller)

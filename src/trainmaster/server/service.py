@@ -35,6 +35,7 @@ from trainmaster.volumes import ObjectStore, materialise, take_snapshot
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.plan import ClusterPlan
+    from trainmaster.server.kept import SavedModel
 
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
@@ -180,6 +181,10 @@ class Service:
         if row["reason"] == EndReason.SUCCEEDED:
             return None
         home = self.home_of(run)
+        if not is_driven(row, self.store.clock_s()) and self.save_kept(run):  # not to be trained once more
+            row = self.store.run_row(run)
+            if row["reason"] == EndReason.SUCCEEDED:
+                return None
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
         if recipe.provider != "local" and not is_driven(row, self.store.clock_s()):
@@ -279,6 +284,18 @@ class Service:
         if self._executor is None:
             self._executor = LocalExecutor(home.root)
         return self._executor
+
+    def save_kept(self, run: str) -> list[SavedModel]:
+        """Publish the models of a run that are kept here; see `trainmaster.server.kept`.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: somebody drives it.
+            PublishError: the store cannot be written; what was not published is still kept.
+        """
+        from trainmaster.server.kept import save_kept
+
+        return save_kept(self, run)
 
     # --- looking -----------------------------------------------------------------------------
 
