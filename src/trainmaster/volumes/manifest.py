@@ -19,6 +19,8 @@ JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON
 Kind: TypeAlias = Literal["file", "symlink", "directory"]
 
 MANIFEST_KEY = "manifest.json"
+#: Some five million files.
+MANIFEST_BYTES = 1 << 30
 _VERSION = 1
 _T = TypeVar("_T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -13,7 +13,15 @@ from pathlib import Path
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.collecting import Content, Union, check_unchanged, collect, scan_parts
-from trainmaster.volumes.manifest import JSON, MANIFEST_KEY, FileEntry, Manifest, check_entries, now_utc
+from trainmaster.volumes.manifest import (
+    JSON,
+    MANIFEST_BYTES,
+    MANIFEST_KEY,
+    FileEntry,
+    Manifest,
+    check_entries,
+    now_utc,
+)
 from trainmaster.volumes.names import object_key
 from trainmaster.volumes.objects import ObjectStore, explained
 from trainmaster.volumes.tree import Tree
@@ -193,7 +201,7 @@ def named_folders(manifest: Manifest | None) -> set[str]:
 
 def stored_manifest(store: ObjectStore) -> Manifest | None:
     """Reads the manifest of the artifact in ``store``; None if there is no (complete) artifact."""
-    data = store.get(MANIFEST_KEY)
+    data = store.get(MANIFEST_KEY, MANIFEST_BYTES)
     return None if data is None else Manifest.from_json(data, store.url)
 
 
