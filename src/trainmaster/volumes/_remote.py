@@ -70,14 +70,11 @@ class RemoteBackend:
         _runtime_pid = os.getpid()
         return self._opened
 
-    def get(self, key: str, limit_bytes: int) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
         import obstore
 
         try:
-            found = obstore.get(self._store, self._key(key))
-            if found.meta["size"] > limit_bytes:  # it comes with the head of the answer
-                raise OverflowError(found.meta["size"])
-            return bytes(found.bytes())
+            return bytes(obstore.get(self._store, self._key(key)).bytes())
         except FileNotFoundError as error:
             _require_bucket(error)
             return None

@@ -76,12 +76,9 @@ class WebHdfsBackend:
         self._user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._has_answered = False
 
-    def get(self, key: str, limit_bytes: int) -> bytes | None:
+    def get(self, key: str) -> bytes | None:
         try:
-            data = self._read(key, 0, limit_bytes + 1)
-            if len(data) > limit_bytes:
-                raise OverflowError(len(data))
-            return data
+            return self._read(key, 0, None)
         except FileNotFoundError:
             return None
 
@@ -207,8 +204,8 @@ class WebHdfsBackend:
             raise
         return scratch
 
-    def _read(self, key: str, start: int, length: int) -> bytes:
-        options = {"offset": str(start), "length": str(length)}
+    def _read(self, key: str, start: int, length: int | None) -> bytes:
+        options = {"offset": str(start)} | ({} if length is None else {"length": str(length)})
         if length == 0:
             return b""
         found: list[bytes] = []
