@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from trainmaster.control.image_shelf import ImageShelf, added_inside, end_all, own_user
 from trainmaster.control.locking import locked
+from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 
@@ -33,6 +34,7 @@ _IMPATIENT_S: Final = 20.0
 
 def main() -> int:
     """Do as told; the exit code."""
+    forbid_core_dumps()
     order = json.loads(sys.stdin.buffer.readline())
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)

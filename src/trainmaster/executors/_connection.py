@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from trainmaster.executors._core_dumps import core_dumps_as_given
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE
 from trainmaster.executors._wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
@@ -194,19 +195,20 @@ class Connection:
             ) from error
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._starter = os.posix_spawn(
-                sys.executable,
-                self._command(),
-                self._environment(),
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, null, 0),
-                    (os.POSIX_SPAWN_DUP2, log, 1),
-                    (os.POSIX_SPAWN_DUP2, log, 2),
-                ],
-                setsid=True,
-                setsigmask=(),
-                setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE],
-            )
+            with core_dumps_as_given():  # which it gives to members
+                self._starter = os.posix_spawn(
+                    sys.executable,
+                    self._command(),
+                    self._environment(),
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, null, 0),
+                        (os.POSIX_SPAWN_DUP2, log, 1),
+                        (os.POSIX_SPAWN_DUP2, log, 2),
+                    ],
+                    setsid=True,
+                    setsigmask=(),
+                    setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE],
+                )
         except OSError as error:
             raise self._error(f"cannot start the supervisor: {error.strerror}") from error
         finally:

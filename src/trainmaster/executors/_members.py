@@ -9,6 +9,7 @@ import signal
 import threading
 
 from trainmaster.executors._clock import unix_s
+from trainmaster.executors._core_dumps import core_dumps_as_given
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, read_process
 
 TYPE_CHECKING = False
@@ -153,18 +154,19 @@ def _streams(stdin: int, output: int) -> list[tuple[int, int, int]]:
 
 
 def _start(program: str, arguments: list[str], env: dict[str, str], files: Sequence[tuple[Any, ...]]) -> int:
-    return os.posix_spawn(
-        program,
-        arguments,
-        env,
-        file_actions=files,
-        # A group, not a session: where the kernel shares the CPU among sessions (autogroup),
-        # members in sessions of their own wait for each other; by hand, TensorFlow's parameter
-        # server lost a tenth.
-        setpgroup=0,
-        setsigmask=(),
-        setsigdef=_DEFAULT_SIGNALS,
-    )
+    with core_dumps_as_given():
+        return os.posix_spawn(
+            program,
+            arguments,
+            env,
+            file_actions=files,
+            # A group, not a session: where the kernel shares the CPU among sessions (autogroup),
+            # members in sessions of their own wait for each other; by hand, TensorFlow's parameter
+            # server lost a tenth.
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=_DEFAULT_SIGNALS,
+        )
 
 
 def _find_shell(path: str) -> str:

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.executors._fences import Fences
 from trainmaster.executors._ray_clients import Client
 from trainmaster.executors._ray_commands import authentication
@@ -206,6 +207,7 @@ def note(text: str) -> None:
 
 def main(arguments: list[str]) -> None:
     """Become the gateway of a cluster, unless it has one."""
+    forbid_core_dumps()
     directory = Path(arguments[0])
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.executors._wire import encode
 
 _START_TIMEOUT_S = 60.0
@@ -22,6 +23,7 @@ _CHUNK_BYTES = 1 << 18
 
 def main(arguments: list[str]) -> None:
     """Relay until either end hangs up."""
+    forbid_core_dumps()
     kind, place = arguments
     try:
         stream = _supervisor(Path(place)) if kind == "supervisor" else _gateway(Path(place))

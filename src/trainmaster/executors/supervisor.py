@@ -21,6 +21,7 @@ import time
 
 from trainmaster.executors._clients import Client, Clients
 from trainmaster.executors._clock import unix_s
+from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.executors._fences import Fences
 from trainmaster.executors._gangs import QUEUED, UNKNOWN, Gang
 from trainmaster.executors._journal import Journal
@@ -209,6 +210,7 @@ def main(arguments: list[str]) -> None:
         arguments: the home (absolute, links resolved), then directories with psutil.
     """
     home = arguments[0]
+    forbid_core_dumps()
     _close_inherited()
     directory = os.path.join(home, "supervisor")
     os.makedirs(directory, mode=0o700, exist_ok=True)

@@ -16,6 +16,7 @@ from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_board, load_policies
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, detect_capacity
+from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.server.history import histories, make_recorder
 from trainmaster.server.keeping import QuoteKeeper
 from trainmaster.server.promise import record_truth
@@ -42,6 +43,7 @@ def drive(
     on_start: OnStart | None = None,
 ) -> None:
     """Drive a run to its end; see `Service.drive`."""
+    forbid_core_dumps()
     machines = None
     try:
         if session.recipe.provider != "local":

@@ -26,6 +26,7 @@ from typing import Any, Final
 from trainmaster.control.clusters.node_tables import unpack_columns
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
+from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.remote.guest.stores import trust_somebody
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.redaction import redacted
@@ -55,6 +56,7 @@ class RefusedError(Exception):
 
 def main() -> int:
     """Do as told; the exit code."""
+    forbid_core_dumps()
     order = json.loads(sys.stdin.buffer.readline())
     # Set here, they show in no list of processes and in no /proc/PID/environ.
     os.environ.update(order["environment"])
