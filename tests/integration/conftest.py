@@ -238,7 +238,7 @@ class Trainmaster:
         if "quote" in found:
             assert {"kind", "time_s", "cost_usd", "measurements", "kept"} == found["quote"].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
-        assert keys <= found.keys() <= keys | optional | {"quote"}, found
+        assert keys <= found.keys() <= keys | optional | {"quote", "unsaved"}, found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0
         assert (found["state"] == "DONE") == (found["reason"] is not None), found

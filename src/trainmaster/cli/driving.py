@@ -20,6 +20,7 @@ from trainmaster.cli.output import (
     quote_text,
     say,
     say_error,
+    unsaved_text,
 )
 from trainmaster.control.controller import Controller
 from trainmaster.server import Service, Session
@@ -112,6 +113,8 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
+    for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
+        say(unsaved_text(unsaved))
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")
     if "quote" in summary:
         say(quote_text(summary["quote"]))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+
+if TYPE_CHECKING:
+    from trainmaster.server.kept import SavedModel
 
 app = typer.Typer(
     cls=DefaultGroup, help="List the models that tasks left, or get one.", invoke_without_command=True
@@ -55,6 +59,33 @@ def list_models(
             ],
         )
     )
+
+
+@app.command("save")
+def save(
+    run: Annotated[str, typer.Argument(help="Id of a run, its beginning, or `latest`.")],
+) -> None:
+    """Publish the models that a run could not save: they are kept on this machine until then."""
+    from trainmaster.cli.output import say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+
+    service = Service(Home.from_environment())
+    run = service.resolve(run)
+    saved = service.save_kept(run)
+    if not saved:
+        say(f"nothing is kept of {run}: `trainmaster models {run}` lists its models")
+    if not show_saved(saved):
+        raise typer.Exit(1)
+
+
+def show_saved(saved: Sequence[SavedModel]) -> bool:
+    """Tell what became of models that were kept; True if all are saved."""
+    from trainmaster.cli.output import say
+
+    for model in saved:
+        say(f"saved: model {model.name}  {model.uri}" if model.uri else f"warning: {model.error}")
+    return all(model.uri for model in saved)
 
 
 @app.command("get")

@@ -99,6 +99,15 @@ def model_text(model: dict[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def unsaved_text(unsaved: dict[str, Any]) -> str:
+    """What of a task is not saved, where it is and what to do, on one line."""
+    where = f" is kept in {unsaved['directory']}" if unsaved["directory"] else ""
+    what = f"{unsaved['what']} {unsaved['experiment']}/{unsaved['task']}{where}"
+    if "command" in unsaved:
+        return f"not saved: {what}; `{unsaved['command']}` publishes it"
+    return f"not saved yet: {what}; it was tried {unsaved['tries']} times"
+
+
 def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:
     """Metrics on one line, ``step`` first."""
     ordered = sorted(metrics.items(), key=lambda item: item[0] != "step")

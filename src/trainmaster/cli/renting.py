@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
 
 from trainmaster.cli.asking import ask_consent, can_consent, require_consent_possible, show_offer
@@ -10,6 +11,8 @@ from trainmaster.cli.measuring import Measuring, interruptible
 from trainmaster.cli.output import say
 from trainmaster.control.preflight import check_directories, check_parts
 from trainmaster.server import Service
+from trainmaster.server.awake import Sleepiness, awake_note
+from trainmaster.server.machines import node_lease_s
 from trainmaster.server.quoting import Quoter
 from trainmaster.server.renting import RentalOffer, check_with_provider, plan_run
 from trainmaster.server.supply import Supply
@@ -57,7 +60,7 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
             allow_stale=allow_stale,
             before_measuring=before_measuring,
         )
-    show_offer(offer.lines, offer.notes)
+    show_offer(offer.lines, [*offer.notes, *_awake(offer)])
     if offer.costs:
         require_consent_possible(offer.most_usd_per_hour, yes=yes)
         if not ask_consent(offer.most_usd_per_hour, yes=yes):
@@ -65,3 +68,14 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
     for note in check_with_provider(service, offer.plans, os.environ):
         say(f"note: {note}")
     return offer
+
+
+def _awake(offer: RentalOffer) -> list[str]:
+    """Whether this machine must stay awake for it; machines of one's own do not end themselves."""
+    if not offer.costs:
+        return []
+    expected = offer.quote.time_s if offer.quote is not None else None
+    sleepiness = Sleepiness.of_this_machine(os.environ)
+    now = datetime.now().astimezone()
+    note = awake_note(expected.p95 if expected else None, sleepiness, node_lease_s(os.environ), now)
+    return [note] if note else []

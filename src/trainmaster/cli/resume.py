@@ -16,12 +16,15 @@ def resume(
     import os
 
     from trainmaster.cli.driving import attach, drive_in_background, drive_to_end
+    from trainmaster.cli.models import show_saved
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
 
     service = Service(Home.from_environment())
     run = service.resolve(run)
+    if not service.is_driven(run):
+        show_saved(service.save_kept(run))
     session = service.resume(run, os.environ)
     if session is None:
         if service.is_driven(run):

@@ -87,6 +87,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         quote_text,
         say,
         table,
+        unsaved_text,
         usage_text,
     )
     from trainmaster.store import queries
@@ -126,6 +127,8 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         say(f"  {model_text(model)}")
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
+    for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
+        say(f"  {unsaved_text(unsaved)}")
 
 
 def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late, for speed

@@ -7,6 +7,9 @@ BACKOFF_S = 1.0
 MAX_BACKOFF_S = 300.0
 #: What nodes, or a store, made fail is staged again likewise; machines are rented meanwhile.
 MAX_STAGE_PAUSE_S = 60.0
+#: What cannot be saved is tried again for as long as it takes: whoever has mended a store does not wait long.
+MAX_SAVE_PAUSE_S = 60.0
+LONGEST_PAUSE_S = max(MAX_STAGE_PAUSE_S, MAX_SAVE_PAUSE_S)
 
 
 def backoff_s(retry: int) -> float:
@@ -25,3 +28,12 @@ def stage_pause_s(restart: int) -> float:
     [0.0, 1.0, 2.0, 60.0]
     """
     return min(backoff_s(restart), MAX_STAGE_PAUSE_S)
+
+
+def save_pause_s(tries: int) -> float:
+    """How long to wait before what could not be saved is tried again (1 = it failed for the first time).
+
+    >>> [save_pause_s(tries) for tries in (1, 2, 3, 1000, 10**6)]
+    [0.0, 1.0, 2.0, 60.0, 60.0]
+    """
+    return min(backoff_s(min(tries, 100)), MAX_SAVE_PAUSE_S)

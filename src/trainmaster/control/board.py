@@ -23,8 +23,12 @@ class Task:
         attempt: number of the present (or last) attempt, 0 before the first.
         retries_used: attempts that cost one of the recipe's retries.
         free_restarts: attempts lost to nodes or preemption.
-        not_before: Unix seconds before which no new attempt starts, and no failed stage or save begins
-            anew (which is not counted yet while this is 0).
+        not_before: Unix seconds before which no new attempt starts.
+        tries: how often the present stage, or what is to be saved now, has failed; all of them passing.
+        try_at: Unix seconds before which that does not begin anew; 0: no failure that is counted waits.
+        saving_usd: what machines have cost that waited for nothing but that.
+        kept_model: attempt whose model lies here, on the driver's disk, as it could not be published.
+        kept_checkpoint: the same of its last checkpoint; the next attempt goes on from it.
         end_reason: how the attempt ended (RECOVERING, SAVING) or why it must (STOPPING).
         message: what goes with ``end_reason``.
         restored: checkpoint the present attempt started from.
@@ -42,6 +46,11 @@ class Task:
     retries_used: int = 0
     free_restarts: int = 0
     not_before: float = 0.0
+    tries: int = 0
+    try_at: float = 0.0
+    saving_usd: float = 0.0
+    kept_model: int | None = None
+    kept_checkpoint: int | None = None
     end_reason: EndReason | None = None
     message: str = ""
     restored: int | None = None
@@ -224,7 +233,7 @@ def tally(
 # Columns of the store that a Task mirrors; the others are written and forgotten.
 _MIRRORED = {
     "retries_used", "free_restarts", "not_before", "end_reason", "restored", "bad_checkpoints", "metrics",
-    "started_at", "parameters", "parent",
+    "started_at", "parameters", "parent", "tries", "try_at", "saving_usd", "kept_model", "kept_checkpoint",
 }  # fmt: skip
 
 

@@ -16,17 +16,18 @@ from trainmaster.spec import Budget
 
 #: Seconds that rented machines live when nobody renews their lease, in a run that has money enough.
 USUAL_LEASE_S: Final = 900.0
-#: Seconds from asking for the end of machines until the provider bills them no more.
-RELEASING_S: Final = 60.0
 #: A lease that is shorter cannot be renewed reliably: a run that cannot pay for it ends.
 LEAST_LEASE_S: Final = 90.0
 #: From the end of a lease to the end of the bill, at most: a renewal that was slow to arrive, the switch that
 #: looks now and then, and a machine that is switched off by force because it does not go down when asked.
 SWITCH_OFF_S: Final = 110.0
+#: Seconds before the cap in which machines are given back. If the driver dies instead, their last lease ends
+#: in it, and they are switched off.
+RELEASING_S: Final = 15.0 + SWITCH_OFF_S
 #: Bytes per second at which something is published that has never been measured; cautious.
 _UNMEASURED_BYTES_PER_S: Final = 5e6
-#: Seconds for publishing of which nothing is known, not even its size.
-_UNKNOWN_SAVING_S: Final = 60.0
+#: Seconds for publishing, whatever was measured: a model may be larger than any checkpoint was.
+_LEAST_SAVING_S: Final = 60.0
 #: The last publishing may be slower than any before: all tasks save at the same time.
 _SLOWER: Final = 1.5
 #: To which fraction of a second moments are looked for.
@@ -77,7 +78,7 @@ class Publishing:
         """
         by_size = self.most_bytes / (self.bytes_per_s or _UNMEASURED_BYTES_PER_S)
         known = max(self.longest_s, by_size)
-        return self.rounds * (_SLOWER * known if known else _UNKNOWN_SAVING_S)
+        return max(self.rounds * _SLOWER * known, _LEAST_SAVING_S)
 
 
 @dataclass(slots=True)
@@ -124,8 +125,8 @@ class Meter:
         left with a lease that a driver can renew.
 
         >>> meter = Meter(2.0, lambda until: until / 1000, stopping_s=20.0)
-        >>> meter.ending_s, meter.must_end(1859.0), meter.must_end(1861.0)
-        (140.0, False, True)
+        >>> meter.ending_s, meter.must_end(1794.0), meter.must_end(1796.0)
+        (205.0, False, True)
         """
         return self.bill(now + self.reserved_s) > self.cap_usd
 
@@ -135,7 +136,7 @@ class Meter:
         Infinite without a cap, and where nothing is paid.
 
         >>> round(Meter(2.0, lambda until: until / 1000).must_be_over(1000.0))
-        1940
+        1875
         """
         return now + self._affordable_s(now, self.releasing_s)
 

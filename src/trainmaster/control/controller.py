@@ -6,14 +6,16 @@ what is committed is true, and every effect may be repeated by the next controll
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Task
 from trainmaster.control.budget import Meter
-from trainmaster.control.decide_task import Effect, EffectKind, Policy, Seen
+from trainmaster.control.effects import Effect, EffectKind, Policy, Seen
+from trainmaster.control.job_notes import JobNotes
 from trainmaster.control.layout import attempt_id
+from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.tick import Turn, tick
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
@@ -41,9 +43,7 @@ PROGRESS_S = 0.5
 STORE_PROGRESS_S = 2.0
 FORECAST_LOOK_S = 1.0
 MACHINES_LOOK_S = 0.5
-
-#: How long something has taken says nothing new of what is in the way.
-_DURATION = re.compile(r"\b\d+(\.\d+)? ?(ms|s)\b")
+SAVING_LOOK_S = 1.0
 
 
 class Watcher(Protocol):
@@ -71,6 +71,7 @@ class Controller:
         forecaster: compares it with its quote.
         recorder: keeps what the attempts show of their speed.
         machines: rents what the run needs; None on the user's own machine.
+        saving: how long its machines may wait for something to be saved.
         clock: gives Unix seconds that never jump.
     """
 
@@ -88,6 +89,7 @@ class Controller:
         forecaster: Forecaster | None = None,
         recorder: Recorder | None = None,
         machines: Machines | None = None,
+        saving: SavingMoney | None = None,
         clock: Callable[[], float] = steady_s,
     ) -> None:
         self.board = board
@@ -103,19 +105,21 @@ class Controller:
         self._forecaster = forecaster
         self._recorder = recorder
         self._machines = machines
+        self._saving = saving or SavingMoney()
+        self._notes = JobNotes(self._saving)
         self._clock = clock
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
         self._checkpoint_at: dict[str, float] = {}
         self._running_since: dict[str, float] = {}  # by our clock: nodes have their own
-        self._told: dict[str, str] = {}
         self._progress: dict[tuple[str, int], TaskProgress] = {}
         self._doomed: dict[tuple[str, int], str] = {}
         self._wanted: EndReason | None = None
         self._why_wanted = ""
         self._renewed_at = self._clock()
-        self._read_at = self._stored_at = self._asked_at = self._machines_at = 0.0
+        self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
+        self._left_s = math.inf
         self._forecast_at = self._renewed_at
 
     @property
@@ -141,10 +145,11 @@ class Controller:
             now = self._clock()
             told = self._look_at_machines(now)
             self._watch_budget(now)
+            self._watch_saving(now)
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
-            turn.changes += self._job_notes()
+            turn.changes += self._notes.look(self.board, self.jobs, self._checkpoint_at, now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
@@ -241,6 +246,9 @@ class Controller:
             last_checkpoint_at=self._checkpoint_at.get(attempt)
             or self._running_since.get(attempt)
             or self._clock(),
+            is_wait_over=self._saving.is_used,
+            saving_usd=self._saving.spent_usd,
+            left_s=self._left_s,
         )
 
     def _read_progress(self, now: float) -> None:
@@ -281,6 +289,17 @@ class Controller:
             self._store.want_stop(self.board.run, EndReason.BUDGET)
             self._wanted = EndReason.BUDGET
 
+    def _watch_saving(self, now: float) -> None:
+        """How long what cannot be saved may wait: at last its money, or that of the run, is used up."""
+        if self._meter is None:
+            return
+        if self._wanted is EndReason.BUDGET:
+            self._left_s = self._meter.must_be_over(now) - now
+        if now - self._saving_at >= SAVING_LOOK_S:
+            self._saving_at = now
+            usd_per_hour = self._meter.bill(now + 3600) - self._meter.bill(now)
+            self._saving.look(self.board.live_tasks(), usd_per_hour, now)
+
     def _look_at_machines(self, now: float) -> list[Note]:
         """What was rented and given back; if there is no way to have what is needed, the run ends."""
         if (
@@ -305,30 +324,6 @@ class Controller:
         self._forecast_at = now
         return [Note(text) for text in self._forecaster.look(self.board, self._progress, now)]
 
-    def _job_notes(self) -> list[Note]:
-        """Jobs that failed without an end of the task: it goes on or waits, but the user must know."""
-        notes = []
-        for task in self.board.live_tasks():
-            attempt = self._id(task)
-            match task.state:
-                case State.RUNNING if attempt in self._checkpoint_at:
-                    kind, form = EffectKind.CHECKPOINT, "no checkpoint: {}"
-                case State.STAGING if task.not_before:  # else it is not to be tried again
-                    kind, form = EffectKind.STAGE, "not ready to start, and tried again: {}"
-                case State.SAVING if task.not_before:
-                    kind, form = EffectKind.SAVE, "it has ended, and saving is tried again: {}"
-                case _:
-                    continue
-            job = self.jobs.of(task.experiment, task.number, task.attempt).get(kind)
-            if job is None or not job.done or not job.error:
-                continue
-            text = form.format(job.error)
-            gist = _DURATION.sub("", text)
-            if gist != self._told.get(attempt):
-                self._told[attempt] = gist
-                notes.append(Note(text, *task.key, task.attempt))
-        return notes
-
     # --- acting --------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
@@ -344,8 +339,9 @@ class Controller:
                 self._executor.stop(attempt, 0.0)
             self._executor.forget([attempt])
             self.jobs.drop(effect.experiment, effect.task, effect.attempt)
-            for memory in (self._gangs, self._stopping, self._checkpoint_at, self._running_since, self._told):
+            for memory in (self._gangs, self._stopping, self._checkpoint_at, self._running_since):
                 memory.pop(attempt, None)
+            self._notes.forget(attempt)
             self._launched.discard(attempt)
             self._doomed.pop((effect.experiment, effect.task), None)
             return

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
-from trainmaster.volumes import CheckpointSeries, Listing
+from trainmaster.volumes import Listing
 
 if TYPE_CHECKING:
     from trainmaster.control.images import Images
     from trainmaster.control.site import Site
-    from trainmaster.volumes.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,13 @@ class TaskContext:
         bad_checkpoints: numbers that are never restored again.
         parameters: of the task.
         variables: the recipe's ``env`` and secrets; they go nowhere but into processes.
+        kept_model: attempt whose model lies here, as it could not be published yet.
+        kept_checkpoint: the same of its last checkpoint.
         parent: number of the task whose last checkpoint the first attempt starts from.
         images: of the run, if the experiment names one as ``container``.
         environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
         site: the nodes that it runs on; None for this machine.
-        owner: what its artifacts say of whose they are.
     """
 
     home: Home
@@ -48,18 +48,14 @@ class TaskContext:
     members: tuple[str, ...]
     bad_checkpoints: tuple[int, ...]
     parameters: dict[str, ParameterValue]
+    kept_model: int | None = None
+    kept_checkpoint: int | None = None
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     images: Images | None = None
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
     site: Site | None = None
-    owner: Owner | None = None
-
-    @property
-    def checkpoints(self) -> CheckpointSeries:
-        """Those of the task."""
-        return CheckpointSeries(self.checkpoints_uri, self.owner)
 
     @property
     def checkpoints_uri(self) -> str:
@@ -75,12 +71,8 @@ class TaskContext:
 
     @property
     def model_uri(self) -> str:
-        """Where the model of the attempt is published."""
-        return self.model_uri_of(self.attempt)
-
-    def model_uri_of(self, attempt: int) -> str:
-        """Where the model of one of the task's attempts is published."""
-        return self.home.model_uri(self.run, self.experiment.name, self.task, attempt)
+        """Where the model of the task is published."""
+        return self.home.model_uri(self.run, self.experiment.name, self.task)
 
     @property
     def parts(self) -> dict[str, Path]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from trainmaster.control.decide_task import EffectKind, Job
+from trainmaster.spec.clocks import boot_s
 
 #: (experiment, task, attempt, kind)
 JobKey = tuple[str, int, int, EffectKind]
@@ -24,9 +25,16 @@ class Jobs:
 
     Args:
         most_staged: how many attempts are staged at the same time.
+        clock: gives seconds, for how long something took.
+
+    Attributes:
+        published: is told how many seconds it took to publish something, with waiting for a thread.
     """
 
-    def __init__(self, most_staged: int = THREADS) -> None:
+    def __init__(self, most_staged: int = THREADS, clock: Callable[[], float] = boot_s) -> None:
+        self.published: Callable[[float], None] = lambda _: None
+        self._clock = clock
+        self._begun_at: dict[int, float] = {}
         self._limits = {True: most_staged, False: THREADS}
         self._results: dict[JobKey, Job] = {}
         self._todo: dict[bool, _Todo] = {True: queue.SimpleQueue(), False: queue.SimpleQueue()}
@@ -57,6 +65,7 @@ class Jobs:
             self._results[key] = _guarded(work)
             return
         begun = self._results[key] = Job()
+        self._begun_at[id(begun)] = self._clock()
         self._pending += 1
         staging = key[3] is EffectKind.STAGE
         self._todo[staging].put((key, begun, work))
@@ -75,6 +84,9 @@ class Jobs:
                 return any_new
             any_new = True
             self._pending -= 1
+            begun_at = self._begun_at.pop(id(begun))
+            if not job.error and (job.progressed or "model_uri" in job.fields):
+                self.published(self._clock() - begun_at)
             if self._results.get(key) is begun:  # it was not dropped, nor begun anew since
                 self._results[key] = job
 
@@ -89,7 +101,7 @@ class Jobs:
             self._done.put((key, begun, _guarded(work)))
 
 
-_KINDS = (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE)
+_KINDS = (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE, EffectKind.KEEP)
 
 
 def _guarded(work: Callable[[], Job]) -> Job:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from trainmaster.advisor.measurement import Measurement
 from trainmaster.advisor.step_trace import MIN_SECONDS, StepTrace
+from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, explain_failure
 from trainmaster.control.board import Task
 from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import helpers_of
@@ -16,7 +17,6 @@ from trainmaster.control.layout import attempt_id
 from trainmaster.control.measuring import MIN_BLOCKS, measurement_of
 from trainmaster.control.outcome import classify
 from trainmaster.control.progress import TaskProgress
-from trainmaster.control.saving import FAILURE_TAIL_BYTES, explain_failure
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors.base import Capacity, Executor, GangStatus, MemberStatus, Phase
 from trainmaster.executors.logs import read_tail

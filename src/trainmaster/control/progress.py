@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainmaster.advisor.step_trace import StepTrace
+from trainmaster.control.attempt_words import metrics_pattern
 from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.measuring import trace_of
-from trainmaster.control.saving import metrics_pattern
 from trainmaster.executors.logs import read_log
 from trainmaster.executors.metrics import LogMetrics, MetricsReader, StepRate, json_safe
 from trainmaster.spec import Experiment

@@ -4,46 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from trainmaster.control.decide_task import Job
+from trainmaster.control.attempt_words import explain_failure, last_metrics, missing_metric, size_of
+from trainmaster.control.effects import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
-from trainmaster.executors.logs import read_tail
-from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
-from trainmaster.spec.errors import PublishError, TrainmasterError, one_line
+from trainmaster.executors.metrics import json_safe
+from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import (
     JSON,
+    AlreadyPublished,
+    CheckpointSeries,
     Manifest,
     UnstableDirectory,
+    delete,
     publish,
 )
-from trainmaster.volumes.models import publish_model, remove_unrecorded
-from trainmaster.volumes.outage import is_away
+from trainmaster.volumes.collecting import UnfitError
 from trainmaster.volumes.tree import parts_listing
 
 if TYPE_CHECKING:
     from trainmaster.control.site import Site
 
-#: How much of the end of a log is searched for metrics and for known failures.
-METRICS_TAIL_BYTES = 4 << 20
-FAILURE_TAIL_BYTES = 16 << 10
 #: A directory that changes while it is read is tried again this often at an attempt's end.
 STABLE_TRIES = 3
-
-_OUT_OF_MEMORY = re.compile(
-    r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
-    r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)"
-    r"|fatal error: out of memory)",
-    re.MULTILINE,
-)
 
 
 def is_quick(context: TaskContext) -> bool:
@@ -52,10 +44,10 @@ def is_quick(context: TaskContext) -> bool:
         return False
     place = context.place
     try:
-        if any(_has_entries(part) for part in context.parts.values()) or _has_entries(place.checkpoint):
+        if any(has_entries(part) for part in context.parts.values()) or has_entries(place.checkpoint):
             return False
         first = context.members[0]
-        return _size(place.log(first)) < 1 << 16 and _size(place.metrics(first)) < 1 << 16
+        return size_of(place.log(first)) < 1 << 16 and size_of(place.metrics(first)) < 1 << 16
     except OSError:  # the script made something else of them: the job will say what
         return False
 
@@ -65,41 +57,44 @@ def save(context: TaskContext) -> Job:
     metrics = last_metrics(context)
     fields: dict[str, object] = {"metrics": metrics} if metrics else {}
     missing = missing_metric(context, metrics)
+    extra = manifest_extra(context, metrics)
+    # Once it was fetched, what becomes of its nodes is of no more interest.
+    site = None if context.kept_model == context.attempt else context.site
+    try:
+        is_sent = site is not None and not missing and _send_model(context, site, extra, fields)
+        if site is not None and not is_sent:
+            site.fetch_output(context)
+    except (TrainmasterError, OSError) as error:
+        return _not_saved(context, error, fields)
+    if missing:
+        return Job(done=True, error=missing, users_fault=True, fields=fields)
+    try:
+        if not is_sent and has_model(context):
+            if site is not None:
+                fields["kept_model"] = context.attempt
+            if publish_model(context, extra):
+                fields["model_uri"] = context.model_uri
+        fields.pop("kept_model", None)
+        publish_last_checkpoint(context, fields)
+    except NodeGoneError as error:  # of a member that only served, if the model is here
+        if "model_uri" not in fields:
+            return _not_saved(context, error, fields)
+    except (TrainmasterError, OSError) as error:
+        return _not_saved(context, error, fields)
+    return Job(done=True, fields=fields)
+
+
+def manifest_extra(context: TaskContext, metrics: Mapping[str, object]) -> dict[str, JSON]:
+    """What a model's manifest says of where it comes from."""
     kept: dict[str, object] = {
         "run": context.run,
         "experiment": context.experiment.name,
         "task": context.task,
         "attempt": context.attempt,
         "parameters": json_safe(context.parameters),
-        "metrics": metrics,
+        "metrics": dict(metrics),
     }
-    extra = cast("dict[str, JSON]", kept)
-    try:
-        is_sent = (
-            context.site is not None and not missing and _send_model(context, context.site, extra, fields)
-        )
-        if context.site is not None and not is_sent:
-            context.site.fetch_output(context)
-    except (TrainmasterError, OSError) as error:
-        return _not_saved(error, fields)
-    if missing:
-        return Job(done=True, error=missing, users_fault=True, fields=fields)
-    try:
-        if (
-            not is_sent
-            and any(_has_entries(part) for part in context.parts.values())
-            and _publish_model(context, extra)
-        ):
-            fields["model_uri"] = context.model_uri
-        if "model_uri" in fields:
-            _remove_unrecorded(context)
-        publish_checkpoint(context, is_patient=True)
-    except NodeGoneError as error:  # of a member that only served, if the model is here
-        if "model_uri" not in fields:
-            return _not_saved(error, fields)
-    except (TrainmasterError, OSError) as error:
-        return _not_saved(error, fields)
-    return Job(done=True, fields=fields)
+    return cast("dict[str, JSON]", kept)
 
 
 def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields: dict[str, object]) -> bool:
@@ -112,45 +107,90 @@ def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields
     return True
 
 
-def _not_saved(error: Exception, fields: Mapping[str, object]) -> Job:
+def _not_saved(context: TaskContext, error: Exception, fields: Mapping[str, object]) -> Job:
     # A lost node takes with it what its members made: the attempt has to be made again.
-    reason = EndReason.NODE_LOST if isinstance(error, NodeGoneError) else None
-    words = one_line(error)
+    is_gone = isinstance(error, NodeGoneError)
+    what = "last checkpoint" if "model_uri" in fields else "model"
     return Job(
         done=True,
-        error=f"its model could not be saved: {words}",
+        error=f"its {what} could not be saved: {one_line(error)}",
         fields=fields,
-        reason=reason,
-        store_away=isinstance(error, PublishError) and is_away(words),
+        reason=EndReason.NODE_LOST if is_gone else None,
+        unsaved=not is_gone and not is_lasting(error),
+        place=place_of(context, fields),
     )
 
 
-def _publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:
-    uri = context.model_uri
-
-    def make() -> Manifest | None:
-        return publish(context.parts, uri, kind="model", extra=extra, owner=context.owner)
-
-    return publish_model(uri, make, attempt=context.attempt, owner=context.owner)
+def is_lasting(error: Exception) -> bool:
+    """Whether waiting cannot help: what is to be published is at fault, not its way to the store."""
+    return isinstance(error, UnfitError)
 
 
-def _remove_unrecorded(context: TaskContext) -> None:
-    """Delete what earlier attempts have published and never recorded; waste, if it cannot be done."""
-    for attempt in range(1, context.attempt):
-        with contextlib.suppress(TrainmasterError, OSError):
-            remove_unrecorded(context.model_uri_of(attempt), attempt=attempt, owner=context.owner)
+def place_of(context: TaskContext, fields: Mapping[str, object] | None = None) -> str:
+    """Where what an attempt left lies, in words."""
+    is_here = context.site is None or context.attempt in (
+        context.kept_model,
+        (fields or {}).get("kept_model"),
+    )
+    if is_here or context.site is None:
+        return f"in {context.place.directory}"
+    return context.site.where(context)
+
+
+def has_model(context: TaskContext) -> bool:
+    """Whether members have left anything in their output directories, as they are here."""
+    return any(has_entries(part) for part in context.parts.values())
+
+
+def publish_last_checkpoint(context: TaskContext, fields: dict[str, object]) -> int | None:
+    """Publish what an attempt that ended well saved last; what was kept of an earlier one has served then."""
+    if context.site is None or context.kept_checkpoint != context.attempt:
+        number = publish_checkpoint(context, is_patient=True)
+    else:
+        number = publish_checkpoint(replace(context, site=None))
+    if number is not None:
+        drop_kept_checkpoint(context, fields)
+    return number
+
+
+def drop_kept_checkpoint(context: TaskContext, fields: dict[str, object]) -> None:
+    """A newer checkpoint is published than the one that is kept here."""
+    if context.kept_checkpoint is None:
+        return
+    fields["kept_checkpoint"] = None
+    if context.kept_checkpoint != context.attempt:
+        earlier = context.home.attempt(
+            context.run, context.experiment.name, context.task, context.kept_checkpoint
+        )
+        shutil.rmtree(earlier.checkpoint, ignore_errors=True)
+
+
+def publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:
+    """Publish what lies here in the members' output directories; another attempt's model makes way."""
+    try:
+        return publish(context.parts, context.model_uri, kind="model", extra=extra)
+    except AlreadyPublished as error:
+        if error.manifest.extra.get("attempt") == context.attempt:
+            return error.manifest  # we had come this far before we were killed
+        delete(context.model_uri)  # of an attempt that was published but never recorded
+        return publish(context.parts, context.model_uri, kind="model", extra=extra)
 
 
 def recover(context: TaskContext) -> Job:
     """Keep what an attempt that ended badly leaves behind: its last checkpoint, metrics, a better reason."""
     metrics = last_metrics(context)
-    error = ""
+    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
+    error, unsaved = "", False
     progressed = bool(metrics)
     try:
         published = publish_checkpoint(context)
         progressed = progressed or published is not None or _has_published(context)
+        if published is not None:
+            drop_kept_checkpoint(context, fields)
     except (TrainmasterError, OSError) as failure:  # the attempt's own reason matters more than this
-        error = one_line(failure)
+        # A node that does not answer is not waited for: it was lost, as likely as not.
+        unsaved = isinstance(failure, PublishError | UsageError | OSError) and not is_lasting(failure)
+        error = f"its last checkpoint could not be saved: {one_line(failure)}"
     if context.site is not None:
         context.site.fetch_output(context, is_final=False)
     reason, message = explain_failure(context)
@@ -161,14 +201,24 @@ def recover(context: TaskContext) -> Job:
         if is_lost:  # whatever the script said of it, it was not the script's fault
             reason, message = EndReason.NODE_LOST, words
         message = message or words
-    fields: dict[str, object] = {"metrics": metrics} if metrics else {}
-    return Job(done=True, error=error, fields=fields, reason=reason, message=message, progressed=progressed)
+    return Job(
+        done=True,
+        error=error,
+        fields=fields,
+        reason=reason,
+        message=message,
+        progressed=progressed,
+        unsaved=unsaved,
+        place=place_of(context) if unsaved else "",
+    )
 
 
 def checkpoint(context: TaskContext) -> Job:
     """Publish the checkpoint directory of a running attempt, if it holds something new and whole."""
     try:
         published = publish_checkpoint(context, tries=1)
+        if published is not None:
+            drop_kept_checkpoint(context, {})
     except (TrainmasterError, OSError) as error:
         return Job(done=True, error=one_line(error))
     return Job(done=True, progressed=published is not None)
@@ -192,11 +242,11 @@ def publish_checkpoint(
         try:
             return _send_checkpoint(context, context.site, tries, is_patient)
         except RelayError:
-            if not _fetch_checkpoint(context, context.site, tries, is_patient):
+            if not fetch_checkpoint(context, context.site, tries=tries, is_patient=is_patient):
                 return None
-    if not _has_entries(directory):
+    if not has_entries(directory):
         return None
-    series = context.checkpoints
+    series = CheckpointSeries(context.checkpoints_uri)
     for _ in range(tries):
         try:
             before = parts_listing({"": directory})
@@ -207,7 +257,7 @@ def publish_checkpoint(
             continue
         context.listings[directory] = before
         if number is not None:
-            series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
+            series.prune(checkpoints_of(context.experiment).keep)
         return number
     return None
 
@@ -219,82 +269,28 @@ def _send_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: b
             number = site.publish_checkpoint(context, is_patient=is_patient)
         except UnstableDirectory:
             continue
-        series = context.checkpoints
+        series = CheckpointSeries(context.checkpoints_uri)
         if number is not None:
-            series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
+            series.prune(checkpoints_of(context.experiment).keep)
         if is_patient and context.attempt > 1:  # the last one; a lost node may have left half of one
             series.clear_unfinished()
         return number
     return None
 
 
-def _fetch_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: bool) -> bool:
+def fetch_checkpoint(
+    context: TaskContext, site: Site, *, tries: int = STABLE_TRIES, is_patient: bool = False
+) -> bool:
     """Have the directory here as it is on the nodes; False if it never stood still."""
     return any(site.fetch_checkpoint(context, is_patient=is_patient) for _ in range(tries))
 
 
 def _has_published(context: TaskContext) -> bool:
     """True if the newest checkpoint of the task is of this attempt."""
-    series = context.checkpoints
+    series = CheckpointSeries(context.checkpoints_uri)
     newest = series.newest()
     manifest = series.manifest(newest) if newest is not None else None
     return manifest is not None and manifest.extra.get("attempt") == context.attempt
-
-
-def last_metrics(context: TaskContext) -> dict[str, object]:
-    """The last value per key of rank 0: from its metrics file, else from its log."""
-    first = context.members[0]
-    path = context.place.metrics(first)
-    if _size(path):
-        reader = MetricsReader(path)
-        while reader.read(final=True):
-            pass
-        if reader.last:
-            return json_safe(reader.last)
-    log = context.place.log(first)
-    if not _size(log):
-        return {}
-    scanner = LogMetrics(metrics_pattern(context))
-    last: dict[str, object] = {}
-    for values in scanner.feed(read_tail(context.place.directory, first, METRICS_TAIL_BYTES) + b"\n"):
-        last.update(values)
-    return json_safe(last)
-
-
-def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
-    """What is wrong if a search cannot tell how good this task is; NaN (None here) is an answer too."""
-    search = context.experiment.search
-    if search is None:
-        return ""
-    found = metrics.get(search.metric, "")
-    if search.metric in metrics and (found is None or isinstance(found, int | float)):
-        return ""
-    seen = ", ".join(sorted(metrics)) or "none at all"
-    wrong = f"was {found!r}, which is no number" if search.metric in metrics else "never appeared"
-    return (
-        f"the metric {search.metric!r} of the search {wrong}; metrics seen: {seen}. "
-        f"Report it with trainmaster.report({search.metric}=...), or set metrics.pattern."
-    )
-
-
-def metrics_pattern(context: TaskContext) -> str | None:
-    """The recipe's pattern for metrics in the output; None tries the common ones."""
-    return context.experiment.metrics.pattern if context.experiment.metrics else None
-
-
-def explain_failure(context: TaskContext) -> tuple[EndReason | None, str]:
-    """A better reason and message than the exit code, read from the members' logs."""
-    for name in context.members:
-        if not _size(context.place.log(name)):
-            continue
-        tail = read_tail(context.place.directory, name, FAILURE_TAIL_BYTES).decode("utf-8", "replace")
-        found = _OUT_OF_MEMORY.search(tail)
-        if found:
-            return EndReason.OOM, f"{name} ran out of memory: {found.group(0).strip()[:200]}"
-        advice = context.launcher.explain(tail)
-        if advice:
-            return None, advice
-    return None, ""
 
 
 def clean_up(context: TaskContext, *, keep_output: bool, keep_checkpoint: bool) -> None:
@@ -340,16 +336,10 @@ def _directories(directory: Path) -> list[Path]:
         return []
 
 
-def _has_entries(directory: Path) -> bool:
+def has_entries(directory: Path) -> bool:
+    """Whether there is anything in a directory."""
     try:
         with os.scandir(directory) as entries:
             return next(entries, None) is not None
     except FileNotFoundError:
         return False
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -155,6 +155,10 @@ class Site(Protocol):
         """
         ...
 
+    def where(self, context: TaskContext) -> str:
+        """Where what an attempt left lies, in words: its nodes, and the directory there."""
+        ...
+
     def full_disks(self, context: TaskContext) -> str:
         """Which of an attempt's nodes have no room left, in words; empty if none, or if nobody knows.
 
@@ -166,9 +170,13 @@ class Site(Protocol):
         """Whether nodes of an attempt lost data that they had; what went wrong there with data, in words."""
         ...
 
-    def clean_up(self, context: TaskContext) -> None:
+    def clean_up(self, context: TaskContext, *, is_saved: bool) -> None:
         """Remove an attempt's directories from its nodes, unless what it left should be here and is not.
 
         Nodes that cannot be reached keep them.
+
+        Args:
+            context: the attempt.
+            is_saved: nothing is there that could be saved, and is not.
         """
         ...

@@ -300,7 +300,9 @@ def _end_setup(path: Path) -> None:
 
 
 def _restore(context: TaskContext) -> int | None:
-    series = context.checkpoints
+    if context.kept_checkpoint is not None and _restored_from_kept(context, context.kept_checkpoint):
+        return None  # it has no number yet
+    series = CheckpointSeries(context.checkpoints_uri)
     numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
     target = context.place.checkpoint
     for number in reversed(numbers):
@@ -319,6 +321,19 @@ def _restore(context: TaskContext) -> int | None:
     target.mkdir(parents=True, exist_ok=True)
     note_restored(context.place, None)
     return None
+
+
+def _restored_from_kept(context: TaskContext, attempt: int) -> bool:
+    """Begin with what an earlier attempt saved last, and could not publish; False if it is not here."""
+    earlier = context.home.attempt(context.run, context.experiment.name, context.task, attempt).checkpoint
+    target = context.place.checkpoint
+    if not earlier.is_dir() or not any(earlier.iterdir()):
+        return False
+    shutil.rmtree(target, ignore_errors=True)
+    # A copy: until something newer is published, or kept, this is the only one.
+    shutil.copytree(earlier, target, symlinks=True)
+    note_restored(context.place, None)
+    return True
 
 
 def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:
@@ -351,7 +366,7 @@ def _inherit(context: TaskContext, uri: str) -> None:
     Raises:
         UsageError: it left none.
     """
-    series = CheckpointSeries(uri, context.owner)
+    series = CheckpointSeries(uri)
     target = context.place.checkpoint
     for number in reversed(series.complete()):
         shutil.rmtree(target, ignore_errors=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.control.board import Task
-from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.gang_environments import gang_environments
 from trainmaster.control.gangs import (
     gang_of,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from trainmaster.control.searching import Searcher
     from trainmaster.control.site import Site
     from trainmaster.sweeps import Curve
-    from trainmaster.volumes.owner import Owner
 
 LOOPBACK = "127.0.0.1"
 
@@ -57,7 +56,6 @@ class Workshop:
         find_models: looks up what another experiment left.
         slots: of this machine for this run, or of all nodes of the site.
         site: where its attempts run; None for this machine.
-        owner: what its artifacts say of whose they are; without one they say nothing.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Workshop:
         find_models: FindModels,
         slots: int,
         site: Site | None = None,
-        owner: Owner | None = None,
     ) -> None:
         self.jobs = Jobs(THREADS if site is None else MOST_STAGED)
         self._home = home
@@ -82,7 +79,6 @@ class Workshop:
         self._find_models = find_models
         self._slots = slots
         self._site = site
-        self._owner = owner
         self._spaces: dict[str, TaskSpace] = {}
         self._launchers: dict[str, Launcher] = {}
         self._searchers: dict[str, Searcher] = {}
@@ -217,7 +213,8 @@ class Workshop:
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """Start a background job of a task's present attempt; quick ones are over at once."""
-        from trainmaster.control import saving, staging  # not needed until the first member has started
+        # Not needed until the first member has started.
+        from trainmaster.control import keeping, saving, staging
 
         context = self.context(task)
         work: Callable[[], Job]
@@ -259,6 +256,13 @@ class Workshop:
                     return saving.recover(context)
 
                 quick = saving.is_quick(context)
+            case EffectKind.KEEP:
+                has_won = EffectKind.SAVE in self.jobs.of(task.experiment, task.number, task.attempt)
+
+                def work() -> Job:
+                    return keeping.keep(context, has_won=has_won)
+
+                quick = self._site is None
             case EffectKind.CHECKPOINT:
 
                 def work() -> Job:
@@ -287,10 +291,12 @@ class Workshop:
         context = self._context(effect.experiment, effect.task, effect.attempt, ())
         jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
-        saved = save is not None and save.done and not save.error
-        recovered = recover is not None and recover.done and not recover.error
+        last = jobs.get(EffectKind.KEEP) or save or recover
+        recovered = last is not None and last.done and not last.error
+        saved = save is not None and (recovered or (save.done and "model_uri" in save.fields))
         if self._site is not None:
-            self._site.clean_up(context)
+            is_left = last is not None and not saved and (last.unsaved or not last.done)
+            self._site.clean_up(context, is_saved=not is_left)
         saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
     def _searcher(self, experiment: str) -> Searcher | None:
@@ -320,12 +326,13 @@ class Workshop:
             bad_checkpoints=bad,
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
+            kept_model=task.kept_model if task else None,
+            kept_checkpoint=task.kept_checkpoint if task else None,
             variables={**found.env, **self._secrets.get(experiment, {})},
             images=self._images_of(found),
             environments=self._environments_of_setups,
             listings=self._listings,
             site=self._site,
-            owner=self._owner,
         )
 
     def _images_of(self, experiment: Experiment) -> Images | None:

@@ -14,6 +14,7 @@ from trainmaster.control.controller import Controller
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.executors._core_dumps import forbid_core_dumps
@@ -23,7 +24,6 @@ from trainmaster.server.promise import record_truth
 from trainmaster.server.summary import run_seconds
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.volumes.owner import Owner
 
 if TYPE_CHECKING:
     from trainmaster.control.controller import Watcher
@@ -95,23 +95,28 @@ def _drive(
         fleet = RecordedFleet(recipe.provider, machines.fleet.records, waited_s(store, recipe.provider))
         where = partial(where_in, fleet)
     policies = load_policies(recipe)
-    row = store.run_row(run)
-    snapshot = Path(row["code_path"])
+    snapshot = Path(store.run_row(run)["code_path"])
+    meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
+    workshop = Workshop(
+        home=home,
+        run=run,
+        recipe=recipe,
+        base=base,
+        secrets=session.secrets,
+        find_models=lambda experiment, best: service.find_models(run, experiment, best),
+        slots=slots,
+        site=None if machines is None else machines.site,
+    )
+    if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
+        known = histories(store, service.home, recipe, snapshot).values()
+        sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
+        meter.publishing.most_bytes = max(sizes, default=0.0)
+    workshop.jobs.published = meter.publishing.learn
     controller = Controller(
         store=store,
         lease=session.lease,
         board=load_board(store, run, recipe, slots),
-        workshop=Workshop(
-            home=home,
-            run=run,
-            recipe=recipe,
-            base=base,
-            secrets=session.secrets,
-            find_models=lambda experiment, best: service.find_models(run, experiment, best),
-            slots=slots,
-            site=None if machines is None else machines.site,
-            owner=Owner(run, row["home_id"] or home.identity(), row["created_at"]),
-        ),
+        workshop=workshop,
         executor=executor,
         policies=policies,
         recorder=make_recorder(
@@ -125,9 +130,10 @@ def _drive(
             where=where,
         ),
         watcher=watcher,
-        meter=_meter(recipe, policies, 0.0 if machines is None else machines.lease_s),
+        meter=meter,
         forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
+        saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
     )
     if on_start is not None:
         on_start(controller)

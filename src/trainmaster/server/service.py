@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +23,6 @@ from trainmaster.control.preflight import (
     data_notes,
 )
 from trainmaster.executors import LocalExecutor, detect_capacity
-from trainmaster.providers.host_claims import this_user
 from trainmaster.server.history import History, histories
 from trainmaster.server.search_results import SearchResults, search_results
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
@@ -34,18 +31,14 @@ from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Patience, Store, queries
-from trainmaster.volumes import materialise, take_snapshot
-from trainmaster.volumes.owner import Owner, claim, give_up_claim
+from trainmaster.volumes import ObjectStore, materialise, take_snapshot
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.plan import ClusterPlan
+    from trainmaster.server.kept import SavedModel
 
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
-
-#: 40 random bits: of a thousand runs of one name, two have drawn the same once in two million times.
-_ID_BYTES = 5
-_DRAWS = 100
 
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
@@ -140,18 +133,17 @@ class Service:
             UsageError: it cannot run here; nothing was written.
         """
         notes = self.check(recipe, environ)
-        now = time.time()
-        owner = self._claim_name(recipe.name, now)
-        run, home_id = owner.run, owner.home
+        self._check_store()
         excluded = (self.home.root, self.home.cache)
-        try:
-            snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
-            notes += snapshot.notes
-            materialise(snapshot.path, self.home.code_directory(run))
-        except BaseException:
-            with suppress(PublishError):
-                give_up_claim(self.home.store_url, owner)
-            raise
+        snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
+        notes += snapshot.notes
+        for _ in range(100):
+            run = f"{recipe.name}-{secrets.token_hex(2)}"
+            if not self.home.run_directory(run).exists() and not self.store.has_run(run):
+                break  # homes that share a database share the names too
+        materialise(snapshot.path, self.home.code_directory(run))
+        now = time.time()
+        home_id = self.home.identity()
         clusters = []
         if plans:
             from trainmaster.control.clusters.record import new_record  # most runs rent nothing
@@ -189,6 +181,10 @@ class Service:
         if row["reason"] == EndReason.SUCCEEDED:
             return None
         home = self.home_of(run)
+        if not is_driven(row, self.store.clock_s()) and self.save_kept(run):  # not to be trained once more
+            row = self.store.run_row(run)
+            if row["reason"] == EndReason.SUCCEEDED:
+                return None
         recipe = Recipe.model_validate_json(row["recipe"])
         notes = self.check(recipe, environ)
         if recipe.provider != "local" and not is_driven(row, self.store.clock_s()):
@@ -289,6 +285,18 @@ class Service:
             self._executor = LocalExecutor(home.root)
         return self._executor
 
+    def save_kept(self, run: str) -> list[SavedModel]:
+        """Publish the models of a run that are kept here; see `trainmaster.server.kept`.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: somebody drives it.
+            PublishError: the store cannot be written; what was not published is still kept.
+        """
+        from trainmaster.server.kept import save_kept
+
+        return save_kept(self, run)
+
     # --- looking -----------------------------------------------------------------------------
 
     def resolve(self, text: str) -> str:
@@ -379,23 +387,9 @@ class Service:
 
     # --- private ----------------------------------------------------------------------------
 
-    def _claim_name(self, name: str, now: float) -> Owner:
-        """Draw an id that no run has, in this home, its database or its object store, and take it.
-
-        That shows too that the store can be written: a model that nobody can keep is not worth training.
-        """
-        home_id, who = self.home.identity(), {"host": socket.gethostname(), "user": this_user()}
+    def _check_store(self) -> None:
+        """A model that nobody can keep is not worth training."""
         try:
-            for _ in range(_DRAWS):
-                run = f"{name}-{secrets.token_hex(_ID_BYTES)}"
-                if self.home.run_directory(run).exists() or self.store.has_run(run):
-                    continue  # homes that share a database share the names too
-                owner = Owner(run, home_id, now)
-                if claim(self.home.store_url, owner, who):
-                    return owner
+            ObjectStore(self.home.store_url).check_writable()
         except PublishError as error:
             raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error
-        raise UsageError(
-            f"{self.home.store_url}: {_DRAWS} ids in a row were those of other runs",
-            "Give the recipe another name, or set another TRAINMASTER_STORE.",
-        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.control.board import RUNNING_STATES, tally
+from trainmaster.server.kept import unsaved_summary
 from trainmaster.server.observed import run_usage
 from trainmaster.server.promise import quote_summary
 from trainmaster.server.search_results import best_task
@@ -62,6 +63,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         for m in queries.models(store, run)[:MAX_SHOWN_MODELS]
     ]
     quote = quote_summary(store, run)
+    unsaved = unsaved_summary(store, home, run)
     return {
         "run": run,
         "state": row["state"],
@@ -72,6 +74,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         **({"quote": quote} if quote else {}),
         "experiments": experiments,
         "models": models,
+        **({"unsaved": unsaved} if unsaved else {}),
     }
 
 

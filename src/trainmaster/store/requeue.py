@@ -33,6 +33,9 @@ def requeue_rows(connection: Connection, run: str, now: float) -> int:
             retries_used=0,
             free_restarts=0,
             not_before=0,
+            tries=0,
+            try_at=0,
+            saving_usd=0,
             end_reason=None,
             ended_at=None,
         )

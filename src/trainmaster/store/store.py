@@ -199,6 +199,23 @@ class Store:
         lease.turn += 1
         return count
 
+    def record_saved(self, lease: Lease, experiment: str, task: int, uri: str | None, now: float) -> None:
+        """A model that was kept in the home is published now; see `kept_rows.record_saved`.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        from trainmaster.store.kept_rows import record_saved
+
+        expires_at = self._lease_now(now) + LEASE_S
+
+        def write(connection: Connection, this: Try) -> None:
+            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
+                record_saved(connection, lease.run, experiment, task, uri, now)
+
+        self._transactions.write(write)
+        lease.turn += 1
+
     # --- measurements and quotes ---------------------------------------------------------------
 
     def add_measurement(self, *found: NewMeasurement, patient: bool = True) -> None:

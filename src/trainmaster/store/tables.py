@@ -91,6 +91,11 @@ task = Table(
     Column("retries_used", Integer, nullable=False, server_default="0"),
     Column("free_restarts", Integer, nullable=False, server_default="0"),
     Column("not_before", Float, nullable=False, server_default="0"),
+    Column("tries", Integer, nullable=False, server_default="0", doc="of the present stage or save, in vain"),
+    Column("try_at", Float, nullable=False, server_default="0", doc="when that begins anew"),
+    Column("saving_usd", Float, nullable=False, server_default="0", doc="spent on waiting for a save"),
+    Column("kept_model", Integer, doc="attempt whose model could not be published and is in the home"),
+    Column("kept_checkpoint", Integer, doc="likewise of its last checkpoint"),
     Column("end_reason", Text, doc="how the last attempt ended, while it is saved or recovered"),
     Column("parent", BigInteger, doc="task whose last checkpoint the first attempt starts from"),
     Column("restored", Integer, doc="checkpoint number the present attempt started from"),
@@ -104,6 +109,7 @@ task = Table(
 Index(None, task.c.experiment_id, task.c.state, task.c.reason)
 # Partial on SQLite only: naming another dialect here would import it at every start.
 Index("ix_task_model", task.c.experiment_id, task.c.number, sqlite_where=task.c.model_uri.is_not(None))
+Index("ix_task_kept", task.c.experiment_id, task.c.number, sqlite_where=task.c.kept_model.is_not(None))
 
 attempt = Table(
     "attempt",

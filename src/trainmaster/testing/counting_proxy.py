@@ -25,6 +25,7 @@ class CountingProxy:
         sent_bytes: to the server, by the client's address.
         got_bytes: from the server, by the client's address.
         bytes_per_s: that clients may send, all together; None for no limit.
+        refusal: an HTTP answer that everybody gets instead of the server's; None lets them through.
     """
 
     def __init__(self, upstream: str, address: str = "127.0.0.1") -> None:
@@ -35,6 +36,7 @@ class CountingProxy:
         self.sent_bytes: Counter[str] = Counter()
         self.got_bytes: Counter[str] = Counter()
         self.bytes_per_s: float | None = None
+        self.refusal: bytes | None = None
         self._lock = threading.Lock()
         self._free_at = 0.0
         self._sockets: set[socket.socket] = {self._server}
@@ -49,6 +51,30 @@ class CountingProxy:
     ) -> None:
         self.close()
 
+    def refuse(self, code: str, status: str = "403 Forbidden") -> None:
+        """From now on everybody is told so, as S3 tells it: of what is under way, too.
+
+        Args:
+            code: of the error, such as ``ExpiredToken``.
+            status: of the answer.
+        """
+        text = f"<Error><Code>{code}</Code><Message>refused for a test</Message></Error>"
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/xml\r\nContent-Length: {len(text)}\r\n"
+        self.refusal = f"{head}Connection: close\r\n\r\n{text}".encode()
+        with self._lock:
+            sockets = self._sockets - {self._server}
+        for each in sockets:
+            _end(each)
+
+    def _say_no(self, client: socket.socket, answer: bytes) -> None:
+        client.settimeout(0.1)  # what is still sent is not read: the answer might be lost with it
+        with contextlib.suppress(OSError):
+            while client.recv(_BLOCK_BYTES):
+                pass
+        with contextlib.suppress(OSError):
+            client.sendall(answer)
+        _end(client)
+
     def close(self) -> None:
         """End it and every connection."""
         with self._lock:
@@ -61,6 +87,9 @@ class CountingProxy:
         while True:
             try:
                 client, (host, _) = self._server.accept()
+                if (refusal := self.refusal) is not None:
+                    threading.Thread(target=self._say_no, args=(client, refusal), daemon=True).start()
+                    continue
                 server = socket.create_connection(self._upstream, 10)
             except OSError:
                 if self._server.fileno() < 0 or not self._is_listening():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trainmaster.control.backoff import stage_pause_s
+from trainmaster.control.backoff import save_pause_s, stage_pause_s
 from trainmaster.control.board import Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
@@ -48,7 +48,13 @@ class SimulatedJobs:
     def of(self, experiment: str, task: int, attempt: int) -> dict[EffectKind, Job]:
         """See `Jobs.of`."""
         found = {}
-        for kind in (EffectKind.STAGE, EffectKind.CHECKPOINT, EffectKind.RECOVER, EffectKind.SAVE):
+        for kind in (
+            EffectKind.STAGE,
+            EffectKind.CHECKPOINT,
+            EffectKind.RECOVER,
+            EffectKind.SAVE,
+            EffectKind.KEEP,
+        ):
             job = self._results.get((experiment, task, attempt, kind))
             if job is not None:
                 found[kind] = job
@@ -153,15 +159,25 @@ class SimulatedBench:
         """See `Workshop.begin`."""
         self._step(f"before {kind}")
         name, number, attempt = task.experiment, task.number, task.attempt
-        if kind in (EffectKind.STAGE, EffectKind.SAVE):
+        if kind in (EffectKind.STAGE, EffectKind.SAVE, EffectKind.RECOVER):
             self._require_pause(kind, task)
         self._world.note(f"{kind} {name}/{number}/{attempt} begins")
-        bad = task.bad_checkpoints
+        bad, kept = task.bad_checkpoints, task.kept_checkpoint
+        jobs = self.jobs.of(name, number, attempt)
+        if kind is EffectKind.KEEP and not any(job.unsaved or not job.done for job in jobs.values()):
+            raise ViolationError(f"{name}/{number}/{attempt} is kept though it was saved")
+        has_won = EffectKind.SAVE in jobs
         delay_s = 0.0 if self._world.chance(self._plan.quick) else self._world.rng.expovariate(0.5)
 
         def work() -> Job:
             self._tried_at[name, number, attempt, kind] = self._world.now
-            job = self._work(kind, (name, number), attempt, bad)
+            if kind is EffectKind.KEEP:
+                job = self._keep((name, number), attempt, has_won=has_won)
+                if job.unsaved and not self._is_away():
+                    then = EffectKind.SAVE if has_won else EffectKind.RECOVER
+                    job = self._work(then, (name, number), attempt, bad, kept)
+            else:
+                job = self._work(kind, (name, number), attempt, bad, kept)
             self._world.note(f"{kind} {name}/{number}/{attempt} ends: {job.error or 'done'}")
             return job
 
@@ -175,21 +191,42 @@ class SimulatedBench:
             return
         if not before.error:
             raise ViolationError(f"{key} begins again though it ended well")
-        if kind is EffectKind.SAVE:  # a run that is to end does not keep to the pause
-            if not before.store_away:
-                raise ViolationError(f"{key} begins again though no store was away")
-            self._world.note(f"{key} begins again: its store was away")
-            return
+        if kind is not EffectKind.STAGE and not before.unsaved:
+            raise ViolationError(f"{key} begins again though it was over")
         waited_s = self._world.now - self._tried_at[key]
-        if waited_s < stage_pause_s(task.free_restarts):
+        pause_s = stage_pause_s if kind is EffectKind.STAGE else save_pause_s
+        if waited_s < pause_s(task.tries):
             raise ViolationError(f"{key} begins again after {waited_s:g} s")
 
     def clean_up(self, effect: Effect) -> None:
         """See `Workshop.clean_up`."""
         self._step("before clean-up")
 
-    def _work(self, kind: EffectKind, key: tuple[str, int], attempt: int, bad: tuple[int, ...]) -> Job:
+    def _is_away(self) -> bool:
+        return self._plan.is_away(self._world.now - self._world.started_at)
+
+    def _keep(self, key: tuple[str, int], attempt: int, *, has_won: bool) -> Job:
+        if not self._world.chance(self._plan.keeps):
+            if has_won:
+                self._world.unkept.add((*key, attempt))
+            return Job(done=True, error="this machine's disk is full", unsaved=True, place="on a node")
+        if has_won:
+            self._world.kept[key] = attempt
+            self._world.unkept.discard((*key, attempt))
+        kept = {"kept_model" if has_won else "kept_checkpoint": attempt}
+        return Job(done=True, error="it is kept here", fields=kept)
+
+    def _work(
+        self, kind: EffectKind, key: tuple[str, int], attempt: int, bad: tuple[int, ...], kept: int | None
+    ) -> Job:
         rng = self._world.rng
+        if self._is_away():
+            what = "its model could not be saved: " if kind is EffectKind.SAVE else ""
+            error = f"{what}the store did not answer for {self._world.now:.3f} s"
+            if kind is not EffectKind.STAGE:
+                return Job(done=True, error=error, unsaved=kind is not EffectKind.CHECKPOINT)
+            if attempt > 1 and kept is None:
+                return Job(done=True, error=error, reason=EndReason.NODE_LOST)
         fails = self._world.chance(self._plan.job_failures)
         match kind:
             case EffectKind.STAGE:
@@ -197,6 +234,8 @@ class SimulatedBench:
                     why = rng.random()
                     lost = EndReason.NODE_LOST if why > 0.7 else None  # a node, or a store, does not answer
                     return Job(done=True, error="no data", users_fault=why < 0.35, reason=lost)
+                if kept is not None:
+                    return Job(done=True, fields={"restored": None})
                 numbers = [number for number in range(attempt - 1) if number not in bad]
                 return Job(done=True, fields={"restored": numbers[-1] if numbers else None})
             case EffectKind.SAVE:
@@ -209,14 +248,17 @@ class SimulatedBench:
                         error=f"its files, or their store, are out of reach for {self._world.now:.3f} s",
                         fields=fields,
                         reason=lost,
-                        store_away=why > 0.65,
+                        unsaved=why > 0.65,
                     )
                 self._world.models[key] = attempt
                 fields["model_uri"] = f"memory://{key[0]}/{key[1]}"
-                return Job(done=True, error="its checkpoint is lost" if fails else "", fields=fields)
+                error = "its checkpoint is lost" if fails else ""
+                return Job(done=True, error=error, fields=fields, unsaved=fails and rng.random() < 0.5)
             case EffectKind.RECOVER:
                 reason = EndReason.OOM if rng.random() < 0.1 else None
                 error = "disk full" if fails else ""
-                return Job(done=True, error=error, reason=reason, progressed=rng.random() < 0.5)
+                saved: dict[str, object] = {} if error or kept is None else {"kept_checkpoint": None}
+                progressed = rng.random() < 0.5
+                return Job(done=True, error=error, fields=saved, reason=reason, progressed=progressed)
             case _:
                 return Job(done=True, error="unstable" if fails else "", progressed=not fails)

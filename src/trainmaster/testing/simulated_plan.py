@@ -67,6 +67,11 @@ class Plan:
         pause_after: let it sleep after so many of its steps until another one has taken over.
         resumes: how often the user resumes what did not succeed.
         strikes: so often the node fails while the first experiment runs.
+        outages: from which second to which one nothing can be published, or read: a store that is away,
+            credentials that have expired.
+        keeps: probability that this machine's disk takes what cannot be published.
+        usd_per_hour: price of what the run uses; 0 on one's own machines.
+        saving_usd: see `SavingMoney`.
     """
 
     run: str
@@ -82,6 +87,10 @@ class Plan:
     pause_after: list[int] = field(default_factory=list)
     resumes: int = 0
     strikes: int = 0
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    keeps: float = 1.0
+    usd_per_hour: float = 0.0
+    saving_usd: float | None = None
 
     @classmethod
     def draw(cls, rng: random.Random) -> Plan:
@@ -142,7 +151,24 @@ class Plan:
                 plan.faults.append((at_s, fault))
                 if fault is Fault.INTERRUPT and rng.random() < 0.4:  # a second Ctrl-C
                     plan.faults.append((at_s + rng.uniform(0, 2), fault))
+        plan.draw_outages(rng, horizon_s)
         return plan
+
+    def draw_outages(self, rng: random.Random, horizon_s: float) -> None:
+        """When stores are away, and what is done about it."""
+        if rng.random() < 0.7:
+            return
+        for _ in range(rng.choice((1, 1, 2))):
+            begin_s = rng.uniform(0, horizon_s)
+            length_s = rng.uniform(3600, 9000) if rng.random() < 0.06 else rng.uniform(1, 200)
+            self.outages.append((begin_s, begin_s + length_s))
+        self.keeps = rng.choice((1.0, 0.5, 0.0))
+        self.usd_per_hour = rng.choice((0.0, 0.0, 3.6))
+        self.saving_usd = rng.choice((None, 0.0, 0.05))
+
+    def is_away(self, at_s: float) -> bool:
+        """Whether nothing can be published, so many seconds after the beginning."""
+        return any(begin_s <= at_s < end_s for begin_s, end_s in self.outages)
 
     def endings(self, request: GangRequest, rng: random.Random) -> list[Ending]:
         """How the members of an attempt end if nobody stops them."""

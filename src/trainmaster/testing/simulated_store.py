@@ -20,7 +20,8 @@ Row = dict[str, Any]
 
 _NEW_TASK: Row = {
     "state": State.WAITING, "reason": None, "message": "", "parameters": "{}", "attempt": 0,
-    "retries_used": 0, "free_restarts": 0, "not_before": 0, "end_reason": None, "parent": None,
+    "retries_used": 0, "free_restarts": 0, "not_before": 0, "tries": 0, "try_at": 0, "saving_usd": 0,
+    "kept_model": None, "kept_checkpoint": None, "end_reason": None, "parent": None,
     "restored": None, "bad_checkpoints": "[]", "metrics": "{}", "model_uri": None, "started_at": None,
     "ended_at": None,
 }  # fmt: skip
@@ -120,7 +121,7 @@ class SimulatedStore:
                     self._write_task(change, now)
                 case Progress():
                     row = self.tasks[change.experiment, change.task]
-                    if change.fields.get("free_restarts", row["free_restarts"]) != row["free_restarts"]:
+                    if change.fields.get("tries", 0) > row["tries"]:
                         self.seen[f"{row['state']}/again"] += 1
                     self._set(row, change.fields)
                     _require(row["free_restarts"] <= MAX_FREE_RESTARTS, "more free restarts than there are")
@@ -154,9 +155,27 @@ class SimulatedStore:
                 self._event("task", State.DONE, State.WAITING, *key, reason=row["reason"])
                 row |= {
                     "state": State.WAITING, "reason": None, "message": "", "retries_used": 0,
-                    "free_restarts": 0, "not_before": 0, "end_reason": None, "ended_at": None,
+                    "free_restarts": 0, "not_before": 0, "tries": 0, "try_at": 0, "saving_usd": 0,
+                    "end_reason": None, "ended_at": None,
                 }  # fmt: skip
         return again
+
+    def record_saved(self, key: tuple[str, int], uri: str) -> None:
+        """See `Store.record_saved`."""
+        row = self.tasks[key]
+        row |= {"reason": EndReason.SUCCEEDED, "message": "", "model_uri": uri, "kept_model": None}
+        self.attempts[(*key, row["attempt"])]["reason"] = EndReason.SUCCEEDED
+        self.seen["kept/saved"] += 1
+        whole = self.experiments[key[0]]
+        rows = [task for (experiment, _), task in self.tasks.items() if experiment == key[0]]
+        if len(rows) == whole["tasks_total"] and all(
+            task["state"] is State.DONE and task["reason"].is_success for task in rows
+        ):
+            whole |= {"state": State.DONE, "reason": EndReason.SUCCEEDED, "message": "", "rest_reason": None}
+        if self.run["state"] is State.DONE and all(
+            each["reason"] is EndReason.SUCCEEDED for each in self.experiments.values()
+        ):
+            self.run |= {"reason": EndReason.SUCCEEDED, "message": ""}
 
     def _write_task(self, change: TaskChange, now: float) -> None:
         key = (change.experiment, change.task)

@@ -10,8 +10,8 @@ from trainmaster.executors.base import Phase
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_node import SimulatedNode
 from trainmaster.testing.simulated_plan import Plan
-from trainmaster.testing.simulated_store import SimulatedStore
-from trainmaster.testing.simulated_world import ViolationError
+from trainmaster.testing.simulated_store import Row, SimulatedStore
+from trainmaster.testing.simulated_world import ViolationError, World
 
 
 def check_board(board: Board, store: SimulatedStore) -> None:
@@ -47,7 +47,7 @@ def check_end(
     store: SimulatedStore,
     node: SimulatedNode,
     plan: Plan,
-    models: dict[tuple[str, int], int],
+    world: World,
     *,
     kills: int,
 ) -> None:
@@ -65,8 +65,9 @@ def check_end(
         good = row["reason"] is EndReason.SUCCEEDED
         if good != bool(row["model_uri"]):
             raise ViolationError(f"{key}: {row['reason']}, its model: {row['model_uri']}")
-        if good and models.get(key) != row["attempt"]:
-            raise ViolationError(f"{key} SUCCEEDED with the model of attempt {models.get(key)}")
+        if good and world.models.get(key) != row["attempt"]:
+            raise ViolationError(f"{key} SUCCEEDED with the model of attempt {world.models.get(key)}")
+        _check_kept(key, row, world)
         if row["reason"] is EndReason.PRUNED and not plan.experiments[key[0]].pruned:
             raise ViolationError(f"{key} is PRUNED, but nobody judged it")
         numbers = sorted(n for name, task, n in store.attempts if (name, task) == key)
@@ -76,6 +77,18 @@ def check_end(
             _check_attempt(store, node, plan, (*key, number))
     _check_experiments(store)
     _check_events(store)
+
+
+def _check_kept(key: tuple[str, int], row: Row, world: World) -> None:
+    """A model that could not be published is on this machine's disk, or was named where it is."""
+    if row["kept_model"] is not None and world.kept.get(key) != row["kept_model"]:
+        raise ViolationError(
+            f"{key}: the model of attempt {row['kept_model']} is said to be here, and is not"
+        )
+    is_named = (*key, row["attempt"]) in world.unkept
+    is_unsaved = "its model could not be saved: the store" in row["message"]
+    if is_unsaved and row["kept_model"] != row["attempt"] and not is_named:
+        raise ViolationError(f"{key}: its model is given up: {row['message']}")
 
 
 def _check_attempt(store: SimulatedStore, node: SimulatedNode, plan: Plan, key: tuple[str, int, int]) -> None:

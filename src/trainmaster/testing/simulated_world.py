@@ -31,6 +31,8 @@ class World:
         now: Unix seconds.
         rng: the only source of chance.
         models: attempts whose model was published, per task.
+        kept: attempts whose model is on this machine's disk, per task.
+        unkept: attempts of tasks whose model could be neither published nor fetched, and was named.
     """
 
     def __init__(self, seed: int, *, verbose: bool = False) -> None:
@@ -40,6 +42,8 @@ class World:
         self.rng = random.Random(seed)  # noqa: S311 - a schedule that replays, not a secret
         self.verbose = verbose
         self.models: dict[tuple[str, int], int] = {}
+        self.kept: dict[tuple[str, int], int] = {}
+        self.unkept: set[tuple[str, int, int]] = set()
         self.lines: list[str] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.layout import attempt_id
+from trainmaster.control.saving_money import SavingMoney
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
@@ -133,7 +134,7 @@ class Simulation:
             {name: experiment.policy.retries for name, experiment in experiments.items()},
         )
         self.node = SimulatedNode(self.world, self.plan.slots, self._behave, self._starts)
-        self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5))
+        self.meter = self._new_meter()
         self.disk_is_full = False
         self.kills = 0
         self._sessions = 0
@@ -164,7 +165,7 @@ class Simulation:
             self.world.wait(self.world.rng.uniform(0, 5))
             dead = self._drive(mode, dead=dead)
         self.world.pass_time(self.world.now)  # who was killed in this very moment is gone after it
-        check_end(self.store, self.node, self.plan, self.world.models, kills=self.kills)
+        check_end(self.store, self.node, self.plan, self.world, kills=self.kills)
         return self.store.seen
 
     # --- control processes ---------------------------------------------------------------------
@@ -179,7 +180,10 @@ class Simulation:
             return dead
         self.world.note(f"control {session.number} begins ({mode})")
         if mode == "resume":
-            self.meter = Meter(cap_usd=self.world.rng.uniform(2, 5))
+            if not self._save_kept() or self.store.run["reason"] is EndReason.SUCCEEDED:
+                self.store.release(lease, now)
+                return False
+            self.meter = self._new_meter()
             self.store.requeue(lease, now)
             if self.plan.faults and self.world.chance(0.2):  # the user thinks better of it
                 fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
@@ -196,6 +200,7 @@ class Simulation:
             executor=executor,
             policies={name: experiment.policy for name, experiment in self.plan.experiments.items()},
             meter=self.meter,
+            saving=SavingMoney(self.plan.saving_usd),
             clock=lambda: self.world.now,
         )
         self._running.append(session)
@@ -228,6 +233,23 @@ class Simulation:
         executor.close()
         return killed
 
+    def _new_meter(self) -> Meter:
+        cap_usd, rate = self.world.rng.uniform(2, 5), self.plan.usd_per_hour
+        if not rate:
+            return Meter(cap_usd=cap_usd)
+        return Meter(bill=lambda until: rate * (until - self.world.started_at) / 3600)
+
+    def _save_kept(self) -> bool:
+        """What `resume` does first; False if a model that is kept here cannot be published now."""
+        for key, row in self.store.tasks.items():
+            if row["state"] is State.DONE and row["kept_model"] is not None:
+                if self.plan.is_away(self.world.now - self.world.started_at):
+                    self.world.wait(600)
+                    return False
+                self.world.models[key] = row["kept_model"]
+                self.store.record_saved(key, f"memory://{key[0]}/{key[1]}")
+        return True
+
     def rob(self, session: Session, where: str) -> None:
         """A control process sleeps so long that another one takes over, and wakes up later."""
         self.world.note(f"control {session.number} sleeps {where}")
@@ -259,7 +281,7 @@ class Simulation:
                 self.store.want_stop(EndReason.CANCELLED)
             case Fault.BUDGET if not over:
                 paid_until = self.world.now + self.meter.ending_s  # the cap is a few seconds away
-                self.meter.bill = lambda until: max(until - paid_until, 0.0)
+                self.meter.cap_usd, self.meter.bill = 3.0, lambda until: max(until - paid_until, 0.0)
             case Fault.INTERRUPT if self._running:
                 controller = self._running[-1].controller
                 if controller is not None:

@@ -299,9 +299,11 @@ class _SteppedBackend:
             raise ObjectChangedError(f"{key} is not the object it was.", "It was written again meanwhile.")
         return self._stage.objects[self._name(key)][0]
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, limit_bytes: int) -> bytes | None:
         with suppress(FileNotFoundError):
             found: bytes = self._step("get", key, lambda: self._bytes(key))
+            if len(found) > limit_bytes:
+                raise OverflowError(len(found))
             return found
         return None
 

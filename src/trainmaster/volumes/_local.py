@@ -29,10 +29,12 @@ class LocalBackend:
     def __init__(self, root: str) -> None:
         self._root = root
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, limit_bytes: int) -> bytes | None:
         try:
             with open(self._path(key), "rb") as file:
-                return file.read()
+                if (size := os.fstat(file.fileno()).st_size) > limit_bytes:
+                    raise OverflowError(size)
+                return file.read(limit_bytes)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 

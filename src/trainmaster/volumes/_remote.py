@@ -70,11 +70,14 @@ class RemoteBackend:
         _runtime_pid = os.getpid()
         return self._opened
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, limit_bytes: int) -> bytes | None:
         import obstore
 
         try:
-            return bytes(obstore.get(self._store, self._key(key)).bytes())
+            found = obstore.get(self._store, self._key(key))
+            if found.meta["size"] > limit_bytes:  # it comes with the head of the answer
+                raise OverflowError(found.meta["size"])
+            return bytes(found.bytes())
         except FileNotFoundError as error:
             _require_bucket(error)
             return None

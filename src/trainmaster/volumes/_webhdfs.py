@@ -76,9 +76,12 @@ class WebHdfsBackend:
         self._user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._has_answered = False
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, limit_bytes: int) -> bytes | None:
         try:
-            return self._read(key, 0, None)
+            data = self._read(key, 0, limit_bytes + 1)
+            if len(data) > limit_bytes:
+                raise OverflowError(len(data))
+            return data
         except FileNotFoundError:
             return None
 
@@ -204,8 +207,8 @@ class WebHdfsBackend:
             raise
         return scratch
 
-    def _read(self, key: str, start: int, length: int | None) -> bytes:
-        options = {"offset": str(start)} | ({} if length is None else {"length": str(length)})
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        options = {"offset": str(start), "length": str(length)}
         if length == 0:
             return b""
         found: list[bytes] = []

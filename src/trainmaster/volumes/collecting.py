@@ -20,6 +20,10 @@ from trainmaster.volumes.tree import Node, Tree, UnstableDirectory, inward_targe
 _BLOCK_BYTES = 1 << 20
 
 
+class UnfitError(PublishError):
+    """What is to be published is at fault itself: it cannot be published, now or later."""
+
+
 class VanishedError(Exception):
     """A file is no longer there, and its directory need not be stable."""
 
@@ -198,7 +202,7 @@ def _target(tree: Tree, node: Node, require_stable: bool) -> str | None:
             f"{node.place} vanished while it was copied.", "Nothing was published; try later."
         ) from error
     if target is None:
-        raise PublishError(
+        raise UnfitError(
             f"{node.place} is a symbolic link that leads outside, to {os.readlink(node.place)!r}.",
             "Copy the file in, or remove the link; nothing was published.",
         )

@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol
 from trainmaster.spec.errors import PublishError, UsageError
 
 _REMOTE_SCHEMES = ("s3", "s3a", "gs", "az", "memory", "hdfs")
+#: Most bytes of what is read whole, if the caller knows nothing better: documents, not data.
+SMALL_BYTES = 64 << 20
 #: Variables that name other servers than the public ones.
 ENDPOINT_VARIABLES = {"gs": ("GOOGLE_BASE_URL",), "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")}
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.DOTALL)
@@ -47,7 +49,7 @@ class Backend(Protocol):
 
     in_memory_bytes: int
 
-    def get(self, key: str) -> bytes | None: ...  # noqa: D102
+    def get(self, key: str, limit_bytes: int) -> bytes | None: ...  # noqa: D102 - OverflowError(size): larger
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview: ...  # noqa: D102
     def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]: ...  # noqa: D102
     def info(self, key: str) -> ObjectDetail | None: ...  # noqa: D102
@@ -105,10 +107,24 @@ class ObjectStore:
             return self.url
         return f"{self.url}/{_quoted(key) if self.is_local else key}"
 
-    def get(self, key: str) -> bytes | None:
-        """Reads a whole object into memory; None if there is none."""
-        with self._explained("read", key):
-            return self._backend.get(key)
+    def get(self, key: str, limit_bytes: int = SMALL_BYTES) -> bytes | None:
+        """Reads a whole object into memory; None if there is none.
+
+        Args:
+            key: which.
+            limit_bytes: most that it may have: whoever can write to a store must not fill our memory.
+
+        Raises:
+            PublishError: it is larger, or cannot be read.
+        """
+        try:
+            with self._explained("read", key):
+                return self._backend.get(key, limit_bytes)
+        except OverflowError as error:
+            raise PublishError(
+                f"{self.url_of(key)} has {error.args[0]:,} bytes, and at most {limit_bytes:,} are read.",
+                "Nothing of Trainmaster's is so large there: look who wrote it.",
+            ) from error
 
     def get_range(self, key: str, start: int, length: int, etag: str = "") -> memoryview:
         """Reads a part of an object; less than ``length`` bytes if the object ends before.
@@ -182,7 +198,12 @@ class ObjectStore:
         try may have been lost on the way. Make ``data`` unique where that matters.
         """
         with self._explained("create", key):
-            return self._backend.put_if_absent(key, data) or self._backend.get(key) == data
+            if self._backend.put_if_absent(key, data):
+                return True
+            try:
+                return self._backend.get(key, len(data)) == data
+            except OverflowError:
+                return False
 
     def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
         """Writes an object from blocks in constant memory; an exception in ``blocks`` leaves nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from trainmaster.control.board import Board, Experiment, Task
@@ -40,8 +41,20 @@ def seen(
     launched: bool = False,
     running_since: float | None = None,
     last_checkpoint_at: float = NOW,
+    is_wait_over: bool = False,
+    left_s: float = math.inf,
 ) -> Seen:
-    return Seen(status or gang(), jobs or {}, wanted, hurry, launched, running_since, last_checkpoint_at)
+    return Seen(
+        status or gang(),
+        jobs or {},
+        wanted,
+        hurry,
+        launched,
+        running_since,
+        last_checkpoint_at,
+        is_wait_over=is_wait_over,
+        left_s=left_s,
+    )
 
 
 def task(state: State, attempt: int = 1, **what) -> Task:

@@ -17,7 +17,7 @@ from trainmaster.control.decide_task import (
     decide_task,
 )
 from trainmaster.executors.base import Phase
-from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
+from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
 from trainmaster.store.changes import Progress, TaskChange
 
 POLICY = Policy(retries=1, timeout_s=100, grace_s=7, checkpoint_every_s=60)
@@ -89,14 +89,14 @@ def test_a_stage_that_a_node_made_fail_begins_anew_but_not_for_ever():
     no_retries = Policy(retries=0)
     now, waited_s = NOW, []
     of = task(State.STAGING)
-    for count in range(1, MAX_FREE_RESTARTS + 1):
+    for count in range(1, MAX_STAGE_TRIES + 1):
         (counted,) = decide(of, failed, no_retries, now)
-        assert counted.fields["free_restarts"] == count
+        assert counted.fields["tries"] == count
         of = replace(of, **counted.fields)
-        waited_s.append(of.not_before - now)
+        waited_s.append(of.try_at - now)
         if waited_s[-1]:
-            assert decide(of, failed, no_retries, of.not_before - 0.1) == []
-        now = of.not_before
+            assert decide(of, failed, no_retries, of.try_at - 0.1) == []
+        now = of.try_at
         steps = decide(of, failed, no_retries, now)
         assert kinds(steps) == [EffectKind.STAGE]
         of = replace(of, **steps[0].fields)
@@ -115,50 +115,17 @@ def test_a_stage_that_a_node_made_fail_begins_anew_but_not_for_ever():
     ],
 )
 def test_a_control_process_that_comes_anew_keeps_to_the_pause(state, kind, status):
-    of = task(state, free_restarts=9, not_before=NOW + 60, end_reason=EndReason.SUCCEEDED)
+    of = task(state, tries=9, try_at=NOW + 60, end_reason=EndReason.SUCCEEDED)
     assert decide(of, seen(status)) == []
     steps = decide(of, seen(status), now=NOW + 60)
-    assert steps[0] == Progress("e", 0, {"not_before": 0.0})
+    assert steps[0] == Progress("e", 0, {"try_at": 0.0})
     assert kinds(steps) == [kind]
 
 
-@pytest.mark.parametrize("wanted", [None, EndReason.PRUNED])
-def test_a_model_waits_for_its_store_but_not_for_ever(wanted):
-    """It is not trained again, and its nodes are kept: the only copy is there."""
-    job = Job(done=True, error="Cannot write s3://b/m: Connection refused.", store_away=True)
-    away = seen(exited(), {EffectKind.SAVE: job}, wanted=wanted)
-    of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
-    now, waited_s = NOW, []
-    for count in range(1, MAX_FREE_RESTARTS + 1):
-        (counted,) = decide(of, away, now=now)
-        assert counted.fields["free_restarts"] == count
-        of = replace(of, **counted.fields)
-        waited_s.append(of.not_before - now)
-        if waited_s[-1]:
-            assert decide(of, away, now=of.not_before - 0.1) == []
-        now = of.not_before
-        steps = decide(of, away, now=now)
-        assert kinds(steps) == [EffectKind.SAVE]
-        of = replace(of, **steps[0].fields)
-        assert decide(of, seen(exited(), {EffectKind.SAVE: Job()}, wanted=wanted), now=now) == []
-    assert waited_s[:5] == [0, 1, 2, 4, 8]
-    assert sum(waited_s) > 600, "beside the patience of each"
-    saved = seen(exited(), {EffectKind.SAVE: DONE}, wanted=wanted)
-    assert only_move(decide(of, saved, now=now)).reason is EndReason.SUCCEEDED
-    move = only_move(decide(of, away, now=now))
-    assert (move.after, move.reason, move.message) == (State.DONE, EndReason.INTERNAL, job.error)
-
-
-def test_a_run_that_is_to_end_asks_an_absent_store_once_more():
-    """Neither money nor whoever has cancelled it waits for half an hour."""
-    job = Job(done=True, error="Cannot write s3://b/m: Connection refused.", store_away=True)
-    away = seen(exited(), {EffectKind.SAVE: job}, wanted=EndReason.BUDGET)
-    waits = task(State.SAVING, end_reason=EndReason.SUCCEEDED, free_restarts=5, not_before=NOW + 8)
-    steps = decide(waits, away)
-    assert steps[0] == Progress("e", 0, {"not_before": 0.0})
-    assert kinds(steps) == [EffectKind.SAVE]
-    move = only_move(decide(replace(waits, not_before=0.0), away))
-    assert (move.after, move.reason, move.message) == (State.DONE, EndReason.INTERNAL, job.error)
+def test_what_an_outage_used_is_given_back_once_the_attempt_is_staged():
+    staged = seen(gang(Phase.GRANTED), {EffectKind.STAGE: Job(done=True, fields={"restored": 4})})
+    steps = decide(task(State.STAGING, tries=7, free_restarts=3), staged)
+    assert steps[0] == Progress("e", 0, {"restored": 4, "tries": 0})
 
 
 def test_a_checkpoint_is_not_blamed_for_what_its_node_lost():

@@ -55,3 +55,29 @@ def test_nodes_that_fetch_for_long_do_not_hold_up_each_other() -> None:
     begun.wait(5)
     ends.set()
     assert collected(jobs).done
+
+
+def test_how_long_publishing_took_is_told() -> None:
+    now = [100.0]
+    jobs, told = Jobs(clock=lambda: now[0]), []
+    jobs.published = told.append
+    release = threading.Event()
+
+    def work(job: Job) -> Job:
+        release.wait(10)
+        return job
+
+    published = Job(done=True, progressed=True)
+    saved = Job(done=True, fields={"model_uri": "file:///m"})
+    for number, job in enumerate(
+        (published, saved, Job(done=True), Job(done=True, error="away", progressed=True))
+    ):
+        jobs.begin(("train", number, 1, EffectKind.CHECKPOINT), lambda job=job: work(job))
+    now[0] = 107.0
+    release.set()
+    deadline = time.monotonic() + 5
+    while jobs.pending:
+        assert time.monotonic() < deadline
+        jobs.collect()
+        time.sleep(0.001)
+    assert told == [7.0, 7.0], "nothing new, and what failed, tell nothing"

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainmaster.control import saving
+from trainmaster.control import keeping, saving, staging
 from trainmaster.control.board import Task
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.control.workshop import Workshop
 from trainmaster.spec import Distributed, Experiment, Recipe
-from trainmaster.spec.errors import PublishError
+from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.states import EndReason
 
 
@@ -28,6 +29,12 @@ class Site:
         return self.has_model
 
     def fetch_output(self, *_: Any, **__: Any) -> None: ...
+
+    def where(self, *_: Any) -> str:
+        return "on h0"
+
+    def full_disks(self, *_: Any) -> str:
+        return ""
 
     def publish_checkpoint(self, *_: Any, **__: Any) -> int | None:
         raise NodeGoneError("worker-1 has no node any more, and what was there is lost")
@@ -58,11 +65,11 @@ def test_a_last_checkpoint_may_be_lost_only_if_the_model_is_here(tmp_path: Path,
 
 
 @pytest.mark.parametrize("where", ["nodes", "relay", "here"])
-@pytest.mark.parametrize(("words", "store_away"), [("Connection refused", True), ("403 Forbidden", False)])
+@pytest.mark.parametrize("words", ["Connection refused", "403 Forbidden", "ExpiredToken", "disk is full"])
 def test_whether_a_model_may_be_saved_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, words: str, store_away: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, words: str
 ) -> None:
-    """While its store is away the model is where it was made: its machine must not be given back."""
+    """Whatever is in the way: the model is where it was made, and its machine must not be given back."""
     site = Site(has_model=True)
     asked = context(tmp_path, site if where != "here" else None)
 
@@ -77,7 +84,7 @@ def test_whether_a_model_may_be_saved_later(
     asked.parts[""].mkdir(parents=True)
     (asked.parts[""] / "model.bin").write_bytes(b"weights")
     job = saving.save(asked)
-    assert (job.done, job.store_away, job.reason) == (True, store_away, None)
+    assert (job.done, job.unsaved, job.reason) == (True, True, None)
     assert "s3://b/model" in job.error, "which store"
 
 
@@ -90,4 +97,90 @@ def test_what_is_no_store_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(site, "publish_model", failing)
     job = saving.save(context(tmp_path, site))
-    assert (job.store_away, job.reason) == (False, EndReason.NODE_LOST)
+    assert (job.unsaved, job.reason) == (False, EndReason.NODE_LOST)
+
+
+def test_credentials_that_have_expired_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(has_model=True)
+
+    def expired(*_: Any, **__: Any) -> Any:
+        raise UsageError("The SSO session has expired.", "Run `aws sso login --profile lab`, then try again.")
+
+    monkeypatch.setattr(site, "publish_model", expired)
+    job = saving.save(context(tmp_path, site))
+    assert (job.unsaved, job.reason, job.users_fault) == (True, None, False)
+    assert "aws sso login --profile lab" in job.error
+    assert job.place == "on h0"
+    monkeypatch.setattr(site, "publish_checkpoint", expired)
+    job = saving.recover(context(tmp_path, site))
+    assert job.unsaved
+    assert "aws sso login --profile lab" in job.error
+
+
+def test_a_link_that_leads_outside_does_not_get_better_by_waiting(tmp_path: Path) -> None:
+    asked = context(tmp_path, None)
+    asked.parts[""].mkdir(parents=True)
+    (asked.parts[""] / "model.bin").symlink_to("/etc/hostname")
+    job = saving.save(asked)
+    assert (job.done, job.unsaved) == (True, False)
+    assert "leads outside" in job.error
+
+
+@pytest.mark.parametrize("where", ["nodes", "here"])
+def test_what_cannot_be_published_is_kept_on_this_machine(tmp_path: Path, where: str) -> None:
+    class Full(Site):
+        """Nodes whose files come here."""
+
+        def fetch_output(self, asked: TaskContext, **__: Any) -> None:  # type: ignore[override]
+            asked.parts[""].mkdir(parents=True, exist_ok=True)
+            (asked.parts[""] / "model.bin").write_bytes(b"weights")
+
+        def fetch_checkpoint(self, asked: TaskContext, **__: Any) -> bool:
+            asked.place.checkpoint.mkdir(parents=True, exist_ok=True)
+            (asked.place.checkpoint / "step").write_bytes(b"9")
+            return True
+
+    asked = context(tmp_path, Full(has_model=True) if where == "nodes" else None)
+    if where == "here":
+        Full(has_model=True).fetch_output(asked)
+    job = keeping.keep(asked, has_won=True)
+    assert (job.fields["kept_model"], job.unsaved) == (1, False)
+    assert str(asked.parts[""]) in job.error
+    assert "trainmaster models save digits-7f3a" in job.error
+    if where == "nodes":
+        job = keeping.keep(asked, has_won=False)
+        assert job.fields == {"kept_checkpoint": 1}
+
+
+def test_the_next_attempt_begins_with_what_is_kept_though_the_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = context(tmp_path, None)
+    earlier.place.checkpoint.mkdir(parents=True)
+    (earlier.place.checkpoint / "step").write_bytes(b"9")
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise PublishError("s3://b does not answer")
+
+    monkeypatch.setattr(staging, "CheckpointSeries", away)
+    place = earlier.home.attempt(earlier.run, "train", 0, 2)
+    later = replace(earlier, attempt=2, place=place, kept_checkpoint=1)
+    for _ in range(2):  # staged again, for other nodes
+        job = staging.stage(later, {})
+        assert (job.error, job.fields) == ("", {"restored": None})
+        assert (later.place.checkpoint / "step").read_bytes() == b"9"
+    assert (earlier.place.checkpoint / "step").exists(), "until a newer one is published it is the only one"
+
+
+def test_a_kept_checkpoint_goes_when_a_newer_one_is_published(tmp_path: Path) -> None:
+    earlier = context(tmp_path, None)
+    earlier.place.checkpoint.mkdir(parents=True)
+    (earlier.place.checkpoint / "step").write_bytes(b"9")
+    place = earlier.home.attempt(earlier.run, "train", 0, 2)
+    later = replace(earlier, attempt=2, place=place, kept_checkpoint=1)
+    assert staging.stage(later, {}).error == ""
+    job = saving.recover(later)
+    assert (job.error, job.fields["kept_checkpoint"]) == ("", None)
+    assert not earlier.place.checkpoint.exists()

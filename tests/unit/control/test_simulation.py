@@ -49,6 +49,11 @@ def test_stages_that_nodes_made_fail_begin_anew(report):
 
 def test_models_are_saved_once_their_store_is_back(report):
     assert report.seen["SAVING/again"] > 20
+    assert report.seen["RECOVERING/again"] > 20
+
+
+def test_models_that_were_kept_are_saved_later(report):
+    assert report.seen["kept/saved"] > 0
 
 
 class Hearing(SimulatedStore):
@@ -68,23 +73,23 @@ class Hearing(SimulatedStore):
                 self.told[lease.token, note.experiment, note.task, note.attempt, what] += 1
         noted = {key[1:4] for key in self.told if key[0] == lease.token}
         for change in changes:
-            if isinstance(change, Progress) and "free_restarts" in change.fields:
+            if isinstance(change, Progress) and change.fields.get("tries"):
                 row = self.tasks[change.experiment, change.task]
-                if row["state"] in (State.STAGING, State.SAVING):
+                if row["state"] in (State.STAGING, State.SAVING, State.RECOVERING):
                     self.failed[row["state"]] += 1
                     if (change.experiment, change.task, row["attempt"]) not in noted:
                         self.silent.append((change.experiment, change.task, row["attempt"], row["state"]))
 
 
-def test_whoever_waits_says_so_once():
+def test_whoever_waits_says_so():
     """Its machines cost money meanwhile."""
     failed = Counter()
     for seed in range(150):
         simulation = Simulation(seed, make_store=Hearing)
         simulation.run()
         assert not simulation.store.silent, f"seed {seed}"
-        waiting = {key: n for key, n in simulation.store.told.items() if "tried again" in key[-1]}
-        assert all(n == 1 for n in waiting.values()), f"seed {seed}"
+        staging = {key: n for key, n in simulation.store.told.items() if "not ready" in key[-1]}
+        assert all(n == 1 for n in staging.values()), f"seed {seed}"
         failed += simulation.store.failed
     assert min(failed[State.STAGING], failed[State.SAVING]) > 5
 

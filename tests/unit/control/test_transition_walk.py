@@ -16,9 +16,15 @@ ALLOWED = {
     State.ACQUIRING: {EffectKind.SUBMIT},
     State.STAGING: {EffectKind.SUBMIT, EffectKind.STAGE, EffectKind.LAUNCH},
     State.RUNNING: {EffectKind.STOP, EffectKind.CHECKPOINT},
-    State.RECOVERING: {EffectKind.RECOVER, EffectKind.FORGET},
-    State.SAVING: {EffectKind.SAVE, EffectKind.RECOVER, EffectKind.FORGET},
-    State.STOPPING: {EffectKind.STOP, EffectKind.SAVE, EffectKind.RECOVER, EffectKind.FORGET},
+    State.RECOVERING: {EffectKind.RECOVER, EffectKind.KEEP, EffectKind.FORGET},
+    State.SAVING: {EffectKind.SAVE, EffectKind.RECOVER, EffectKind.KEEP, EffectKind.FORGET},
+    State.STOPPING: {
+        EffectKind.STOP,
+        EffectKind.SAVE,
+        EffectKind.RECOVER,
+        EffectKind.KEEP,
+        EffectKind.FORGET,
+    },
 }
 
 members = st.builds(
@@ -48,18 +54,24 @@ jobs = st.builds(
     users_fault=st.booleans(),
     reason=st.sampled_from([None, EndReason.OOM, EndReason.NODE_LOST]),
     progressed=st.booleans(),
-    store_away=st.booleans(),
+    unsaved=st.booleans(),
+    fields=st.sampled_from([{}, {"kept_model": 1}, {"kept_checkpoint": 1}, {"model_uri": "s3://b/m"}]),
 )
 observations = st.builds(
     Seen,
     gang=gangs,
     jobs=st.dictionaries(
-        st.sampled_from([EffectKind.STAGE, EffectKind.SAVE, EffectKind.RECOVER, EffectKind.CHECKPOINT]), jobs
+        st.sampled_from(
+            [EffectKind.STAGE, EffectKind.SAVE, EffectKind.RECOVER, EffectKind.CHECKPOINT, EffectKind.KEEP]
+        ),
+        jobs,
     ),
     wanted=st.sampled_from([None, None, None, EndReason.CANCELLED, EndReason.BUDGET]),
     hurry=st.booleans(),
     launched=st.booleans(),
     last_checkpoint_at=st.just(NOW),
+    is_wait_over=st.booleans(),
+    left_s=st.sampled_from([float("inf"), 20.0, 0.0]),
 )
 policies = st.builds(
     Policy,

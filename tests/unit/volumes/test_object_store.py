@@ -38,6 +38,17 @@ def test_what_is_put_is_there(store_url):
     assert list(store.list()) == []
 
 
+def test_what_is_too_large_is_not_read(store_url):
+    store = ObjectStore(store_url)
+    store.put("a/small", b"x" * 100)
+    assert store.get("a/small", 100) == b"x" * 100
+    with pytest.raises(PublishError, match=r"a/small has .* at most 99 are read"):
+        store.get("a/small", 99)
+    assert store.get("a/none", 1) is None
+    assert not store.put_if_absent("a/small", b"x")
+    assert store.put_if_absent("a/small", b"x" * 100)
+
+
 def test_a_prefix_is_no_other_prefix_with_the_same_beginning(store_url):
     store = ObjectStore(store_url)
     store.put("run-1/x", b"1")

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.decide_cluster import decide_cluster
-from trainmaster.control.clusters.decision import Decision, Patience, Stage
+from trainmaster.control.clusters.decision import ActionKind, Decision, Patience, Stage
 from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState
@@ -62,6 +62,7 @@ class ClusterLoop:
 
     Attributes:
         record: the cluster as it is written now.
+        affords: whether the budget allows to ask for what is not there yet.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ClusterLoop:
         tasks: Callable[[threading.Event], Tasks] = Tasks,
     ) -> None:
         self.record = record
+        self.affords: Callable[[], bool] = lambda: True
         self._patience = patience or Patience()
         self._provider = provider
         self._workplace = workplace
@@ -161,6 +163,11 @@ class ClusterLoop:
     @lease_s.setter
     def lease_s(self, lease_s: float) -> None:
         self._workplace.lease_s = max(lease_s, LEAST_LEASE_S)
+
+    @property
+    def leased_until(self) -> float:
+        """When the last of its machines ends itself if nobody renews any more; 0 while there are none."""
+        return max(self._watch.leased_until().values(), default=0.0)
 
     @property
     def head_address(self) -> str:
@@ -258,9 +265,8 @@ class ClusterLoop:
         finally:
             self._watch.close()
         until = now + keep_s
-        self._record(
-            replace(self.record, state=ClusterState.KEPT, kept_until=until, leased_until=until + TICK_S)
-        )
+        kept = replace(self.record, state=ClusterState.KEPT, keep_s=keep_s, kept_until=until)
+        self._record(replace(kept, leased_until=until + TICK_S))
         return True
 
     def _tell_provider(self, keep_s: float) -> None:
@@ -337,7 +343,8 @@ class ClusterLoop:
             return
         self._renew(now)
         for action in decision.actions:
-            self._hands.perform(self.record, action, now)
+            if action.kind is not ActionKind.RENT or self.affords():  # asked for again in the next turn
+                self._hands.perform(self.record, action, now)
         if had is not None and self.formation is None and not self._ending:
             self._record(replace(self.record, formed=had.number + 1))
 

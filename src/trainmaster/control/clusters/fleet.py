@@ -6,14 +6,18 @@ ran there is reported lost, and what is submitted next waits for the new one.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Meter
 from trainmaster.control.clusters.post import Opener, Places, Post
 from trainmaster.control.clusters.record import ClusterState
+from trainmaster.control.jobs import THREADS
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.states import State
@@ -21,7 +25,6 @@ from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.control.board import Board
-    from trainmaster.control.budget import Meter
     from trainmaster.control.clusters.cluster_loop import ClusterLoop
     from trainmaster.control.clusters.member_places import MemberPlaces
     from trainmaster.control.clusters.node_access import NodeAccess
@@ -34,6 +37,10 @@ _SOUGHT_S: Final = 0.2
 _COST_S: Final = 5.0
 #: Time to ask for the end of all machines, even if nobody wants to wait until it is so.
 _HURRIED_S: Final = 10.0
+#: Tasks that leave something to be saved if they have to end now.
+_WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
+#: Keeping machines for less than that is of use to nobody.
+_KEPT_LEAST_S: Final = 60.0
 
 
 class Fleet:
@@ -44,7 +51,7 @@ class Fleet:
         opener: makes the executor of a cluster that is up.
         write_cost: keeps what the run has cost, in dollars.
         member_places: keeps on which machine each member of an attempt runs.
-        clock: gives Unix seconds.
+        clock: gives Unix seconds that never jump.
         earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
 
     Attributes:
@@ -67,6 +74,9 @@ class Fleet:
             for name, loop in loops.items()
         }
         self._all = list(posts.values())
+        for post in self._all:
+            post.loop.affords = partial(self._affords, post)
+        self._meter = Meter()
         self._write_cost = write_cost
         self._member_places = member_places
         self._cost_at = 0.0
@@ -193,7 +203,13 @@ class Fleet:
             if over and not post.loop.record.keep_s:
                 post.loop.end()
         if meter is not None:
+            self._meter = meter
             meter.bill = partial(self.most_usd, now)
+            saving = sum(task.state in _WITH_OUTPUT for task in board.live_tasks())
+            meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
+            if meter.usual_lease_s:
+                for post in self._all:
+                    post.loop.lease_s = meter.lease_s(now)
         if now - self._cost_at >= _COST_S:
             self._cost_at = now
             self._write_cost(self.spent_usd(now))
@@ -240,13 +256,9 @@ class Fleet:
         for post in self._all:
             record = post.loop.record
             post.close()
-            if keep and record.keep_s and record.state is ClusterState.ACTIVE:
-                if post.loop.keep(record.keep_s, self._clock()):
-                    usd = post.loop.record.usd_per_hour() * record.keep_s / 3600
-                    kept = f"{format_duration(record.keep_s)}, at most ${usd:.2g} more"
-                    tell(f"{record.id}: kept warm for {kept}; `trainmaster clusters end {record.id}` ends it")
-                    continue
-                tell(f"{record.id}: cannot be kept warm, it is given back")
+            is_up = record.state is ClusterState.ACTIVE
+            if keep and record.keep_s and is_up and self._keep(post, tell):
+                continue
             post.loop.end()
             post.loop.start()  # its loop may have ended with an error
         begun = self._clock()
@@ -287,6 +299,51 @@ class Fleet:
         return [role.rentals[0].slots for role in plan.roles for _ in range(role.count)]
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _affords(self, renting: Post) -> bool:
+        """Whether a driver that dies after asking for more machines leaves a bill below the cap.
+
+        Those that are there have leases from before, which are shortened first.
+        """
+        if self._meter.cap_usd == math.inf:
+            return True
+        now = self._clock()
+        lasts = {
+            post: max(post.loop.leased_until, now + (post.loop.lease_s if post is renting else 0.0))
+            for post in self._all
+        }
+        usd = sum(post.loop.record.most_usd(now, until + SWITCH_OFF_S) for post, until in lasts.items())
+        return self._earlier_most_usd + usd <= self._meter.cap_usd
+
+    def _affordable_s(self, keep_s: float) -> float:
+        """For how long the budget lets all clusters that are to be kept be kept, at most as long as asked."""
+        now = self._clock()
+
+        def bill(until: float) -> float:
+            kept = [p.loop.record.most_usd(now, until) for p in self._all if p.loop.record.keep_s]
+            rest = [
+                p.loop.record.most_usd(now, now + RELEASING_S) for p in self._all if not p.loop.record.keep_s
+            ]
+            return self._earlier_most_usd + sum(kept) + sum(rest)
+
+        return replace(self._meter, bill=bill, usual_lease_s=keep_s).lease_s(now)
+
+    def _keep(self, post: Post, tell: Callable[[str], None]) -> bool:
+        """Leave a cluster warm, as long as is asked for and paid for."""
+        record = post.loop.record
+        keep_s = self._affordable_s(record.keep_s)
+        if keep_s < _KEPT_LEAST_S:
+            tell(f"{record.id}: budget.total leaves no money to keep it warm, it is given back")
+            return False
+        if not post.loop.keep(keep_s, self._clock()):
+            tell(f"{record.id}: cannot be kept warm, it is given back")
+            return False
+        usd = post.loop.record.usd_per_hour() * keep_s / 3600
+        is_less = keep_s < record.keep_s
+        asked = f" (not {format_duration(record.keep_s)}, because of budget.total)" * is_less
+        kept = f"{format_duration(keep_s)}{asked}, at most ${usd:.2g} more"
+        tell(f"{record.id}: kept warm for {kept}; `trainmaster clusters end {record.id}` ends it")
+        return True
 
     def _post(self, attempt: str) -> Post:
         return self._posts[attempt.split("/")[1]]

@@ -16,6 +16,7 @@ from trainmaster.control.restored import noted_restored
 from trainmaster.control.site import NodeGoneError
 from trainmaster.providers.base import ProviderError
 from trainmaster.spec.errors import one_line
+from trainmaster.volumes import CheckpointSeries
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.attempt_nodes import AttemptNodes
@@ -57,7 +58,7 @@ class NodeCheckpoints:
 
     def publish(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
-        series = context.checkpoints
+        series = CheckpointSeries(context.checkpoints_uri)
         self._direct.require_lendable(series.uri)
         if self._was_bare(context):
             return None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.store import ClusterRow
@@ -25,6 +25,10 @@ class ClusterState(StrEnum):
     KEPT = "KEPT"
     ENDING = "ENDING"
     ENDED = "ENDED"
+
+
+#: A machine that was just asked for is billed so long before its switch begins to count, at most.
+BOOTING_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class Machine:
         """
         started_at = self.started_at
         if started_at is None and self.rental.instance_type and (self.id or not self.is_over):
-            started_at = now
+            started_at = now - BOOTING_S  # its first lease begins when it has booted
         elif started_at is not None and self.ended_at is None and leased_until is not None:
             started_at += max(now - max(leased_until, started_at), 0.0)
         return replace(self, rental=self.rental.at_most, started_at=started_at)

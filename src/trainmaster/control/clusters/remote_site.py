@@ -194,7 +194,7 @@ class RemoteSite:
             ]
             for last in (False, False, True):
                 try:
-                    return self._direct.publish_model(sources, context.model_uri, extra, context.owner)
+                    return self._direct.publish_model(sources, context.model_uri, extra)
                 except UnstableDirectory:
                     if last:
                         raise
@@ -247,7 +247,12 @@ class RemoteSite:
                 full.append(node.target.shown)
         return f"no space left on the disk of {', '.join(full)}" if full else ""
 
-    def clean_up(self, context: TaskContext) -> None:
+    def where(self, context: TaskContext) -> str:
+        """Where what an attempt left lies, in words; see `Site.where`."""
+        names = [node.target.shown for node in distinct(self._nodes.known(id_of(context)))]
+        return f"on {', '.join(names) or 'its nodes'} in {self.path(context.place.directory)}"
+
+    def clean_up(self, context: TaskContext, *, is_saved: bool) -> None:
         """Have an attempt's directories removed from its nodes, soon; see `Site.clean_up`."""
         attempt = id_of(context)
         for left in context.place.directory.glob(".*.draft*"):
@@ -255,7 +260,7 @@ class RemoteSite:
         with self._guard:
             is_unfetched = attempt in self._unfetched
             self._unfetched.discard(attempt)
-        nodes = [] if is_unfetched else distinct(self._nodes.present(attempt))
+        nodes = [] if is_unfetched or not is_saved else distinct(self._nodes.present(attempt))
         self._checkpoints.forget(attempt)
         self._data.forget(attempt)
         self._nodes.forget(attempt)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from trainmaster.control.budget import Meter, Publishing
+from trainmaster.control.budget import Meter
 from trainmaster.control.clusters.fleet import Fleet
 from trainmaster.control.clusters.member_places import MemberPlaces
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
@@ -513,10 +513,10 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
     bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
     running = SimpleNamespace(state=State.RUNNING)
-    board: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING)
-    meter = Meter(cap_usd=0.07, publishing=Publishing(longest_s=10.0), releasing_s=15.0)
+    board: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING, live_tasks=list)
+    meter = Meter(cap_usd=0.115, releasing_s=15.0)
     bench.fleet.look(board, meter, 1010.0)
-    assert not meter.must_end(1010.0), "an end that is over at 1040 costs 0.06"
+    assert not meter.must_end(1010.0), "an end that is over at 1085 costs 0.085"
     bench.fleet.look(board, meter, 1039.0)
     assert not meter.must_end(1039.0)
     bench.fleet.look(board, meter, 1041.0)

@@ -1,0 +1,87 @@
+"""What members of an attempt have said last: metrics, and why they failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainmaster.control.job_context import TaskContext
+from trainmaster.executors.logs import read_tail
+from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
+from trainmaster.spec.states import EndReason
+
+#: How much of the end of a log is searched for metrics and for known failures.
+METRICS_TAIL_BYTES = 4 << 20
+FAILURE_TAIL_BYTES = 16 << 10
+
+_OUT_OF_MEMORY = re.compile(
+    r"^(MemoryError\b|.*\bCUDA out of memory|.*\bOutOfMemoryError\b|.*std::bad_alloc"
+    r"|.*[Cc]annot allocate memory|.*can't allocate memory|.*RESOURCE_EXHAUSTED: (OOM|Out of memory)"
+    r"|fatal error: out of memory)",
+    re.MULTILINE,
+)
+
+
+def last_metrics(context: TaskContext) -> dict[str, object]:
+    """The last value per key of rank 0: from its metrics file, else from its log."""
+    first = context.members[0]
+    path = context.place.metrics(first)
+    if size_of(path):
+        reader = MetricsReader(path)
+        while reader.read(final=True):
+            pass
+        if reader.last:
+            return json_safe(reader.last)
+    log = context.place.log(first)
+    if not size_of(log):
+        return {}
+    scanner = LogMetrics(metrics_pattern(context))
+    last: dict[str, object] = {}
+    for values in scanner.feed(read_tail(context.place.directory, first, METRICS_TAIL_BYTES) + b"\n"):
+        last.update(values)
+    return json_safe(last)
+
+
+def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
+    """What is wrong if a search cannot tell how good this task is; NaN (None here) is an answer too."""
+    search = context.experiment.search
+    if search is None:
+        return ""
+    found = metrics.get(search.metric, "")
+    if search.metric in metrics and (found is None or isinstance(found, int | float)):
+        return ""
+    seen = ", ".join(sorted(metrics)) or "none at all"
+    wrong = f"was {found!r}, which is no number" if search.metric in metrics else "never appeared"
+    return (
+        f"the metric {search.metric!r} of the search {wrong}; metrics seen: {seen}. "
+        f"Report it with trainmaster.report({search.metric}=...), or set metrics.pattern."
+    )
+
+
+def metrics_pattern(context: TaskContext) -> str | None:
+    """The recipe's pattern for metrics in the output; None tries the common ones."""
+    return context.experiment.metrics.pattern if context.experiment.metrics else None
+
+
+def explain_failure(context: TaskContext) -> tuple[EndReason | None, str]:
+    """A better reason and message than the exit code, read from the members' logs."""
+    for name in context.members:
+        if not size_of(context.place.log(name)):
+            continue
+        tail = read_tail(context.place.directory, name, FAILURE_TAIL_BYTES).decode("utf-8", "replace")
+        found = _OUT_OF_MEMORY.search(tail)
+        if found:
+            return EndReason.OOM, f"{name} ran out of memory: {found.group(0).strip()[:200]}"
+        advice = context.launcher.explain(tail)
+        if advice:
+            return None, advice
+    return None, ""
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

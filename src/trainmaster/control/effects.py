@@ -1,0 +1,121 @@
+"""What is decided of tasks, and what that rests on: `Effect`, `Job`, `Policy`, `Seen`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trainmaster.executors.base import GangStatus
+from trainmaster.spec.states import EndReason
+from trainmaster.store.changes import Note, Progress, TaskChange
+
+
+class EffectKind(StrEnum):
+    """What the control loop does to the world, per attempt; all are safe to repeat.
+
+    SUBMIT: queue the gang. STAGE: prepare its directories, data, environment. LAUNCH: start it.
+    STOP: ask its members to stop. CHECKPOINT: publish what is in its checkpoint directory.
+    RECOVER: publish the last checkpoint of an attempt that has ended badly. SAVE: publish model
+    and last checkpoint of one that has ended well. KEEP: neither can be published now; have it on the disk
+    of this machine. FORGET: it is recorded; clean up behind it.
+    """
+
+    SUBMIT = "SUBMIT"
+    STAGE = "STAGE"
+    LAUNCH = "LAUNCH"
+    STOP = "STOP"
+    CHECKPOINT = "CHECKPOINT"
+    RECOVER = "RECOVER"
+    SAVE = "SAVE"
+    KEEP = "KEEP"
+    FORGET = "FORGET"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing to do for one attempt; ``grace_s`` for STOP only."""
+
+    kind: EffectKind
+    experiment: str
+    task: int
+    attempt: int
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A STAGE, CHECKPOINT, RECOVER, SAVE or KEEP that was begun in the background.
+
+    Attributes:
+        done: it is over.
+        error: why it failed, else empty.
+        users_fault: the error lies in the user's recipe or script (a failing ``setup``, a missing metric).
+        fields: columns of the task to set (``restored``, ``model_uri``, ``metrics``, ...).
+        reason: a better reason than the exit code alone gives (OOM read from the log).
+        message: a better message, likewise.
+        progressed: RECOVER: the attempt had reported metrics or published a checkpoint.
+        unsaved: RECOVER, SAVE, KEEP: what could not be saved is still there, and may be saved later.
+        place: where it is then, in words.
+    """
+
+    done: bool = False
+    error: str = ""
+    users_fault: bool = False
+    fields: Mapping[str, object] = field(default_factory=dict)
+    reason: EndReason | None = None
+    message: str = ""
+    progressed: bool = False
+    unsaved: bool = False
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the recipe says about one experiment's tasks; seconds.
+
+    Attributes:
+        helpers: members that only serve the others: how they end says nothing about the task.
+    """
+
+    retries: int = 0
+    timeout_s: float | None = None
+    grace_s: float = 20.0
+    checkpoint_every_s: float = 60.0
+    helpers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was observed of one task's present attempt.
+
+    Attributes:
+        gang: the executor's status.
+        jobs: background work begun by this control process, by kind.
+        wanted: the task must end for this reason (cancel, budget, pruning, a skipped experiment).
+        hurry: the user does not want to wait for the grace time.
+        launched: LAUNCH was performed; its effect will be seen soon.
+        running_since: Unix seconds by the clock of ``now``, whatever the clocks of its nodes say.
+        last_checkpoint_at: Unix seconds of the last CHECKPOINT begun, or the start.
+        why: what to tell the user about ``wanted``, one line.
+        is_wait_over: the money set aside for saving is used: what cannot be saved waits no longer.
+        saving_usd: what that waiting has cost.
+        left_s: seconds until machines must be given back for the run to stay below its cap; infinite while
+            that is not in sight.
+    """
+
+    gang: GangStatus
+    jobs: Mapping[EffectKind, Job]
+    wanted: EndReason | None = None
+    hurry: bool = False
+    launched: bool = False
+    running_since: float | None = None
+    last_checkpoint_at: float = 0.0
+    why: str = ""
+    is_wait_over: bool = False
+    saving_usd: float = 0.0
+    left_s: float = math.inf
+
+
+Step = TaskChange | Progress | Note | Effect
