@@ -96,6 +96,8 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     driven = service.is_driven(run)
     gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
     say(f"{run}: {_state(summary)}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
+    if "kept_usd" in summary:
+        say(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
         say(f"  {quote_text(summary['quote'])}")
     rows = []

@@ -84,7 +84,7 @@ def end_clusters(
     failed: TrainmasterError | None = None
     for name in chosen:
         try:
-            is_ended = _end(store, home, environ, records[name], rows[name]["run_id"], tell)
+            is_ended = _end(store, home, environ, records[name], rows[name], tell)
         except TrainmasterError as error:  # the others are to be given back all the same
             tell(f"{name}: {one_line(error)}")
             failed = failed or error
@@ -102,7 +102,12 @@ def end_clusters(
 
 
 def _end(
-    store: Store, home: Home, environ: Mapping[str, str], record: ClusterRecord, run: str, tell: Tell
+    store: Store,
+    home: Home,
+    environ: Mapping[str, str],
+    record: ClusterRecord,
+    row: Mapping[Any, Any],
+    tell: Tell,
 ) -> bool:
     provider: Provider | None
     try:
@@ -117,7 +122,7 @@ def _end(
     try:
         if provider is not None:
             if all(not machine.rental.instance_type for machine in record.machines):
-                for words in leave_hosts(home, record, run, provider.nodes(record.id)):
+                for words in leave_hosts(home, record, row["run_id"], provider.nodes(record.id)):
                     tell(words)
             provider.release(record.id)
             nodes = provider.nodes(record.id)
@@ -131,7 +136,7 @@ def _end(
         if m.ended_at is None
     ]
     over = replace(ending.changed(machines), state=ClusterState.ENDED)
-    store.end_unused_cluster(over.as_row(), now)
+    store.end_unused_cluster(over.as_row(), now, over.idle_usd(now, row["run_ended_at"]))
     shutil.rmtree(home.root / "clusters" / record.id, ignore_errors=True)  # its keys are of no use to anybody
     return True
 

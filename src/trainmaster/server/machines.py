@@ -245,7 +245,7 @@ class Machines:
                 paid_from=now,
                 plan=replace(planned.plan, roles=roles),
             )
-            if not self._store.take_kept_cluster(self._lease, taken.as_row(), now):
+            if not self._store.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
                 continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
             self._taken.add(taken.id)

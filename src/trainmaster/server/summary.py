@@ -71,11 +71,23 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         **({"message": row["message"]} if row["message"] else {}),
         "seconds": round(run_seconds(row, store.clock_s()), 3),
         "cost_usd": row["cost_usd"],
+        **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(store, run)) else {}),
         **({"quote": quote} if quote else {}),
         "experiments": experiments,
         "models": models,
         **({"unsaved": unsaved} if unsaved else {}),
     }
+
+
+def _kept_usd(store: Store, run: str) -> float:
+    """What machines have cost that the run has kept warm, and that no other one uses yet."""
+    rows = [row for row in store.clusters_of(run) if row["kept_until"] is not None]
+    if not rows:
+        return 0.0
+    from trainmaster.control.clusters.record import ClusterRecord  # few runs keep any
+
+    now = store.clock_s()
+    return sum(ClusterRecord.of_row(row).idle_usd(now) for row in rows)
 
 
 def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:

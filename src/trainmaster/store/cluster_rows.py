@@ -69,8 +69,17 @@ def put_cluster(connection: Connection, lease: Lease, row: ClusterRow, now: floa
     connection.execute(t.cluster.insert().values(id=row.id, **values))
 
 
-def take_kept(connection: Connection, lease: Lease, row: ClusterRow, now: float) -> bool:
+def take_kept(
+    connection: Connection, lease: Lease, row: ClusterRow, now: float, idle_usd: float = 0.0
+) -> bool:
     """Make a warm cluster one of a run's own, as it is written from now on.
+
+    Args:
+        connection: in a transaction.
+        lease: of the run.
+        row: as it is to be.
+        now: Unix seconds.
+        idle_usd: what it has cost while it was warm, for the bill of the run that has kept it.
 
     Returns:
         False if somebody else was quicker, or it is too late.
@@ -80,6 +89,7 @@ def take_kept(connection: Connection, lease: Lease, row: ClusterRow, now: float)
     """
     _prove(connection, lease)
     mine = sa.select(t.cluster.c.id).where(t.cluster.c.id == row.id, t.cluster.c.run_id == lease.run)
+    keeper = connection.execute(_run_of(row)).scalar()
     taken = connection.execute(
         t.cluster.update()
         .where(t.cluster.c.id == row.id, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
@@ -92,11 +102,19 @@ def take_kept(connection: Connection, lease: Lease, row: ClusterRow, now: float)
             changed_at=now,
         )
     )
+    if taken.rowcount == 1:
+        _bill(connection, keeper, idle_usd)
     return taken.rowcount == 1 or connection.execute(mine).first() is not None
 
 
-def end_unused(connection: Connection, row: ClusterRow, now: float) -> bool:
+def end_unused(connection: Connection, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
     """Write how far the end of a cluster is that no run uses: a warm one, or what a run has left.
+
+    Args:
+        connection: in a transaction.
+        row: as it is to be.
+        now: Unix seconds.
+        idle_usd: what it has cost since its run is over, for the bill of that run; told once.
 
     Returns:
         False if a run uses it (again).
@@ -107,7 +125,19 @@ def end_unused(connection: Connection, row: ClusterRow, now: float) -> bool:
         .where(t.cluster.c.id == row.id, t.cluster.c.state != ENDED, over.exists())
         .values(state=row.state, data=storable(row.data), kept_until=row.kept_until, changed_at=now)
     )
+    if written.rowcount == 1:
+        _bill(connection, connection.execute(_run_of(row)).scalar(), idle_usd)
     return written.rowcount == 1
+
+
+def _run_of(row: ClusterRow) -> sa.Select[Any]:
+    return sa.select(t.cluster.c.run_id).where(t.cluster.c.id == row.id)
+
+
+def _bill(connection: Connection, run: str | None, usd: float) -> None:
+    if run is not None and usd:
+        more = t.run.update().where(t.run.c.id == run).values(cost_usd=t.run.c.cost_usd + usd)
+        connection.execute(more)
 
 
 def put_cost(connection: Connection, lease: Lease, cost_usd: float) -> None:

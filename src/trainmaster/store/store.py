@@ -267,19 +267,26 @@ class Store:
         """
         self._transactions.write(lambda connection, _: cluster_rows.put_cluster(connection, lease, row, now))
 
-    def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float) -> bool:
+    def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
         """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
+
+        What it has cost while it was warm goes on the bill of the run that has kept it.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
         return self._transactions.write(
-            lambda connection, _: cluster_rows.take_kept(connection, lease, row, now)
+            lambda connection, _: cluster_rows.take_kept(connection, lease, row, now, idle_usd)
         )
 
-    def end_unused_cluster(self, row: ClusterRow, now: float) -> bool:
-        """Write how far the end of a cluster is that no run uses; False if one does (again)."""
-        return self._transactions.write(lambda connection, _: cluster_rows.end_unused(connection, row, now))
+    def end_unused_cluster(self, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
+        """Write how far the end of a cluster is that no run uses; False if one does (again).
+
+        What it has cost since goes on the bill of the run that it belonged to.
+        """
+        return self._transactions.write(
+            lambda connection, _: cluster_rows.end_unused(connection, row, now, idle_usd)
+        )
 
     def put_cost(self, lease: Lease, cost_usd: float) -> None:
         """Write what a run has cost so far.

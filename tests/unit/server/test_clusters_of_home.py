@@ -18,6 +18,7 @@ from trainmaster.control.layout import Home
 from trainmaster.providers.base import Node, NodeState, ProviderError, ProviderGoneError
 from trainmaster.server import clusters as clusters_module
 from trainmaster.server.clusters import clusters_of_home, end_clusters
+from trainmaster.server.summary import run_summary
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.store import NewRun, Store
 
@@ -58,7 +59,15 @@ class World:
         values = {"state": state, "machines": (machine,), "keep_s": 600.0, **more}
         record = replace(new_record(run, plan, self.home.identity()), **values)
         new = NewRun(
-            run, "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=[record.as_row()]
+            run,
+            "n",
+            '{"experiments": {}}',
+            "/r",
+            "lab",
+            "/c",
+            "file:///s",
+            [("train", 1)],
+            clusters=[record.as_row()],
         )
         lease = self.store.create_run(new, time.time())
         if over:
@@ -183,7 +192,9 @@ def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> No
         assert world.store.take_kept_cluster(lease, taken.as_row(), time.time())
         return found
 
-    store: Any = SimpleNamespace(living_clusters=living, end_unused_cluster=world.store.end_unused_cluster)
+    store: Any = SimpleNamespace(
+        living_clusters=living, end_unused_cluster=world.store.end_unused_cluster, clock_s=world.store.clock_s
+    )
     assert end_clusters(store, world.home, {}, None, world.said.append) == []
     assert world.said == ["warm.train: a run uses it again"]
     assert not world.provider.released
@@ -209,3 +220,29 @@ def test_what_a_run_left_on_hosts_is_ended_before_they_are_given_back(
     world.has("rented", ClusterState.ENDING)
     assert world.end() == ["rented.train"]
     assert len(asked) == 1, "rented machines take it along"
+
+
+def cost_usd(world: World, run: str) -> float:
+    return float(world.store.run_row(run)["cost_usd"])
+
+
+def test_what_warm_machines_cost_is_on_the_bill_of_the_run_that_keeps_them(world: World) -> None:
+    now = time.time()
+    world.has("warm", ClusterState.KEPT, kept_until=now + 300)
+    kept = run_summary(world.store, "warm")
+    assert kept["kept_usd"] == pytest.approx(0.36 * 300 / 3600, rel=0.05), "a line of its own while they are"
+    assert kept["cost_usd"] == 0
+    world.end("warm.train")
+    assert cost_usd(world, "warm") == pytest.approx(0.36 * 100 / 3600, rel=0.1), "since the run was over"
+    assert "kept_usd" not in run_summary(world.store, "warm")
+
+
+def test_a_run_that_takes_warm_machines_over_does_not_pay_for_their_idle_time(world: World) -> None:
+    record = world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+    lease = world.store.create_run(
+        NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)]), time.time()
+    )
+    taken = replace(record, state=ClusterState.ACTIVE, kept_until=None)
+    for _ in range(2):  # as after a crash
+        assert world.store.take_kept_cluster(lease, taken.as_row(), time.time(), 0.25)
+    assert (cost_usd(world, "warm"), cost_usd(world, "next")) == (0.25, 0.0)
