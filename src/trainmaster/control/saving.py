@@ -17,6 +17,7 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.executors.metrics import json_safe
+from trainmaster.providers.base import ProviderError
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import (
@@ -76,7 +77,7 @@ def save(context: TaskContext) -> Job:
                 fields["model_uri"] = context.model_uri
         fields.pop("kept_model", None)
         publish_last_checkpoint(context, fields)
-    except NodeGoneError as error:  # of a member that only served, if the model is here
+    except (NodeGoneError, ProviderError) as error:  # what is lost then is for nobody, if the model is here
         if "model_uri" not in fields:
             return _not_saved(context, error, fields)
     except (TrainmasterError, OSError) as error:

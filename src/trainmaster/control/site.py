@@ -170,7 +170,7 @@ class Site(Protocol):
         """Whether nodes of an attempt lost data that they had; what went wrong there with data, in words."""
         ...
 
-    def clean_up(self, context: TaskContext, *, is_saved: bool) -> None:
+    def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
         """Remove an attempt's directories from its nodes, unless what it left should be here and is not.
 
         Nodes that cannot be reached keep them.

@@ -165,6 +165,7 @@ class Machines:
             patience_s=patience.lost_s,
             tell=self._tell,
             is_over=self._is_over,
+            is_coming=self.fleet.is_coming,
         )
         self.fleet.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None

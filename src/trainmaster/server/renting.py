@@ -15,6 +15,7 @@ from trainmaster.control.clusters.needs import Pick
 from trainmaster.control.clusters.plan import ClusterPlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
 from trainmaster.control.clusters.shopping import Shop, pinned, plan_clusters
+from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.server.promise import Promise, dollars, told_in_full
 from trainmaster.server.supply import CATALOGUE, Supply, supply_of, waited_s
 from trainmaster.server.worker_counts import with_fewest
@@ -72,6 +73,12 @@ class RentalOffer:
         oldest = min((r.as_of for p in self.plans for o in p.roles for r in o.rentals if r.as_of), default="")
         if oldest:
             found.append(f"prices as of {oldest}{self._what_prices_hold()}")
+        if self.costs:
+            given = self.recipe.budget.saving_usd if self.recipe.budget else None
+            usd = saving_limit_usd(given, self.usd_per_hour)
+            found.append(
+                f"if a model cannot be saved, machines wait for it for at most ${usd:.2f} (budget.saving)"
+            )
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
             found.append(f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}")
             limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}

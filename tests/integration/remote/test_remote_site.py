@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,9 @@ import private_sshd
 import pytest
 from private_sshd import PYTHON, SshHost
 
-from trainmaster.control import saving, staging
+from trainmaster.control import keeping, saving, staging
 from trainmaster.control.board import Task
+from trainmaster.control.clusters import node_fetching
 from trainmaster.control.clusters.node_access import NodeAccess
 from trainmaster.control.clusters.node_files import prepare_node, remove_run
 from trainmaster.control.clusters.remote_site import RemoteSite
@@ -31,8 +33,9 @@ from trainmaster.executors.base import GangStatus, Phase
 from trainmaster.remote import HostResult, Ssh
 from trainmaster.remote.facts import PythonFacts
 from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
-from trainmaster.spec.errors import TrainmasterError
-from trainmaster.volumes import CheckpointSeries, take_snapshot
+from trainmaster.spec.errors import PublishError, TrainmasterError
+from trainmaster.spec.states import EndReason
+from trainmaster.volumes import CheckpointSeries, fetch, take_snapshot
 
 RUN = "digits-7f3a"
 _SERVER = """\
@@ -399,6 +402,49 @@ def test_a_node_that_is_gone_or_silent(hosts):
     job = saving.save(hosts.context(attempt=2))
     assert "could not be saved" in job.error
     assert "h1" in job.error
+    assert (job.unsaved, job.reason) == (True, None), "whether it is lost is for its cluster to say"
+    hosts.gone.add("i-1")
+    job = saving.save(hosts.context(attempt=2))
+    assert (job.unsaved, job.reason) == (False, EndReason.NODE_LOST)
+    hosts.site._is_coming = lambda _: True
+    job = saving.save(hosts.context(attempt=2))
+    assert (job.unsaved, job.reason) == (True, None), "it is rented, and not prepared for this driver yet"
+
+
+def test_what_can_neither_be_published_nor_fetched_stays_on_its_nodes(hosts, monkeypatch):
+    context = hosts.context()
+    output = context.place.output("worker-0", first=True)
+    assert staging.stage(context, {}).error == ""
+    hosts.write(0, output, weights="42" * 1000)
+    hosts.write(1, context.place.checkpoint, a="1")
+
+    def refused(*_, **__):
+        raise PublishError("Cannot write s3://b/m: ExpiredToken.")
+
+    monkeypatch.setattr(node_fetching, "SPARE_BYTES", 1 << 60)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(saving, "publish", refused)
+        job = keeping.keep(context, has_won=True)
+    assert job.unsaved
+    assert "are to be fetched" in job.error, "how much room it needs"
+    assert "h0" in job.place
+    hosts.site.clean_up(context, is_saved=False)
+    monkeypatch.undo()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(saving, "publish", refused)
+        job = keeping.keep(context, has_won=True)
+    assert (job.unsaved, job.fields) == (False, {"kept_model": 1, "kept_checkpoint": 1})
+    assert contents(output) == {"weights": "42" * 1000}
+    assert contents(context.place.checkpoint) == {"a": "1"}
+
+    # the next attempt begins with it on all nodes, whatever becomes of these
+    second = replace(hosts.context(attempt=2), kept_checkpoint=1)
+    assert staging.stage(second, {}).error == ""
+    for number in range(2):
+        assert contents(hosts.there(number, second.place.checkpoint)) == {"a": "1"}
+    keeping.publish_kept(context, {})
+    fetch(context.model_uri, hosts.tmp_path / "got")
+    assert contents(hosts.tmp_path / "got") == {"weights": "42" * 1000}
 
 
 def test_a_node_falls_silent_when_the_model_is_here(hosts, monkeypatch):

@@ -188,6 +188,7 @@ def test_the_cheapest_is_taken_where_nothing_is_known(world):
     assert found.lines == [
         "main: 3 x small in r1 at $0.3584 per hour",
         f"prices as of {TODAY}; $0.019 of each machine's is for its disk and address",
+        "if a model cannot be saved, machines wait for it for at most $8.60 (budget.saving)",
         "no estimate: nothing was measured",
     ]
     assert (found.usd_per_hour, found.most_usd_per_hour) == (

@@ -287,6 +287,14 @@ class Fleet:
         machines = self._member_places.machines(attempt, nodes)
         return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
 
+    def is_coming(self, attempt: str) -> bool:
+        """Whether a machine that a member ran on is rented, and not prepared yet; it may still be had."""
+        loop = self._post(attempt).loop
+        nodes, gone = _present(loop), loop.gone
+        machines = {machine for _, machine in self._member_places.machines(attempt, nodes)}
+        rented = {machine.id for machine in loop.record.rented}
+        return bool((machines & rented) - set(nodes) - gone)
+
     def all_nodes(self, experiment: str) -> list[NodeAccess]:
         """Nodes that an experiment may run on now."""
         loop = self._posts[experiment].loop

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from trainmaster.control.clusters.attempt_nodes import distinct, id_of
 from trainmaster.control.clusters.node_fetching import fetch
@@ -13,9 +12,6 @@ from trainmaster.control.clusters.node_patience import patiently
 from trainmaster.control.clusters.node_sending import Source
 from trainmaster.control.clusters.node_trees import tree_of
 from trainmaster.control.restored import noted_restored
-from trainmaster.control.site import NodeGoneError
-from trainmaster.providers.base import ProviderError
-from trainmaster.spec.errors import one_line
 from trainmaster.volumes import CheckpointSeries
 
 if TYPE_CHECKING:
@@ -25,8 +21,6 @@ if TYPE_CHECKING:
     from trainmaster.control.clusters.node_paths import NodePaths
     from trainmaster.control.clusters.node_trees import Tree
     from trainmaster.control.job_context import TaskContext
-
-T = TypeVar("T")
 
 
 class NodeCheckpoints:
@@ -69,7 +63,7 @@ class NodeCheckpoints:
             extra = {"attempt": context.attempt}
             return self._direct.publish_checkpoint(id_of(context), sources, series, extra, base)
 
-        return self._at_last(work) if is_patient else work()
+        return patiently(work, self._patience_s) if is_patient else work()
 
     def restore(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
         """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
@@ -91,7 +85,7 @@ class NodeCheckpoints:
         def work() -> bool:
             return fetch(self._files, sources, here, base=base)
 
-        return self._at_last(work) if is_patient else work()
+        return patiently(work, self._patience_s) if is_patient else work()
 
     def note_bare(self, context: TaskContext) -> None:
         """Nothing at all was on the nodes of an attempt that has ended: they need not be asked once more."""
@@ -115,17 +109,6 @@ class NodeCheckpoints:
             is_bare = attempt in self._bare
             self._bare.discard(attempt)
         return is_bare
-
-    def _at_last(self, work: Callable[[], T]) -> T:
-        """Take an attempt's last checkpoint; a node that is silent for so long is given up by its cluster.
-
-        Raises:
-            NodeGoneError: it was.
-        """
-        try:
-            return patiently(work, self._patience_s)
-        except ProviderError as error:
-            raise NodeGoneError(f"what was saved last is lost: {one_line(error)}") from error
 
 
 def _base(context: TaskContext) -> Tree:

@@ -61,6 +61,8 @@ class RemoteSite:
         patience_s: how long a node that does not answer is asked again when a task is saved.
         tell: shows lines to the user.
         is_over: see `NodeData`.
+        is_coming: given an attempt's id, whether a machine that one of its members ran on is rented, and was
+            not prepared for this driver yet.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class RemoteSite:
         patience_s: float = PATIENCE_S,
         tell: Callable[[str], None] = lambda _: None,
         is_over: Callable[[str], bool] = lambda _: False,
+        is_coming: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._paths = NodePaths(home, run, root)
         self._all_nodes = all_nodes
@@ -88,6 +91,7 @@ class RemoteSite:
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
         self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell
+        self._is_coming = is_coming
         self._unfetched: set[str] = set()
         self._guard = threading.Lock()
         self._remover = Remover(self._files)
@@ -252,7 +256,7 @@ class RemoteSite:
         names = [node.target.shown for node in distinct(self._nodes.known(id_of(context)))]
         return f"on {', '.join(names) or 'its nodes'} in {self.path(context.place.directory)}"
 
-    def clean_up(self, context: TaskContext, *, is_saved: bool) -> None:
+    def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
         """Have an attempt's directories removed from its nodes, soon; see `Site.clean_up`."""
         attempt = id_of(context)
         for left in context.place.directory.glob(".*.draft*"):
@@ -296,9 +300,12 @@ class RemoteSite:
             return False
 
         try:
+            # Of a node that is silent nothing is known; if it is lost, its cluster says so before long.
             taken = patiently(work, self._patience_s, is_returning=False)
-        except ProviderError as error:  # silent for so long that its cluster gives it up, too
-            raise NodeGoneError(f"what its members made is lost: {one_line(error)}") from error
+        except NodeGoneError as error:
+            if not self._is_coming(attempt):
+                raise
+            raise ProviderError(f"a machine cannot be reached yet: {one_line(error)}") from error
         with self._guard:
             self._unfetched.discard(attempt)
         return taken

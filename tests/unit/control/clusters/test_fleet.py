@@ -521,3 +521,19 @@ def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Be
     assert not meter.must_end(1039.0)
     bench.fleet.look(board, meter, 1041.0)
     assert meter.must_end(1041.0)
+
+
+def test_a_machine_that_is_rented_and_not_prepared_yet_is_not_taken_for_lost(bench):
+    """Its head was lost with the driver: what a member left there is still there."""
+    (bench.place / "1").mkdir(parents=True, exist_ok=True)
+    directory = bench.fleet._member_places._directory_of(ONE)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "places.json").write_text(json.dumps({"worker-0": "i-7"}))
+    bench.loop.record.rented = (SimpleNamespace(id="i-7"),)
+    assert bench.where() == []
+    assert bench.fleet.is_coming(ONE)
+    bench.loop.accesses["i-7"] = SimpleNamespace(id="i-7", address="10.0.0.7")
+    assert not bench.fleet.is_coming(ONE), "it is here"
+    del bench.loop.accesses["i-7"]
+    bench.loop.record.rented = ()
+    assert not bench.fleet.is_coming(ONE), "it is gone"
