@@ -421,7 +421,7 @@ def test_what_can_neither_be_published_nor_fetched_stays_on_its_nodes(hosts, mon
     def refused(*_, **__):
         raise PublishError("Cannot write s3://b/m: ExpiredToken.")
 
-    monkeypatch.setattr(node_fetching, "SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr(node_fetching, "_RESERVE_BYTES", 1 << 60)
     with monkeypatch.context() as refusing:
         refusing.setattr(saving, "publish", refused)
         job = keeping.keep(context, has_won=True)

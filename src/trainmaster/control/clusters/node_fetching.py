@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Of so much a copy takes long enough for the next checkpoint to come in between.
 FREEZE_BYTES: Final = 16 << 20
-#: So much of this machine's disk stays free: the database is on it, too.
-SPARE_BYTES: Final = 64 << 20
 # Left free on our own disk, whatever nodes say they have.
 _RESERVE_BYTES: Final = 256 << 20
 
@@ -99,12 +97,6 @@ def fetch(
     except TreeError as error:
         raise CommandError(str(error), "Copy the file in, or remove the link.") from error
     size = sum(entry.size for entry in missing.values())
-    free_bytes = shutil.disk_usage(target.parent).free
-    if size > free_bytes - SPARE_BYTES:
-        raise CommandError(
-            f"{target}: {size >> 20} MiB are to be fetched, and {free_bytes >> 20} MiB are free here",
-            "Free some space, or set TRAINMASTER_HOME on a larger disk.",
-        )
     if limit_bytes is not None and size > limit_bytes:
         raise CommandError(f"{target}: {size >> 20} MiB are too much to be fetched")
     if size > (free := shutil.disk_usage(target.parent).free) - _RESERVE_BYTES:
