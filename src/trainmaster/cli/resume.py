@@ -10,6 +10,10 @@ import typer
 def resume(
     run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
+    lend_keys: Annotated[
+        bool,
+        typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
@@ -20,7 +24,10 @@ def resume(
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
+    from trainmaster.volumes.lending import lend_whole_keys
 
+    if lend_keys:
+        lend_whole_keys()
     service = Service(Home.from_environment())
     run = service.resolve(run)
     if not service.is_driven(run):

@@ -22,6 +22,10 @@ def run(
     ] = None,
     allow_stale: Annotated[bool, typer.Option(help="Accept prices that are old.")] = False,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
+    lend_keys: Annotated[
+        bool,
+        typer.Option("--lend-keys", help="Give nodes your own keys of object stores, not narrower ones."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
@@ -33,8 +37,11 @@ def run(
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.spec import read_recipe
+    from trainmaster.volumes.lending import lend_whole_keys
 
     keep_s = _keep_s(keep)
+    if lend_keys:
+        lend_whole_keys()
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     service = Service(Home.from_environment())
     if found.provider == "local":

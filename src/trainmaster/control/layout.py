@@ -112,6 +112,11 @@ class Home:
         """Where the model of a task is published."""
         return f"{self.store_url.rstrip('/')}/models/{run}/{experiment}/{task}"
 
+    def run_uris(self, run: str) -> tuple[str, str]:
+        """Where all models and all checkpoints of a run are published."""
+        store = self.store_url.rstrip("/")
+        return f"{store}/models/{run}", f"{store}/checkpoints/{run}"
+
     def checkpoints_uri(self, run: str, experiment: str, task: int) -> str:
         """Where the numbered checkpoints of a task are published."""
         return f"{self.store_url.rstrip('/')}/checkpoints/{run}/{experiment}/{task}"

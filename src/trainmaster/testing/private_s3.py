@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -29,6 +30,7 @@ class PrivateS3(PrivateServer):
 
     Args:
         place: a directory for its data; a temporary one by default.
+        narrows: it makes temporary credentials for a part of a bucket (STS), as Amazon's service does.
 
     Attributes:
         url: of its S3 port.
@@ -43,12 +45,13 @@ class PrivateS3(PrivateServer):
         ...     ObjectStore(f"s3://{server.new_bucket()}")
     """
 
-    def __init__(self, place: Path | None = None) -> None:
+    def __init__(self, place: Path | None = None, *, narrows: bool = True) -> None:
         beside = Path(sys.executable).parent / "weed"
         found = str(beside) if beside.is_file() else shutil.which("weed")
         if found is None:
             raise NoS3Error("no weed, neither beside this Python nor on PATH")
         self._weed = found
+        self._narrows = narrows
         self._directory = Path(tempfile.mkdtemp(prefix="tm-s3-"))
         self._data = place or self._directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
@@ -107,15 +110,18 @@ class PrivateS3(PrivateServer):
             "name": "private",
             "credentials": [{"accessKey": _KEY, "secretKey": _SECRET}],
             "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+            **({"policyNames": ["all"]} if self._narrows else {}),
         }
-        config = self._directory / "s3.json"
+        config, rights = self._directory / "s3.json", self._directory / "iam.json"
         config.write_text(json.dumps({"identities": [identity]}))
+        rights.write_text(json.dumps(_RIGHTS))
         log = self._directory / "log"
         options = {
             "dir": self._data,
             "ip": "127.0.0.1",
             "ip.bind": "127.0.0.1",
             "s3.config": config,
+            **({"s3.iam.config": rights} if self._narrows else {}),
             "s3.port.iceberg": 0,
             "s3.port.lance": 0,
             "volume.max": 100_000,  # each bucket takes some; they grow as they are filled
@@ -171,6 +177,26 @@ class PrivateS3(PrivateServer):
         return True
 
 
+#: By which it makes keys of keys: ``sts:GetFederationToken`` with a session policy.
+_RIGHTS = {
+    "sts": {
+        "tokenDuration": "1h",
+        "maxSessionLength": "36h",
+        "issuer": "private-s3",
+        "signingKey": base64.b64encode(b"of a server that ends with its test").decode(),
+    },
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "policies": [
+        {
+            "name": "all",
+            "document": {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Action": ["s3:*", "sts:*"], "Resource": ["*"]}],
+            },
+        }
+    ],
+    "roles": [],
+}
 _PORTS = (
     "master.port",
     "master.port.grpc",

@@ -21,7 +21,7 @@ from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.control import saving, staging
-from trainmaster.control.clusters import data_wanted, node_data, node_stores
+from trainmaster.control.clusters import node_data, node_stores
 from trainmaster.control.clusters.node_files import remove_run
 from trainmaster.control.clusters.store_outages import trouble_from_here
 from trainmaster.control.data_sources import withdraw_volumes
@@ -31,6 +31,7 @@ from trainmaster.spec.states import EndReason
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import PrivateS3
 from trainmaster.volumes import publish
+from trainmaster.volumes.lending import Lender
 from trainmaster.volumes.mounting import available
 from trainmaster.volumes.packed import push
 
@@ -249,8 +250,8 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
 ) -> None:
     pushed(sites, tmp_path, size_bytes=1000)
     wrong = {"AWS_ACCESS_KEY_ID": "wrong"}
-    lend = data_wanted.lent_environment
-    monkeypatch.setattr(data_wanted, "lent_environment", lambda uri: {**(lend(uri) or {}), **wrong})
+    lend = Lender.environment
+    monkeypatch.setattr(Lender, "environment", lambda *given: {**(lend(*given) or {}), **wrong})
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "x").write_text("x")
@@ -273,7 +274,7 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
         assert told.startswith("note: data.images goes to the nodes through this machine: ")
         assert "403" in told
 
-        monkeypatch.setattr(data_wanted, "lent_environment", lend)
+        monkeypatch.setattr(Lender, "environment", lend)
         sites.site._data._reach._refused.clear()
         assert staging.stage(context, {}).error == "", "when they can, they find what was sent"
         assert contents(sites.there(0, data_path(context, "images"))) == {

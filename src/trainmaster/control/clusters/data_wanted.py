@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.control.site import RelayError
-from trainmaster.volumes.lending import lent_environment, store_host
+from trainmaster.volumes.lending import Lender, lent_environment, store_host
+from trainmaster.volumes.narrowing import Grant
 from trainmaster.volumes.objects import split_url
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Wanted:
         there: the directory on nodes.
         order: for the program.
         uris: what nodes must be able to read, one per store.
-        lent: with which they can; see `lent_environment`.
+        lent: with which they can; see `Lender`.
         tables: of a volume: makes its columns here, and says where they lie.
         size_bytes: of its files, as far as that is known.
     """
@@ -46,19 +47,24 @@ def gigabytes(wanted: Wanted) -> str:
     return f"{wanted.size_bytes / GB:.1f} GB"
 
 
-def lent(uris: Sequence[str]) -> dict[str, str]:
-    """What nodes need to read all of them.
+def with_keys(lender: Lender, wanted: Wanted) -> Wanted:
+    """With what nodes need to read it: of this moment, as it runs out, and is made anew.
 
     Raises:
-        RelayError: one can be read on this machine only.
+        TooWideKeysError: our keys are good for more; see `Lender.environment`.
     """
-    found: dict[str, str] = {}
+    return replace(wanted, lent=lender.environment([Grant(uri) for uri in wanted.uris]) or {})
+
+
+def require_lendable(uris: Sequence[str]) -> None:
+    """Refuse what only this machine can use, without asking anybody.
+
+    Raises:
+        RelayError: one is such.
+    """
     for uri in uris:
-        environment = lent_environment(uri) if urlsplit(uri).scheme != "file" else None
-        if environment is None:
+        if urlsplit(uri).scheme == "file" or lent_environment(uri) is None:
             raise RelayError(f"{uri} can be used on this machine only")
-        found |= environment
-    return found
 
 
 def is_contained(context: TaskContext, volume: str) -> bool:

@@ -17,7 +17,8 @@ from trainmaster.control.site import RelayError
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
 from trainmaster.volumes import AlreadyPublished, Manifest, delete, read_manifest
-from trainmaster.volumes.lending import lent_environment, store_host
+from trainmaster.volumes.lending import Lender, lent_environment, store_host
+from trainmaster.volumes.narrowing import Grant, TooWideKeysError
 from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.publishing import publish_uploads
 
@@ -37,6 +38,8 @@ class DirectStore:
 
     Args:
         files: of nodes.
+        lender: gives nodes keys.
+        roots: URIs of all that they may read and write; for others they get keys for nothing else.
         tell: is told once why files go through this machine.
         clock: gives seconds.
     """
@@ -44,10 +47,14 @@ class DirectStore:
     def __init__(
         self,
         files: NodeFiles,
+        lender: Lender,
+        roots: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = boot_s,
     ) -> None:
         self._files = files
+        self._lender = lender
+        self._grants = [Grant(root, writes=True) for root in roots]
         self._stores = NodeStores(files.links)
         self._tell = tell
         self._clock = clock
@@ -178,7 +185,11 @@ class DirectStore:
 
     def _lent(self, uri: str, sources: Sequence[Source]) -> Mapping[str, str]:
         """What nodes need to use the store, once they have shown that they can."""
-        lent = lent_environment(uri)
+        is_ours = any(uri.startswith(f"{grant.uri}/") for grant in self._grants)
+        try:
+            lent = self._lender.environment(self._grants if is_ours else [Grant(uri)])
+        except TooWideKeysError as error:
+            raise self._relay(one_line(error)) from error
         if lent is None:
             raise RelayError(f"{uri} can be used on this machine only")
         host, nodes = store_host(uri), {source.access.id: source.access for source in sources}

@@ -23,9 +23,10 @@ from trainmaster.control.clusters.data_wanted import (
     gigabytes,
     hosts,
     is_contained,
-    lent,
+    require_lendable,
     sources,
     store_of,
+    with_keys,
 )
 from trainmaster.control.clusters.direct_store import is_loopback
 from trainmaster.control.clusters.node_files import NodeFiles, each
@@ -47,6 +48,8 @@ from trainmaster.providers.base import ProviderError
 from trainmaster.remote._calls import Exchange
 from trainmaster.remote.errors import CommandError
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.volumes.lending import Lender
+from trainmaster.volumes.narrowing import TooWideKeysError
 from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
@@ -74,6 +77,7 @@ class NodeData:
     Args:
         files: of nodes.
         paths: here and there.
+        lender: gives nodes keys.
         tell: is told why data go through this machine, and how far nodes are that get many.
         clock: gives seconds.
         is_over: see `NodeMounts`.
@@ -83,6 +87,7 @@ class NodeData:
         self,
         files: NodeFiles,
         paths: NodePaths,
+        lender: Lender,
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -90,6 +95,7 @@ class NodeData:
     ) -> None:
         self._files = files
         self._paths = paths
+        self._lender = lender
         self._tell = tell
         self._clock = clock
         self._mounts = NodeMounts(files, paths, is_over)
@@ -137,6 +143,11 @@ class NodeData:
         for host in hosts(wanted):
             if is_loopback(host) and not all(map(is_loopback, addresses)):
                 raise self._relay(wanted, f"the address {host} leads to this machine from here only")
+        try:
+            with self._awaited(name, sources(wanted)):
+                wanted = with_keys(self._lender, wanted)
+        except TooWideKeysError as error:
+            raise self._not_direct(wanted, f"they get no keys for it: {one_line(error)}") from error
         refusals: list[str] = []
 
         def one(node: NodeAccess) -> None:
@@ -152,10 +163,7 @@ class NodeData:
             self._reach.forget_refusals([*sources(wanted), wanted.there])
             raise
         if refusals:
-            if wanted.size_bytes > MOST_RELAYED_BYTES:
-                much = f"data.{name}: {gigabytes(wanted)} do not go to the nodes through this machine"
-                raise ProviderError(f"{much}, and they cannot read the store: {refusals[0]}")
-            raise self._relay(wanted, refusals[0])
+            raise self._not_direct(wanted, refusals[0], "they cannot read the store: ")
 
     def has(self, node: NodeAccess, there: str) -> bool:
         """Whether a node got by itself what belongs there."""
@@ -218,8 +226,7 @@ class NodeData:
                     known = self._volume(context, name, source.volume, order)
             with self._guard:
                 self._volumes[there] = known
-            # What is lent is of this moment: it may run out, and be made anew here.
-            return replace(known, name=name, lent=lent(known.uris))
+            return replace(known, name=name)
         if source.url is not None:
             scheme = urlsplit(source.url).scheme
             url = source.url_with(context.variables)
@@ -227,12 +234,15 @@ class NodeData:
             order |= {"size_limit_bytes": source.size_limit_bytes}
             if scheme in _WEB:
                 return Wanted(name, there, order)
-            uris = (url,)
+            uris: tuple[str, ...] = (url,)
         else:
             is_single = source.best is not None or len(models) == 1
             order |= {"do": "models", "models": list(models), "is_single": is_single}
-            uris = (models[0][1],)
-        return Wanted(name, there, order, uris, lent(uris))
+            root, _ = context.home.run_uris(context.run)
+            found = tuple(uri for _, uri in models)
+            uris = (root,) if all(uri.startswith(f"{root}/") for uri in found) else found
+        require_lendable(uris)
+        return Wanted(name, there, order, uris)
 
     @contextlib.contextmanager
     def _awaited(self, name: str, stores: Sequence[str]) -> Iterator[None]:
@@ -261,7 +271,7 @@ class NodeData:
         from trainmaster.volumes.packed.opening import check_source
 
         address, home = volume_url(volume, context.home.store_url), context.home
-        lent([address])  # before anything is asked of it
+        require_lendable([address])  # before anything is asked of it
         uri = pinned_volume(volume, address, data_path(context, name))
         if uri is None:
             raise RelayError(f"{volume} comes with a library of this machine")
@@ -382,6 +392,12 @@ class NodeData:
             return heard(self._files.shell(node, look_command(there, self.cache), _ASK_TIMEOUT_S).out)
         except TrainmasterError:
             return silence
+
+    def _not_direct(self, wanted: Wanted, reason: str, because: str = "") -> TrainmasterError:
+        if wanted.size_bytes > MOST_RELAYED_BYTES:
+            much = f"data.{wanted.name}: {gigabytes(wanted)} do not go to the nodes through this machine"
+            return ProviderError(f"{much}, and {because}{reason}")
+        return self._relay(wanted, reason)
 
     def _relay(self, wanted: Wanted, reason: str) -> RelayError:
         size = f" ({gigabytes(wanted)})" if wanted.size_bytes >= GB else ""

@@ -30,6 +30,7 @@ from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import remove
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.volumes import UnstableDirectory
+from trainmaster.volumes.lending import Lender
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
@@ -85,9 +86,10 @@ class RemoteSite:
         self._patience_s = patience_s
         self._files = NodeFiles()
         self._images = NodeImages(self._paths)
-        self._data = NodeData(self._files, self._paths, tell, is_over=is_over)
+        lender = Lender()
+        self._data = NodeData(self._files, self._paths, lender, tell, is_over=is_over)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
-        self._direct = DirectStore(self._files, tell)
+        self._direct = DirectStore(self._files, lender, home.run_uris(run), tell)
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
         self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell

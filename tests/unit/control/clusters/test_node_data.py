@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +28,11 @@ from trainmaster.remote._calls import Result
 from trainmaster.remote.errors import CommandError, UnreachableError
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.volumes.narrowing import Grant, TooWideKeysError
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
-MODELS = [(0, "s3://b/models/0"), (1, "s3://b/models/1")]
+MODELS = [(0, "s3://b/store/models/r1/e/0"), (1, "s3://b/store/models/r1/e/1")]
 
 
 class Nodes:
@@ -50,7 +52,8 @@ class Nodes:
         self.now_s = 0.0
         self.links = self
         self.during: Callable[[Any], None] = lambda _: None
-        self.data = NodeData(self, NodePaths(home, "r1", "/tm"), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
+        paths = NodePaths(home, "r1", "/tm")
+        self.data = NodeData(self, paths, Lender(), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
         self.data._reach._stores = self  # type: ignore[assignment]
         self.home = home
 
@@ -99,6 +102,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     for name, value in AWAY.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TRAINMASTER_CACHE_BYTES", "20GB")
+    monkeypatch.setenv(WHOLE_KEYS_VARIABLE, "true")  # nobody is there who would make narrower ones
     environ = {"TRAINMASTER_HOME": str(tmp_path / "h"), "TRAINMASTER_STORE": "s3://b/store"}
     return Nodes(Home.from_environment(environ))
 
@@ -108,7 +112,8 @@ def test_each_node_is_asked_once_and_lent_what_it_needs(nodes: Nodes) -> None:
     for _ in range(2):
         nodes.provide(context, "all")
     nodes.provide(context, "best")
-    assert sorted(nodes.reached) == ["n0 s3://b/models/0", "n1 s3://b/models/0"], "one question for a bucket"
+    asked = ["n0 s3://b/store/models/r1", "n1 s3://b/store/models/r1"]
+    assert sorted(nodes.reached) == asked, "one question for a bucket"
     assert [node for node, _ in nodes.orders].count("n0") == 2
     orders = [order for node, order in nodes.orders if node == "n0"]
     assert [order["is_single"] for order in orders] == [False, True]
@@ -266,7 +271,8 @@ def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
     there = nodes.data._paths.there(node_data.data_path(context, "v"))
     words.insert(0, SENT)
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), tables=fails)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    for name, value in {**AWAY, WHOLE_KEYS_VARIABLE: "true"}.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(StoreAwayError, match=r"data\.v: s3://b has not answered since"):
         nodes.provide(context, "v")
 
@@ -361,7 +367,25 @@ def test_nodes_are_lent_what_is_there_now(nodes: Nodes, monkeypatch: pytest.Monk
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), {})
     for key in ("old", "new"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-        assert nodes.data._wanted(context, "v", []).lent["AWS_ACCESS_KEY_ID"] == key
+        lent = data_wanted.with_keys(Lender(), nodes.data._wanted(context, "v", [])).lent
+        assert lent["AWS_ACCESS_KEY_ID"] == key
+
+
+def test_nodes_get_no_keys_that_are_good_for_more_than_they_need(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody makes narrower ones: data come through this machine, and how to change that is told."""
+    monkeypatch.delenv(WHOLE_KEYS_VARIABLE)
+    monkeypatch.setattr(Lender, "environment", refuse)
+    with pytest.raises(RelayError, match="no keys for it: the service said no"):
+        nodes.provide(nodes.context(e=DataSource(experiment="e")), "e")
+    assert not nodes.reached
+    assert "--lend-keys" in nodes.told[0]
+
+
+def refuse(_self: Lender, grants: Sequence[Grant]) -> None:
+    assert not any(grant.writes for grant in grants)
+    raise TooWideKeysError("the service said no", "Or else: --lend-keys.")
 
 
 def test_mounts_of_runs_that_are_over_are_ended_by_the_next_one(nodes: Nodes, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.clusters import direct_store, node_sending
+from trainmaster.control.clusters import node_sending
 from trainmaster.control.clusters.direct_store import AGAIN_S, AWAY_AGAIN_S, DirectStore
 from trainmaster.control.clusters.node_sending import Source, send
 from trainmaster.control.clusters.node_stores import StoreRefusedError
@@ -26,8 +26,10 @@ from trainmaster.volumes import (
     ObjectStore,
     UnstableDirectory,
     Upload,
+    lending,
     read_manifest,
 )
+from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
 from trainmaster.volumes.manifest import check_entries
 from trainmaster.volumes.publishing import publish_uploads
 from trainmaster.volumes.sending import ToSend
@@ -95,24 +97,25 @@ class Stores:
 
 @pytest.fixture
 def away(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in AWAY.items():
+    for name, value in {**AWAY, WHOLE_KEYS_VARIABLE: "true"}.items():
         monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
 def lendable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory of this machine as if it were anywhere."""
-    monkeypatch.setattr(direct_store, "lent_environment", lambda _: {})
+    monkeypatch.setattr(lending, "lent_environment", lambda _: {})
 
 
 def direct(files: Files, stores: Stores, told: list[str], now: Any = lambda: 0.0) -> DirectStore:
-    made = DirectStore(files, told.append, now)  # type: ignore[arg-type]
+    made = DirectStore(files, Lender(), (), told.append, now)  # type: ignore[arg-type]
     made._stores = stores  # type: ignore[assignment]
     return made
 
 
 def test_a_store_that_means_another_machine_there_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:8333")
+    monkeypatch.setenv(WHOLE_KEYS_VARIABLE, "true")
     told: list[str] = []
     stores = Stores()
     made = direct(Files({}), stores, told)

@@ -1,0 +1,73 @@
+"""Narrow keys on real servers: what they open, and what they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.volumes import ObjectStore
+from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.volumes.narrowing import Grant, TooWideKeysError
+from trainmaster.volumes.sending import reach
+
+
+def check(monkeypatch, bucket: str, *, knows_prefixes: bool) -> None:
+    """What is granted can be done with what is lent, and nothing else."""
+    monkeypatch.delenv(WHOLE_KEYS_VARIABLE, raising=False)
+    ours, others, volume = (f"{bucket}/{name}" for name in ("models/r-1", "models/r-2", "volumes/v"))
+    for uri in (ours, others, volume):
+        ObjectStore(uri).put("x", b"1")
+    # As a node has it: what is lent, and nothing of ours.
+    lent = Lender().environment([Grant(ours, writes=True), Grant(volume)])
+    assert lent is not None
+    for name in ("AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in lent.items():
+        monkeypatch.setenv(name, value)
+    for uri in (ours, volume):
+        assert ObjectStore(uri).get("x") == b"1"
+        assert [info.key for info in ObjectStore(uri).list("")] == ["x"]
+        reach(f"{uri}/of/nothing/yet")
+    ObjectStore(ours).put("t/0/small", b"2")
+    blocks = [b"x" * (1 << 20)] * 20
+    ObjectStore(ours).put_blocks("t/0/large", iter(blocks), 20 << 20)
+    assert ObjectStore(ours).info("t/0/large").size_bytes == 20 << 20
+    with pytest.raises(PublishError):
+        ObjectStore(ours).delete(["x"])
+    if knows_prefixes:
+        for act in (
+            lambda: ObjectStore(others).get("x"),
+            lambda: ObjectStore(others).put("y", b"2"),
+            lambda: list(ObjectStore(others).list("")),
+            lambda: list(ObjectStore(bucket).list("")),
+            lambda: ObjectStore(volume).put("y", b"2"),
+        ):
+            with pytest.raises(PublishError):
+                act()
+
+
+@pytest.mark.s3
+def test_keys_for_a_part_of_a_bucket(private_s3, monkeypatch):
+    for name, value in private_s3.environment().items():
+        monkeypatch.setenv(name, value)
+    check(monkeypatch, f"s3://{private_s3.new_bucket()}", knows_prefixes=True)
+
+
+@pytest.mark.s3
+def test_a_server_that_makes_none_gets_no_node_our_keys(monkeypatch):
+    try:
+        server = PrivateS3(narrows=False)
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv(WHOLE_KEYS_VARIABLE, raising=False)
+        grant = Grant(f"s3://{server.new_bucket()}/models/r-1", writes=True)
+        with pytest.raises(TooWideKeysError, match="lend-keys"):
+            Lender().environment([grant])
+
+
+def test_keys_for_a_container_of_azure(azure_container, monkeypatch):
+    check(monkeypatch, azure_container, knows_prefixes=False)
