@@ -64,12 +64,12 @@ class Store:
         self.engine.dispose()
 
     def clock_s(self) -> float:
-        """Unix seconds by the clock that leases are judged by: the server's; with SQLite this machine's."""
-        return self._lease_now(time.time())
+        """Unix seconds by the clock that leases are judged by: the server's; with SQLite this machine's.
 
-    def _lease_now(self, now: float) -> float:
+        Never a caller's own: what one process writes of its lease, others read.
+        """
         if not self._has_clock:
-            return now
+            return time.time()
         server_s, asked_at = self._server_time
         if not server_s or boot_s() - asked_at > _SERVER_TIME_EVERY_S:
             begun = boot_s()
@@ -83,7 +83,7 @@ class Store:
     def create_run(self, new: NewRun, now: float) -> Lease:
         """Write a new run with its experiments; this process drives it."""
         owner = this_process()
-        expires_at = self._lease_now(now) + LEASE_S
+        expires_at = self.clock_s() + LEASE_S
 
         def insert(connection: Connection, this: Try) -> None:
             if not (this.again and run_rows.was_inserted(connection, new, owner, now)):
@@ -103,7 +103,7 @@ class Store:
             NotFoundError: there is no such run.
         """
         owner = this_process()
-        lease_now = self._lease_now(now)
+        lease_now = self.clock_s()
         return self._transactions.write(
             lambda connection, this: run_rows.take_lease(
                 connection, run, owner, now + this.waited_s, lease_now + this.waited_s
@@ -116,7 +116,7 @@ class Store:
         Raises:
             LeaseLostError: it is not ours any more.
         """
-        expires_at = self._lease_now(now) + LEASE_S
+        expires_at = self.clock_s() + LEASE_S
         self._transactions.write(
             lambda connection, this: run_rows.renew_lease(connection, lease, expires_at + this.waited_s)
         )
@@ -127,7 +127,7 @@ class Store:
         give_up = (
             t.run.update()
             .where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
-            .values(lease_owner=None, lease_expires_at=self._lease_now(now))
+            .values(lease_owner=None, lease_expires_at=self.clock_s())
         )
         self._transactions.write(lambda connection, _: connection.execute(give_up), patient=False)
 
@@ -158,7 +158,7 @@ class Store:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        expires_at = self._lease_now(now) + LEASE_S
+        expires_at = self.clock_s() + LEASE_S
 
         def write(connection: Connection, this: Try) -> None:
             if not run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
@@ -188,7 +188,7 @@ class Store:
             LeaseLostError: the lease is stale; nothing was written.
         """
         count = 0
-        expires_at = self._lease_now(now) + LEASE_S
+        expires_at = self.clock_s() + LEASE_S
 
         def write(connection: Connection, this: Try) -> None:
             nonlocal count
@@ -207,7 +207,7 @@ class Store:
         """
         from trainmaster.store.kept_rows import record_saved
 
-        expires_at = self._lease_now(now) + LEASE_S
+        expires_at = self.clock_s() + LEASE_S
 
         def write(connection: Connection, this: Try) -> None:
             if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):

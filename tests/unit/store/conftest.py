@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_nouns import NOW, new_run
+from store_nouns import NOW, ToldStore, new_run
 
 from trainmaster.store import Lease, Store
 
@@ -27,8 +27,7 @@ def url(engine_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    found = Store(url)
-    found._has_clock = False  # tests tell the time, on a server too
+    found = ToldStore(url)
     yield found
     found.close()
 

@@ -10,6 +10,39 @@ from trainmaster.store import ClosedAttempt, NewRun, Store, TaskChange, tables
 NOW = 1_000_000.0
 
 
+class ToldStore(Store):
+    """Its clock for leases is what the last call has said, on a server too."""
+
+    told = NOW
+
+    def clock_s(self) -> float:
+        return self.told
+
+    def create_run(self, new, now):
+        self.told = now
+        return super().create_run(new, now)
+
+    def acquire(self, run, now):
+        self.told = now
+        return super().acquire(run, now)
+
+    def renew(self, lease, now):
+        self.told = now
+        return super().renew(lease, now)
+
+    def release(self, lease, now):
+        self.told = now
+        super().release(lease, now)
+
+    def commit(self, lease, changes, now):
+        self.told = now
+        super().commit(lease, changes, now)
+
+    def requeue(self, lease, now):
+        self.told = now
+        return super().requeue(lease, now)
+
+
 def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> NewRun:
     return NewRun(
         id=run,

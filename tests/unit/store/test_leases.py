@@ -136,7 +136,7 @@ def test_a_process_in_another_container_of_the_same_host_name_does_not_take_a_li
     store.renew(lease, time.time())
     program = (
         "import sys, time; from trainmaster.store import Store; store = Store(sys.argv[1]);"
-        "store._has_clock = False; print(store.acquire('r-1', time.time()))"
+        "store.clock_s = time.time; print(store.acquire('r-1', time.time()))"
     )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -157,6 +157,25 @@ def test_a_host_whose_clock_is_ahead_takes_no_living_drivers_lease(store, url):
     finally:
         host.close()
         other.close()
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+def test_what_is_written_of_a_lease_is_by_the_clock_that_others_read(store, url):
+    """A driver reckons with a clock that is never set: after a jump it is far from what others see."""
+    found = Store(url)
+    try:
+        lease = found.create_run(new_run(), time.time())
+        for act in (
+            lambda: found.renew(lease, NOW),
+            lambda: found.commit(lease, [], NOW),
+            lambda: found.requeue(lease, NOW),
+        ):
+            held_by(found, "other/boot/pids:1:1", expires_at=0.0)
+            act()
+            assert found.run_row("r-1")["lease_expires_at"] > time.time()
+            assert found.acquire("r-1", time.time()) is None
+    finally:
+        found.close()
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
