@@ -91,7 +91,7 @@ class Nodes:
 
     def context(self, **data: DataSource) -> Any:
         experiment = SimpleNamespace(name="train", data=data, container=None)
-        return SimpleNamespace(home=self.home, run="r1", experiment=experiment)
+        return SimpleNamespace(home=self.home, run="r1", experiment=experiment, variables={})
 
     def provide(self, context: Any, name: str, attempt: str = "1", count: int = 2) -> None:
         self.data.provide(attempt, [self.node(n) for n in range(count)], context, name, MODELS)
