@@ -6,7 +6,6 @@ import ipaddress
 import json
 import threading
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from trainmaster.lab.errors import LabError
@@ -101,8 +100,3 @@ def port_of(instance: str) -> str:
     'p0123456789abc'
     """
     return "p" + instance.removeprefix("i-")[:13]
-
-
-def namespaces_in(directory: Path) -> list[Path]:
-    """Files of namespaces below a directory, whether something is mounted on them or not."""
-    return sorted(directory.iterdir()) if directory.is_dir() else []

@@ -20,7 +20,7 @@ from trainmaster.lab.cgroups import CgroupTree, HostCgroup
 from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.instance_types import HostLimits
 from trainmaster.lab.place import LabPlace
-from trainmaster.lab.region import BRIDGE, drop_namespace, make_namespace
+from trainmaster.lab.region import BRIDGE, drop_namespace, make_host_namespaces
 from trainmaster.lab.settings import USER, LabSettings
 from trainmaster.lab.shell import call, inside, ip_batch
 from trainmaster.lab.user_data import BootPlan, plan_boot
@@ -28,7 +28,7 @@ from trainmaster.lab.user_data import BootPlan, plan_boot
 #: A packet of 64 KB, as cards make them, must stay whole; else the shaping costs more than the traffic.
 _BURST_BYTES: Final = 128 * 1024
 _QUEUE_S: Final = 0.05
-#: Not for a host's root, however harmless it is meant to be: it would be this machine's.
+#: Not even in the host's own user namespace.
 _WITHHELD: Final = "-sys_module,-sys_rawio,-sys_time"
 _REBOOT_CODES: Final = (10, -signal.SIGHUP)
 _OFF_CODES: Final = (0, -signal.SIGINT)
@@ -114,6 +114,7 @@ class Host:
         self.cgroup = HostCgroup(tree, place.mark, spec.instance)
         self.directory = place.host(spec.instance)
         self.namespace = place.namespace(spec.instance)
+        self.users = self.directory / "users"
         self.port = port_of(spec.instance)
         self.key = SshKey.generate()
         self.is_frozen = False
@@ -207,7 +208,7 @@ class Host:
     def _connect(self) -> None:
         """Its network card, and the cable to the bridge."""
         spec, region = self.spec, self._place.region_namespace
-        make_namespace(self.namespace)
+        make_host_namespaces(self.namespace, self.users)
         ip_batch(
             region,
             [
@@ -322,6 +323,7 @@ class Host:
         if self._place.region_namespace.exists():
             call(inside(self._place.region_namespace, "ip", "link", "delete", self.port), check=False)
         drop_namespace(self.namespace)
+        drop_namespace(self.users)
         self.is_frozen = self.is_cut = False
 
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ METADATA_ADDRESS = "169.254.169.254"
 BRIDGE = "br0"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
+_MS_BIND = 4096
 
 
 def make_namespace(path: Path) -> None:
@@ -27,6 +29,51 @@ def make_namespace(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     call(["unshare", f"--net={path}", "true"])
+
+
+def make_host_namespaces(network: Path, users: Path) -> None:
+    """A user namespace, and a network namespace that its root may change; each lives as its file is mounted.
+
+    Who is root in it is root of nothing else: the kernel asks for a capability of this machine before it
+    makes devices, mounts disks, loads modules or has anything changed that is in no namespace. Users have
+    the same numbers inside and outside, as the image's files and the runtime belong to this machine's root;
+    what its root may write without any capability is hidden or read-only (``guest/init.sh``).
+
+    Args:
+        network: file of the network namespace.
+        users: file of the user namespace.
+
+    Raises:
+        LabError: the kernel refuses it.
+    """
+    for path in (network, users):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    command = ["unshare", "--user", "--net", "cat"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stderr is not None
+        holder.stdin.write(b"+")
+        holder.stdin.flush()
+        if holder.stdout.read(1) != b"+":  # it says so once it is in there
+            holder.stdin.close()
+            raise LabError(f"no user namespace can be made: {holder.stderr.read().decode().strip()}")
+        there = Path(f"/proc/{holder.pid}")
+        for kind in ("uid_map", "gid_map"):
+            own = [line.split() for line in Path(f"/proc/self/{kind}").read_text().splitlines()]
+            (there / kind).write_text("".join(f"{first} {first} {count}\n" for first, _, count in own))
+        _bind(there / "ns/net", network)
+        _bind(there / "ns/user", users)
+        holder.stdin.close()
+
+
+def _bind(source: Path, target: Path) -> None:
+    if _LIBC.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND, None) != 0:
+        number = ctypes.get_errno()
+        raise LabError(f"{target}: cannot be mounted: {os.strerror(number)}")
 
 
 def drop_namespace(path: Path) -> None:

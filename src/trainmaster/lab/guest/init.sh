@@ -1,6 +1,7 @@
 #!/bin/bash
-# Process 1 of a host: it makes the host's world, runs its first boot, reaps, and knows how to stop.
-# Called with the host's directory, in new mount, UTS, IPC, PID and cgroup namespaces and the host's network.
+# Process 1 of a host: it makes the host's world, becomes root of nothing else, runs its first boot, reaps, and
+# knows how to stop. Called with the host's directory, in new mount, UTS, IPC, PID and cgroup namespaces and the
+# host's network.
 # Ends with 0 for off and 10 for a reboot.
 set -eu
 shopt -s nullglob
@@ -12,17 +13,14 @@ mount -t overlay overlay -o "lowerdir=$LAYERS,upperdir=$DISK/upper,workdir=$DISK
 r=$dir/root
 
 mount -t proc proc "$r/proc"
-# What a host sets with sysctl is its own in net/ only; the rest is this machine's.
-mount --bind "$r/proc/sys" "$r/proc/sys"
-mount -o remount,bind,ro "$r/proc/sys"
+# The files of this machine's kernel belong to root, whose number a host's root has too: they are read-only.
+# What is set with sysctl is a host's own in net/ only.
+while IFS= read -r entry; do
+  mount --bind -o ro "$entry" "$entry"
+done < <(find "$r/proc" -mindepth 1 -maxdepth 1 ! -name '[0-9]*' \( -type d -o -type f -perm /222 \))
 mount --bind "$r/proc/sys/net" "$r/proc/sys/net"
 mount -o remount,bind,rw "$r/proc/sys/net"
-if [ -e "$r/proc/sysrq-trigger" ]; then
-  mount --bind "$r/proc/sysrq-trigger" "$r/proc/sysrq-trigger"
-  mount -o remount,bind,ro "$r/proc/sysrq-trigger"
-fi
-mount --bind "$dir/meminfo" "$r/proc/meminfo"
-mount -o remount,bind,ro "$r/proc/meminfo"
+mount --bind -o ro "$dir/meminfo" "$r/proc/meminfo"
 mount -t sysfs -o ro sysfs "$r/sys"
 if [ "$CGROUPS" = 2 ]; then
   mount -t cgroup2 -o ro cgroup2 "$r/sys/fs/cgroup"
@@ -37,11 +35,9 @@ else
   done
 fi
 mount -t tmpfs -o mode=755,size=64m tmpfs "$r/dev"
-for device in null zero full random urandom tty; do
-  [ -e "/dev/$device" ] || continue
-  touch "$r/dev/$device"
-  mount --bind "/dev/$device" "$r/dev/$device"
-done
+# Made, not mounted: a host's root may change the mode of what is its own.
+while read -r device minor; do mknod -m 666 "$r/dev/$device" c 1 "$minor"; done <<< $'null 3\nzero 5\nfull 7\nrandom 8\nurandom 9'
+mknod -m 666 "$r/dev/tty" c 5 0
 [ ! -e /dev/fuse ] || mknod -m 666 "$r/dev/fuse" c 10 229   # for everybody, as udev makes it
 mkdir "$r/dev/pts" "$r/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts "$r/dev/pts"
@@ -58,13 +54,16 @@ cp "$dir"/seed/* "$r/run/lab/"
 # The runtime and the frameworks of this machine, at the same paths, read-only.
 while IFS= read -r path; do
   [ -n "$path" ] || continue
-  mount --bind "$path" "$r$path"
-  mount -o remount,bind,ro "$r$path"
+  mount --bind -o ro "$path" "$r$path"
 done <<< "$SHARED"
 
 hostname "$HOST_NAME"
 echo "$HOST_NAME" > "$r/etc/hostname"
 printf '127.0.0.1 localhost\n%s %s %s\n' "$ADDRESS" "$HOST_NAME.ec2.internal" "$HOST_NAME" > "$r/etc/hosts"
+
+# From here on root is the host's only. What was mounted until now is locked for it: as it is, or not at all.
+sed '1,/^# --- the host/d' "$0" > "$r/run/lab/main.sh"
+exec 9< "$dir/users"
 
 cd "$r"
 mkdir -p .old
@@ -74,6 +73,12 @@ rmdir /.old 2>/dev/null || true
 cd /
 export PATH=$PATH_ON_HOSTS HOME=/root LANG=C.UTF-8
 unset dir r
+exec nsenter --user=/proc/self/fd/9 unshare --mount --uts --ipc --propagation private bash /run/lab/main.sh
+# --- the host
+exec 9<&-
+set -eu
+shopt -s nullglob
+. /run/lab/env
 
 state=""
 trap 'state=off' TERM INT USR1   # the cloud's button, and `poweroff`
