@@ -108,7 +108,7 @@ def test_spot_and_on_demand_in_one_cluster(bench: AwsBench) -> None:
     assert "first=$((now + 321))" in sent["UserData"]
     assert sent["InstanceMarketOptions"]["SpotOptions"]["InstanceInterruptionBehavior"] == "terminate"
     assert sent["Placement"]["GroupName"].endswith(f"digits-7f3a-{ZONES[0]}")
-    assert sent["MetadataOptions"]["HttpTokens"] == "required"
+    assert sent["MetadataOptions"] == {"HttpTokens": "required", "HttpPutResponseHopLimit": 1}
     assert (sent["MinCount"], sent["MaxCount"]) == (2, 2)
     provider.release("digits-7f3a")
     assert bench.left() == []
@@ -149,7 +149,6 @@ def test_the_lab_is_the_same_with_other_settings(bench: AwsBench, tmp_path: Path
     """What a lab writes into the home is all that is needed."""
     lab = tmp_path / "home" / "lab"
     lab.mkdir(parents=True)
-    (lab / "known_hosts").write_text("")
     facts = {
         "endpoint_url": bench.stand_in.endpoint,
         "region": REGION,
@@ -157,16 +156,12 @@ def test_the_lab_is_the_same_with_other_settings(bench: AwsBench, tmp_path: Path
         "secret_access_key": "s",
         "image_id": "ami-00000001",
         "user": "admin",
-        "known_hosts": str(lab / "known_hosts"),
     }
     (lab / "lab.json").write_text(json.dumps(facts))
     provider = get_provider("lab", ProviderPlace(tmp_path / "home", "f" * 32, {}))
     assert isinstance(provider, AwsProvider)
     assert provider.name == "lab"
     (node,) = provider.acquire("one", bench.request())
-    address = provider.nodes("one")[0].address
-    (lab / "known_hosts").write_text(f"{address} ssh-ed25519 AAAAkey\n")
-    assert provider.nodes("one")[0].host_key == "ssh-ed25519 AAAAkey"
     assert node.user == "admin"
     assert not [call for call in bench.stand_in.calls if "PlacementGroup" in call.action]
     provider.release("one")

@@ -28,7 +28,7 @@ from aws_stand_in import (
     runs,
 )
 
-from trainmaster.providers import aws_requests
+from trainmaster.providers import aws_requests, aws_site
 from trainmaster.providers.aws import AwsProvider
 from trainmaster.providers.aws_errors import QuotaError
 from trainmaster.providers.aws_requests import LEASE_S_TAG, LEASE_TAG
@@ -329,6 +329,8 @@ def test_a_laptop_that_moves(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -
         thread.start()
         monkeypatch.setattr(aws_requests, "ADDRESS_URL", f"http://127.0.0.1:{port}/")
         monkeypatch.setattr(AwsSettings, "is_own_cloud", property(lambda self: False))
+        now = [0.0]
+        monkeypatch.setattr(aws_site, "boot_s", lambda: now[0])
         provider = bench.provider()
         (asks,) = [r for r in provider.dry_run("one", [bench.request()]) if r["service"] == "https"]
         assert asks["parameters"] == {"url": f"http://127.0.0.1:{port}/"}
@@ -338,9 +340,34 @@ def test_a_laptop_that_moves(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -
         assert _let_in(bench) == {"203.0.113.7/32"}
         here[0] = "2001:db8::9"
         provider.renew("one", 600)
-        assert _let_in(bench) == {"203.0.113.7/32", "2001:db8::9/128"}
+        assert _let_in(bench) == {"203.0.113.7/32", "2001:db8::9/128"}, "it may come back"
+        now[0] += 700
+        provider.renew("one", 600)
+        assert _let_in(bench) == {"2001:db8::9/128"}, "who has that address now has no business there"
+        _let_in_more(
+            bench, "198.51.100.1/32", "SSH from Trainmaster on another 01234567, since 2026-01-02T03:04Z"
+        )
+        _let_in_more(bench, "198.51.100.2/32", "somebody's own")
+        here[0] = "203.0.113.8"
+        again = bench.provider()
+        again.acquire("one", bench.request())
+        assert "2001:db8::9/128" in _let_in(bench)
+        for _ in range(2):
+            now[0] += 700
+            again.renew("one", 600)
+        assert _let_in(bench) == {"203.0.113.8/32", "198.51.100.1/32", "198.51.100.2/32"}
         server.shutdown(socket.SHUT_RDWR)
         thread.join(5)
+
+
+def _let_in_more(bench: AwsBench, block: str, description: str) -> None:
+    client = bench.ec2()
+    filters = [{"Name": "tag:trainmaster:cluster", "Values": ["one"]}]
+    (group,) = client.describe_security_groups(Filters=filters)["SecurityGroups"]
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+    rule["IpRanges"] = [{"CidrIp": block, "Description": description}]
+    client.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=[rule])
+    client.close()
 
 
 def _let_in(bench: AwsBench) -> set[str]:

@@ -58,7 +58,7 @@ def require() -> None:
         raise MissingPartError(f"no lab: {reason}", "pip install 'trainmaster[lab]'")
     hints = {
         "root": "Run it as root, with sudo for example.",
-        "namespaces": "A container must be privileged for that; `sysctl user.max_user_namespaces` must not be 0.",
+        "namespaces": "A container must be privileged; `sysctl user.max_user_namespaces` must not be 0.",
         "packages": f"apt-get install {reason.rpartition('packages ')[2].replace(',', '')}",
     }
     hint = next((text for word, text in hints.items() if word in reason), "")

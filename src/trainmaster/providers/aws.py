@@ -23,7 +23,6 @@ from trainmaster.providers.aws_errors import QuotaError, api_error
 from trainmaster.providers.aws_memory import AwsMemory
 from trainmaster.providers.aws_nodes import (
     ENDED,
-    host_keys_of,
     instances_of,
     leased_until,
     node_of,
@@ -38,6 +37,7 @@ from trainmaster.providers.aws_requests import (
     LEASE_FORMAT,
     AwsRequest,
     Renter,
+    host_key_answers,
     resolved,
 )
 from trainmaster.providers.aws_settings import AwsSettings
@@ -289,6 +289,7 @@ class AwsProvider:
                 **self._site.prepare(cluster, replace(request, zone=zone), zone),
                 "subnet.AvailabilityZone": zone,
                 "subnet.ClientToken": self._renter.client_token(cluster, request, zone),
+                **host_key_answers(*self._memory.host_key(cluster, token)),
             }
             self._memory.set_attempt(cluster, token, zone)
             try:
@@ -347,15 +348,11 @@ class AwsProvider:
             return {}
 
     def _nodes(self, instances: Sequence[Mapping[str, Any]], notices: Mapping[str, float]) -> list[Node]:
-        keys: Mapping[str, str] = {}
-        if self.settings.known_hosts is not None and self.settings.known_hosts.exists():
-            keys = host_keys_of(self.settings.known_hosts.read_text().splitlines())
         return [
             node_of(
                 one,
                 user=self._user(one),
                 key=self._memory.private_key,
-                host_keys=keys,
                 leaves_at=notices.get(str(one["InstanceId"])),
             )
             for one in instances

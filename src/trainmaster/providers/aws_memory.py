@@ -58,6 +58,20 @@ class AwsMemory:
         for path in self.directory.glob(f"{_digest(cluster)}-*.json"):
             path.unlink(missing_ok=True)
 
+    def host_key(self, cluster: str, token: str) -> tuple[str, str]:
+        """The key that machines of a request have when they boot: private, as in a file, and public.
+
+        The same for as long as the cluster lasts, as a call that is repeated must be the same call.
+        """
+        name = f"{_digest(cluster)}-{_digest(token)}-host.json"
+        if not (self.directory / name).exists():
+            with self._locked():
+                if not (self.directory / name).exists():
+                    private, public = _new_key()
+                    self._write(name, {"private": private.decode(), "public": public.decode()})
+        known = self._read(name)
+        return str(known["private"]), str(known["public"])
+
     @property
     def private_key(self) -> Path:
         """File of the key that the home's machines let in."""
@@ -73,17 +87,7 @@ class AwsMemory:
         return path.read_text().strip()
 
     def _make_key(self, public: Path) -> None:
-        try:
-            from cryptography.hazmat.primitives import serialization as form
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        except ImportError as error:
-            raise MissingPartError(
-                f"an SSH key cannot be made without cryptography, which is not installed ({error})",
-                "Install it: pip install 'trainmaster[aws]'.",
-            ) from None
-        key = Ed25519PrivateKey.generate()
-        private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-        half = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+        private, half = _new_key()
         # The public half last: where it is, the other is there.
         _publish(self.private_key, private)
         _publish(public, half + b" trainmaster\n")
@@ -103,6 +107,22 @@ class AwsMemory:
         with (self.directory / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _new_key() -> tuple[bytes, bytes]:
+    try:
+        from cryptography.hazmat.primitives import serialization as form
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError as error:
+        raise MissingPartError(
+            f"an SSH key cannot be made without cryptography, which is not installed ({error})",
+            "Install it: pip install 'trainmaster[aws]'.",
+        ) from None
+    key = Ed25519PrivateKey.generate()
+    return (
+        key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()),
+        key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH),
+    )
 
 
 def _publish(path: Path, content: bytes) -> None:

@@ -7,13 +7,14 @@ import contextlib
 import re
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.aws_requests import (
     CLUSTER_TAG,
+    HOST_KEY_TAG,
     LABEL_TAG,
     LEASE_FORMAT,
     LEASE_S_TAG,
@@ -92,7 +93,6 @@ def node_of(
     *,
     user: str,
     key: Path,
-    host_keys: Mapping[str, str],
     leaves_at: float | None = None,
 ) -> Node:
     """One machine.
@@ -101,7 +101,6 @@ def node_of(
         instance: as EC2 describes it.
         user: to log in as.
         key: private key file.
-        host_keys: address -> the key of the host there, as far as somebody vouches for them.
         leaves_at: Unix seconds, if its end is announced.
     """
     tags = tags_of(instance)
@@ -133,7 +132,7 @@ def node_of(
         },
         reason=_reason(instance) if gone else "",
         ended_at=ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None,
-        host_key=host_keys.get(address, ""),
+        host_key=tags.get(HOST_KEY_TAG, ""),  # machines of earlier versions have none
     )
 
 
@@ -202,17 +201,3 @@ def notice_time(document: str) -> float | None:
     """
     found = re.search(r'"time"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z"', document)
     return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))) if found else None
-
-
-def host_keys_of(lines: Iterable[str]) -> dict[str, str]:
-    """Address -> key, of a file as ssh keeps it.
-
-    >>> host_keys_of(["1.2.3.4,10.0.0.4 ssh-ed25519 AAAA"])["10.0.0.4"]
-    'ssh-ed25519 AAAA'
-    """
-    found: dict[str, str] = {}
-    for line in lines:
-        names, _, key = line.strip().partition(" ")
-        if key and not names.startswith(("#", "@", "|")):
-            found.update(dict.fromkeys(names.split(","), key))
-    return found

@@ -6,10 +6,13 @@ it is known; `resolved` puts it in.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from trainmaster.providers.aws_facts import Image, architecture, can_cluster, default_image
@@ -25,12 +28,34 @@ LEASE_TAG: Final = "trainmaster:lease-until"
 LEASE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 LEASE_S_TAG: Final = "trainmaster:lease-seconds"
 LABEL_TAG: Final = "trainmaster:label:"
+#: The key by which a machine is known at the first login.
+HOST_KEY_TAG: Final = "trainmaster:host-key"
 #: Of a request that leaves the zone to us: it is chosen among those that there are, another one if it lacks
 #: capacity.
 ANY_ZONE: Final = "${subnet.AvailabilityZone}"
 _ANY_TOKEN: Final = "${subnet.ClientToken}"  # noqa: S105 - no secret
 #: Says which address asks it.
 ADDRESS_URL: Final = "https://checkip.amazonaws.com/"
+_SSH_FROM: Final = "SSH from Trainmaster on"
+_USER_DATA: Final = """\
+MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="trainmaster"
+
+--trainmaster
+Content-Type: text/cloud-config; charset="utf-8"
+
+#cloud-config
+ssh_keys:
+  ed25519_private: "-----BEGIN OPENSSH PRIVATE KEY-----\\n${here.HostKey}\\n\\
+    -----END OPENSSH PRIVATE KEY-----\\n"
+  ed25519_public: "ssh-ed25519 ${here.PublicHostKey}"
+
+--trainmaster
+Content-Type: text/x-shellscript; charset="utf-8"
+
+%s
+--trainmaster--
+"""
 _REFERENCE: Final = re.compile(r"\$\{((?:image|subnet|group|here)\.[A-Za-z]+)\}")
 _GIB: Final = 2**30
 
@@ -76,6 +101,17 @@ def resolved(value: Any, answers: Mapping[str, str]) -> Any:  # noqa: ANN401 - p
     return value
 
 
+def host_key_answers(private: str, public: str) -> dict[str, str]:
+    """What the references to a host key in user data and tags stand for.
+
+    Args:
+        private: as OpenSSH keeps it in a file.
+        public: ``ssh-ed25519 BASE64``.
+    """
+    _, *body, _ = private.strip().splitlines()
+    return {"here.HostKey": r"\n".join(body), "here.PublicHostKey": public.split()[1]}
+
+
 @dataclass(frozen=True, slots=True)
 class Renter:
     """Whose machines they are, and how they are asked for: builds every request.
@@ -83,10 +119,12 @@ class Renter:
     Attributes:
         home: identity of the home; all is tagged with it, and touched only with its tag.
         settings: see there.
+        driver: this machine; others may drive machines of the same home.
     """
 
     home: str
     settings: AwsSettings
+    driver: str = field(default_factory=lambda: _driver())
 
     def name(self, cluster: str) -> str:
         """Of the key pair and the security group of a cluster: no other home has the same."""
@@ -174,7 +212,7 @@ class Renter:
         self, region: str, block: str = "${here.Block}", group: str = "${group.GroupId}"
     ) -> AwsRequest:
         """SSH from here."""
-        described = {"Description": "SSH from where Trainmaster runs"}
+        described = {"Description": f"{_SSH_FROM} {self.driver}, since ${{here.Time}}"}
         rule: dict[str, Any] = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
         if ":" in block:
             rule["Ipv6Ranges"] = [{"CidrIpv6": block, **described}]
@@ -183,6 +221,30 @@ class Renter:
         return AwsRequest(
             "AuthorizeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region
         )
+
+    def close_ssh(self, region: str, block: str, group: str) -> AwsRequest:
+        """No longer from there."""
+        rule: dict[str, Any] = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+        if ":" in block:
+            rule["Ipv6Ranges"] = [{"CidrIpv6": block}]
+        else:
+            rule["IpRanges"] = [{"CidrIp": block}]
+        return AwsRequest("RevokeSecurityGroupIngress", {"GroupId": group, "IpPermissions": [rule]}, region)
+
+    def own_blocks(self, group: Mapping[str, Any]) -> list[str]:
+        """From where this machine has had SSH let in, of a group as EC2 describes it."""
+        mine = f"{_SSH_FROM} {self.driver},"
+        ranges = [
+            entry
+            for rule in group.get("IpPermissions", [])
+            for entry in (*rule.get("IpRanges", []), *rule.get("Ipv6Ranges", []))
+        ]
+        found = [
+            entry.get("CidrIp") or entry.get("CidrIpv6")
+            for entry in ranges
+            if str(entry.get("Description", "")).startswith(mine)
+        ]
+        return [str(block) for block in found]
 
     def wants_placement(self, request: NodeRequest) -> bool:
         """Several machines of a type that can stand close together do."""
@@ -203,15 +265,24 @@ class Renter:
         }
         return AwsRequest("CreatePlacementGroup", parameters, region)
 
-    def run(self, cluster: str, request: NodeRequest, zone: str, user_data: str) -> AwsRequest:
-        """The machines: all of them or none, in one zone."""
+    def run(self, cluster: str, request: NodeRequest, zone: str, script: str) -> AwsRequest:
+        """The machines: all of them or none, in one zone.
+
+        Args:
+            cluster: its id.
+            request: what is wanted.
+            zone: where.
+            script: that they run as root when they boot first. With it comes their SSH server's key, so that
+                they are known at the first login already.
+        """
         tags = self._tags(cluster)
         tags[ROLE_TAG] = request.role
         tags[TOKEN_TAG] = self.token(request)
         tags[LEASE_S_TAG] = f"{request.lease_s:.0f}"
         tags |= {f"{LABEL_TAG}{key}": value for key, value in sorted(request.labels.items())}
         named = {"Name": f"trainmaster {cluster} {request.role}", **tags}
-        kinds = {"instance": named, "volume": named}
+        known = {HOST_KEY_TAG: "ssh-ed25519 ${here.PublicHostKey}"}
+        kinds = {"instance": named | known, "volume": named}
         if request.spot:
             kinds["spot-instances-request"] = tags
         card = {
@@ -240,8 +311,9 @@ class Renter:
             "BlockDeviceMappings": [{"DeviceName": "${image.RootDeviceName}", "Ebs": disk}],
             # Switched off is given back: what the dead-man switch stands on.
             "InstanceInitiatedShutdownBehavior": "terminate",
-            "UserData": user_data,
-            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2},
+            "UserData": _USER_DATA % script,
+            # Not for containers with a network of their own: user data holds the first host key.
+            "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
             "TagSpecifications": [{"ResourceType": kind, "Tags": _tag_list(t)} for kind, t in kinds.items()],
             "ClientToken": self.client_token(cluster, request, zone),
         }
@@ -293,6 +365,21 @@ class Renter:
 
     def _tagged(self, kind: str, cluster: str) -> dict[str, Any]:
         return {"ResourceType": kind, "Tags": _tag_list(self._tags(cluster))}
+
+
+def _driver() -> str:
+    """What tells this machine from others, in characters that a rule's description may have.
+
+    >>> re.fullmatch("[A-Za-z0-9.-]{1,64} [0-9a-f]{8}", _driver()) is not None
+    True
+    """
+    name = re.sub("[^A-Za-z0-9.-]", "-", socket.gethostname())[:64] or "-"
+    told = [name]
+    with contextlib.suppress(OSError):  # systems other than Linux have neither
+        told.append(Path("/etc/machine-id").read_text())
+    with contextlib.suppress(OSError):
+        told.append(str(Path("/proc/self/ns/net").readlink()))  # a container may have another way out
+    return f"{name} {hashlib.sha256(' '.join(told).encode()).hexdigest()[:8]}"
 
 
 def _is(name: str, value: str) -> dict[str, Any]:

@@ -38,7 +38,6 @@ class AwsSettings:
         disk_bytes: of the root disk, where a request does not say.
         public_addresses: machines get one; without, this machine must be in their network.
         placement_groups: machines of a request stand close together; None: where the API is Amazon's.
-        known_hosts: file with the keys of hosts, where the cloud vouches for them.
         attempts: of a call that fails for reasons that pass.
         backoff_s: before the second attempt; it doubles.
         timeout_s: for an answer.
@@ -59,7 +58,6 @@ class AwsSettings:
     disk_bytes: int = DISK_BYTES
     public_addresses: bool = True
     placement_groups: bool | None = None
-    known_hosts: Path | None = None
     facts_file: Path | None = None
     attempts: int = 6
     backoff_s: float = 0.5
@@ -134,7 +132,6 @@ class AwsSettings:
         path = directory / "lab.json"
         try:
             facts: dict[str, Any] = json.loads(path.read_text())
-            known_hosts = facts.get("known_hosts")
             return cls(
                 name="lab",
                 region=str(facts["region"]),
@@ -146,7 +143,6 @@ class AwsSettings:
                 ssh_from=_ANYWHERE,  # only this machine can reach the lab's hosts anyway
                 disk_bytes=8 * _GIB,
                 placement_groups=False,  # the lab's API knows none; its hosts are all on one machine
-                known_hosts=Path(known_hosts) if known_hosts else None,
                 facts_file=path,
                 backoff_s=0.1,  # it answers at once, and its hosts are gone within seconds
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from trainmaster.providers.aws_errors import api_error
 from trainmaster.providers.aws_memory import AwsMemory
 from trainmaster.providers.aws_requests import AwsRequest, Renter, resolved
 from trainmaster.providers.base import NodeRequest
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ _THERE_ALREADY: Final = frozenset(
     }
 )  # fmt: skip
 _ANYWHERE: Final = "0.0.0.0/0"
+#: An address that this machine has left is let in for so long yet: it may come back, or have two ways out.
+_RETURN_S: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -35,6 +39,8 @@ class _Known:
     subnets: dict[str, Mapping[str, str]] = field(default_factory=dict)
     vpc: str = ""
     groups: dict[str, str] = field(default_factory=dict)
+    #: From where this machine has had SSH let in to a cluster.
+    opened: dict[str, frozenset[str]] = field(default_factory=dict)
     placements: set[tuple[str, str]] = field(default_factory=set)
 
 
@@ -45,14 +51,19 @@ class AwsSite:
         client: to AWS.
         renter: who asks.
         memory: of the home.
+        clock: seconds, for how long something took.
     """
 
-    def __init__(self, client: AwsClient, renter: Renter, memory: AwsMemory) -> None:
+    def __init__(
+        self, client: AwsClient, renter: Renter, memory: AwsMemory, clock: Callable[[], float] | None = None
+    ) -> None:
         self._client = client
         self._renter = renter
         self._memory = memory
         self._regions: dict[str, _Known] = {}
         self._block = renter.settings.ssh_from
+        self._clock = clock or boot_s
+        self._seen: dict[str, float] = {}
 
     def plan(self, cluster: str, request: NodeRequest, zone: str) -> list[AwsRequest]:
         """The requests that `prepare` sends for the first machines of a cluster in a region, in order."""
@@ -152,7 +163,7 @@ class AwsSite:
             self._make(self._renter.import_key(cluster, region, self._memory.public_key()))
             group = self._group(cluster, region, answers)
             self._make(self._renter.open_inside(region, group))
-            self._make(self._renter.open_ssh(region, self.block(), group))
+            self._open_ssh(region, group)
             known.groups[cluster] = group
         answers["group.GroupId"] = known.groups[cluster]
         if self._renter.wants_placement(request) and (cluster, zone) not in known.placements:
@@ -164,6 +175,7 @@ class AwsSite:
         """What was made for it may not be there any more."""
         for known in self._regions.values():
             known.groups.pop(cluster, None)
+            known.opened.pop(cluster, None)
             known.placements = {entry for entry in known.placements if entry[0] != cluster}
 
     def block(self) -> str:
@@ -177,15 +189,28 @@ class AwsSite:
         return self._block
 
     def open_again(self, cluster: str, region: str) -> None:
-        """Let SSH in from where we are now: this machine may have moved to another network."""
+        """Let SSH in from where we are now, and no more from where we were: this machine may have moved.
+
+        Other machines that drive the same cluster are let in as before.
+        """
         if self._renter.settings.ssh_from or self._renter.settings.is_own_cloud:
             return
-        before, self._block = self._block, ""
-        now = self.block()
-        if now == before:
+        self._block = ""
+        here, now, known = self.block(), self._clock(), self._known(region)
+        self._seen[here] = now
+        opened = known.opened.get(cluster, frozenset())
+        if opened == {here}:
             return
+        stays = {here}
         for group in self._groups(cluster, region):
-            self._make(self._renter.open_ssh(region, now, group["GroupId"]))
+            if here not in opened:
+                self._open_ssh(region, group["GroupId"])
+            for block in self._renter.own_blocks(group):
+                if now - self._seen.setdefault(block, now) <= _RETURN_S:
+                    stays.add(block)
+                else:
+                    self._close_ssh(self._renter.close_ssh(region, block, group["GroupId"]))
+        known.opened[cluster] = frozenset(stays)
 
     def remove(self, cluster: str, region: str) -> bool:
         """Remove key pair and groups of a cluster; whether nothing is left. Needs its machines to be gone."""
@@ -228,6 +253,18 @@ class AwsSite:
 
     def _groups(self, cluster: str, region: str) -> list[Mapping[str, Any]]:
         return self.leftovers(region, "SecurityGroups", cluster)
+
+    def _open_ssh(self, region: str, group: str) -> None:
+        request = self._renter.open_ssh(region, self.block(), group)
+        today = {"here.Time": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime())}
+        self._make(AwsRequest(request.operation, resolved(request.parameters, today), region))
+
+    def _close_ssh(self, request: AwsRequest) -> None:
+        try:
+            self._client.try_call(request, settle=False)
+        except RefusedError as refused:  # policies of earlier versions do not have it
+            if refused.code != "InvalidPermission.NotFound":
+                log.warning("an address that we have left is still let in: %s", refused)
 
     def _make(self, request: AwsRequest) -> None:
         try:

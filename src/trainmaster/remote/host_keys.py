@@ -125,10 +125,17 @@ class HostKeys:
     def _refused(self, target: Target, pin: Pin, shown: str) -> HostKeyError:
         where = f"{self.file}, line {pin.line}," if pin.line else "the inventory"
         undo = f"remove line {pin.line} of {self.file}" if pin.line else "change its `host_key`"
+        hint = f"If the host was installed anew, {undo}. If not, somebody may stand between you and it."
+        if target.pin_as and not pin.line:
+            where = "its user data"
+            hint = (
+                "Does its image run cloud-init, which puts the key there? "
+                "If so, somebody may stand between you and it."
+            )
         return HostKeyError(
             f"{target.shown} shows another host key than it should: {where} has {fingerprint(pin.key)}, "
             f"it shows {fingerprint(shown)} ({shown.split()[0]})",
-            f"If the host was installed anew, {undo}. If not, somebody may stand between you and it.",
+            hint,
         )
 
 

@@ -16,6 +16,9 @@ import pytest
 
 from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.aws_deadman import deadman_script, end_command, renewal_command
+from trainmaster.providers.aws_requests import Renter, host_key_answers, resolved
+from trainmaster.providers.aws_settings import AwsSettings
+from trainmaster.providers.base import NodeRequest
 
 USER = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
 SHELLS = [shell for shell in ("sh", "dash", "bash --posix", "busybox sh") if shutil.which(shell.split()[0])]
@@ -235,12 +238,25 @@ def test_it_is_user_data_for_cloud_init_and_for_the_lab() -> None:
     assert script.startswith("#!/bin/sh\n"), "cloud-init runs what begins so"
     assert len(script.encode()) < 16384, "more is refused by EC2"
     assert not re.search("@[A-Z]+@", script)
-    plan = plan_boot(script.encode(), ["ssh-ed25519 AAAA"], "admin")
+    renter = Renter("f" * 32, AwsSettings())
+    asked = NodeRequest("worker", 1, "m4.large", region="eu-west-1")
+    told = resolved(
+        renter.run("one", asked, "a", script).parameters,
+        host_key_answers("-----BEGIN X-----\nAAAA\nBB==\n-----END X-----\n", "ssh-ed25519 CCCC"),
+    )
+    assert len(told["UserData"].encode()) < 16384, "more is refused by EC2"
+    plan = plan_boot(told["UserData"].encode(), ["ssh-ed25519 AAAA"], "admin")
     assert plan.notes == []
+    assert plan.host_keys == {
+        "ssh_host_ed25519_key": (
+            "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\nBB==\n-----END OPENSSH PRIVATE KEY-----\n"
+        ),
+        "ssh_host_ed25519_key.pub": "ssh-ed25519 CCCC",
+    }
     (command,) = plan.commands
     encoded = re.search(r"echo (\S+) \| base64 -d", command)
     assert encoded
-    assert base64.b64decode(encoded[1]).decode() == script
+    assert base64.b64decode(encoded[1]).decode().strip() == script.strip()
     for shell in SHELLS:
         checked = subprocess.run(
             [*shell.split(), "-n"], input=script, text=True, capture_output=True, check=False

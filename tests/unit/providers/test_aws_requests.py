@@ -177,7 +177,7 @@ def instance(state: str = "running", **more: Any) -> dict[str, Any]:
 def test_states(state: str, expected: NodeState, leaves_at: float | None) -> None:
     node = node_of(
         instance(state, StateReason={"Code": "Server.SpotInstanceTermination"}),
-        user="admin", key=Path("k"), host_keys={"203.0.113.4": "ssh-ed25519 A"}, leaves_at=leaves_at,
+        user="admin", key=Path("k"), leaves_at=leaves_at,
     )  # fmt: skip
     alive = expected is not NodeState.GONE
     assert node.state is (NodeState.LEAVING if alive and leaves_at else expected)
@@ -194,12 +194,10 @@ def test_why_it_is_gone() -> None:
         StateReason={"Code": "Client.InstanceInitiatedShutdown", "Message": "Client.I: x"},
         StateTransitionReason="User initiated (2026-01-02 03:04:05 GMT)",
     )
-    node = node_of(told, user="admin", key=Path("k"), host_keys={})
+    node = node_of(told, user="admin", key=Path("k"))
     assert "its lease was over" in node.reason
     assert node.ended_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
-    bare = node_of(
-        {"InstanceId": "i-2", "State": {"Name": "terminated"}}, user="u", key=Path("k"), host_keys={}
-    )
+    bare = node_of({"InstanceId": "i-2", "State": {"Name": "terminated"}}, user="u", key=Path("k"))
     assert (bare.ended_at, bare.started_at) == (None, 0.0)
     assert "does not say why" in bare.reason
 
@@ -383,7 +381,7 @@ def test_the_policy_in_the_documentation_is_what_is_called() -> None:
     assert policy
     allowed = {a for s in json.loads(policy[1])["Statement"] for a in s["Action"]}
     code = "".join(path.read_text() for path in (root / "src/trainmaster/providers").glob("aws*.py"))
-    verbs = "Describe|Create|Delete|Import|Authorize|Run|Terminate"
+    verbs = "Describe|Create|Delete|Import|Authorize|Revoke|Run|Terminate"
     called = set(re.findall(rf'(?:AwsRequest\(\s*|, )"((?:{verbs})[A-Za-z]+)"', code))
     called |= {f"Describe{kind}" for kind in ("SecurityGroups", "PlacementGroups", "KeyPairs")}
     called.discard("Describe")
