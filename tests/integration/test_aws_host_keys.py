@@ -68,8 +68,12 @@ def ssh_server(host_key: str, user: Path) -> Iterator[int]:
     try:
         yield listener.get_port()
     finally:
-        listener.close()
-        do(listener.wait_closed())
+
+        async def end() -> None:
+            listener.close()
+            await listener.wait_closed()
+
+        do(end())
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()

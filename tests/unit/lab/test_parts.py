@@ -124,7 +124,7 @@ def test_the_inventory_has_only_hosts_that_the_labs_own_key_opens(tmp_path: Path
     place = LabPlace.of_home(tmp_path, tmp_path, "x" * 32)
     text = hosts_yaml(place, {"hosts": hosts, "conditions": conditions}, {"m4.large": 1}, "/python")
     place.directory.mkdir()
-    place.private_key.touch()
+    place.private_key.touch(mode=0o600)
     file = tmp_path / "hosts.yaml"
     file.write_text(text)
     assert [host.name for host in read_inventory(file).hosts] == ["i-0"]
