@@ -237,7 +237,7 @@ def _key(line: bytes) -> tuple[str, float] | None:
     try:
         row: Any = json.loads(line)
         return str(row["member"]), float(row["time"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -248,12 +248,12 @@ class RayCluster:
         command = [node.python, "-m", "trainmaster.executors._ray_node"]
         output = self._run(node, command, json.dumps({"directory": node.directory, **request}).encode())
         try:
-            answer = json.loads(output.splitlines()[-1])
-        except (ValueError, IndexError) as error:
+            answer = dict(json.loads(output.splitlines()[-1]))
+        except (ValueError, TypeError, IndexError, RecursionError) as error:
             raise ExecutorError(
                 f"node {node.key} answered {output[:200]!r}", "Is the same Trainmaster installed there?"
             ) from error
-        return dict(answer)
+        return answer
 
     def _take(self, address: str, port_base: int) -> None:
         if port_base:

@@ -11,11 +11,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 SAMPLES_FILE = "samples.jsonl"
 #: Of a file that an attempt of days has written, so much of its end is read unless all is asked for.
 TAIL_BYTES = 32 << 10
+_REQUIRED: Final = ("seconds", "cpu_seconds", "peak_rss_bytes")
+_OPTIONAL: Final = ("bytes_sent", "bytes_received", "gpu_utilisation", "gpu_memory_bytes")
 _Number = TypeVar("_Number", int, float)
 
 
@@ -139,8 +141,22 @@ def _rows(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and {"member", "seconds", "cpu_seconds", "peak_rss_bytes"} <= row.keys():
+        if _is_sample(row):
             found.append(row)
     return found
+
+
+def _is_sample(row: object) -> bool:
+    """Whether a line is one of ours: a node may send anything."""
+    if not isinstance(row, dict) or not isinstance(row.get("member"), str):
+        return False
+    may_be = (row.get(name) for name in _OPTIONAL)
+    return all(_is_finite(row.get(name)) for name in _REQUIRED) and all(
+        value is None or _is_finite(value) for value in may_be
+    )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and -1e300 < value < 1e300

@@ -14,6 +14,7 @@ from trainmaster.spec.errors import UsageError
 GIB: Final = 1 << 30
 #: More memory than any machine has: a slip of units, and would not fit 64 bits.
 _MAX_GIB: Final = 1 << 20
+_MOST_BYTES: Final = 256 << 20
 _TRUE: Final = frozenset({"true", "yes", "1", "spot"})
 _FALSE: Final = frozenset({"", "false", "no", "0", "on-demand"})
 
@@ -38,7 +39,11 @@ class CsvRows:
         """
         self.file = file
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            with path.open("rb") as stream:
+                data = stream.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                raise UsageError(f"{file}: more than {_MOST_BYTES >> 20} MiB", "Name a catalogue of prices.")
+            text = data.decode("utf-8-sig")
         except OSError as error:
             raise UsageError(
                 f"{file}: cannot be read: {error.strerror or error}",

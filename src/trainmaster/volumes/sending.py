@@ -6,6 +6,7 @@ What was sent is noted in a journal beside the files, so that after a cut it is 
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -154,12 +155,14 @@ def listed_entry(said: list[str | int]) -> FileEntry:
     if not isinstance(said, list) or [type(each) for each in said] != list(kinds):
         raise ValueError(f"{said!r} describes no file")
     path, size_bytes, sha256, mode, mtime_ns, key = said
+    if not 0 <= int(size_bytes) < 1 << 62 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
+        raise ValueError(f"{said!r} describes no file")
     return FileEntry(
         path=str(path),
         size_bytes=int(size_bytes),
         sha256=str(sha256),
-        mode=int(mode),
-        mtime_ns=int(mtime_ns),
+        mode=int(mode) & 0o777,
+        mtime_ns=min(max(0, int(mtime_ns)), 1 << 62),
         object=str(key),
     )
 

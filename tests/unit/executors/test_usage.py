@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainmaster.executors import Usage, read_usage, total_usage
 
@@ -93,3 +95,32 @@ def test_the_end_of_a_long_file_is_enough(tmp_path):
     (tmp_path / "samples.jsonl").write_text("\n".join(lines))
     found = read_usage(tmp_path, whole=False)["worker-0"]
     assert (found.seconds, found.cpu_seconds, found.bytes_sent) == (20_000, 10_000, 200_000)
+
+
+odd = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([1])
+samples = st.fixed_dictionaries(
+    {},
+    optional={
+        name: st.integers(0, 9) | odd
+        for name in (
+            "member", "time", "seconds", "cpu_seconds", "rss_bytes", "peak_rss_bytes", "bytes_sent",
+            "bytes_received", "gpu_utilisation", "gpu_memory_bytes",
+        )
+    },
+)  # fmt: skip
+lines = (
+    samples.map(json.dumps)
+    | samples.map(lambda found: json.dumps({**json.loads(line("a", 1, 1)), **found}))
+    | st.text(max_size=9)
+    | st.just("[" * 5000)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(lines, max_size=5))
+def test_whatever_a_node_wrote_is_read(tmp_path_factory, found):
+    place = tmp_path_factory.getbasetemp() / "samples"
+    place.mkdir(exist_ok=True)
+    (place / "samples.jsonl").write_text("\n".join(found) + "\n", encoding="utf-8", errors="surrogatepass")
+    for usage in read_usage(place).values():
+        assert usage.seconds >= 0

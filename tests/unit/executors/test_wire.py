@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,3 +38,15 @@ def test_endless(monkeypatch):
 def test_nested_without_end():
     with pytest.raises(WireError):
         Splitter().feed(b"[" * 100_000 + b"\n")
+
+
+@given(
+    st.lists(
+        st.binary(max_size=40) | st.sampled_from([b"{}\n", b'{"a": [', b"]}\n", b"\n", b"null\n"]), max_size=8
+    )
+)
+def test_any_bytes(sent):
+    splitter = Splitter()
+    with contextlib.suppress(WireError):
+        for data in sent:
+            assert all(isinstance(message, dict) for message in splitter.feed(data))

@@ -186,3 +186,24 @@ def test_who_commits_the_same_upload_second_leaves_its_files(tmp_path):
         publish_uploads(uri, [Upload("files-0123", entries)], kind="checkpoint")
     fetch(uri, tmp_path / "back")
     assert (tmp_path / "back/x").read_bytes() == b"one"
+
+
+said = (
+    st.lists(st.text(max_size=3) | st.integers() | st.none() | st.just("0" * 64), max_size=7) | st.integers()
+)
+
+
+@given(
+    said
+    | st.tuples(st.text(), st.integers(), st.just("0" * 64), st.integers(), st.integers(), st.text()).map(
+        list
+    )
+)
+def test_what_a_node_says_it_sent_can_be_in_a_manifest(found):
+    try:
+        entry = listed_entry(found)
+    except ValueError:
+        return
+    assert 0 <= entry.size_bytes < 1 << 62
+    assert 0 <= entry.mode <= 0o777
+    assert 0 <= entry.mtime_ns <= 1 << 62

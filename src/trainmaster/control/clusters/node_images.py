@@ -41,6 +41,8 @@ _TIMEOUT_S: Final = 6 * 3600.0
 _PIECE_BYTES: Final = 1 << 20
 _COMPRESSION: Final = 1  # a network is mostly faster than better compression
 _ENGINE_FILE: Final = "engine.json"
+# What is raised where an answer is not as our program gives it.
+_NOT_OURS: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class NodeImages:
@@ -183,9 +185,13 @@ class NodeImages:
                 result = connection.exchange(pieces, _TIMEOUT_S)
         if not (have := _said(result, "@@have ")):
             raise _error(node, result)
-        found = json.loads(have[-1])
-        self._users[name] = str(found["user"])
-        return Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
+        try:
+            found = json.loads(have[-1])
+            image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
+            self._users[name] = str(found["user"])
+        except _NOT_OURS:
+            raise _error(node, result) from None
+        return image
 
     def _find_own(self, name: str) -> tuple[Engine, Image] | None:
         """What this machine's own engine has of that name; it need not have an engine."""
@@ -249,6 +255,7 @@ def _said(result: Result, beginning: str) -> list[str]:
 def _error(node: NodeAccess, result: Result) -> Exception:
     """What the program says is wrong; else what became of it."""
     if said := _said(result, "@@error "):
-        words, hint = json.loads(said[-1])
-        return UsageError(str(words), str(hint))
+        with contextlib.suppress(*_NOT_OURS):
+            words, hint = json.loads(said[-1])
+            return UsageError(str(words), str(hint))
     return CommandError(f"{node.target.shown}: {result.last_words}", code=result.code)

@@ -126,7 +126,7 @@ class NodeStores:
         lines = said.decode(errors="replace").partition(f"{_MARK}\n")[2].splitlines()
         try:
             answers = [json.loads(line) for line in lines]
-        except ValueError:
+        except (ValueError, RecursionError):
             answers = []
         last = answers[-1] if answers else 0
         if answers and last is None and result.code == 0:
