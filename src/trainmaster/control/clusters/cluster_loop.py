@@ -21,7 +21,7 @@ from trainmaster.control.clusters.decide_cluster import decide_cluster
 from trainmaster.control.clusters.decision import ActionKind, Decision, Patience, Stage
 from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState
+from trainmaster.control.clusters.record import BOOTING_S, ClusterRecord, ClusterState
 from trainmaster.control.clusters.sight import Formation, Sight
 from trainmaster.control.clusters.tasks import Tasks
 from trainmaster.control.clusters.watching import LEAST_LEASE_S, RENEWALS, Watch
@@ -93,6 +93,7 @@ class ClusterLoop:
         self._hands = Hands(provider, workplace, self._tasks, self._sight)
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
+        self._booting_until = 0.0
         self._outage = ProviderOutage(record.plan.name, record.provider)
         self._told_waits = Reminder()
         self._look_at = float("-inf")
@@ -167,7 +168,11 @@ class ClusterLoop:
     @property
     def leased_until(self) -> float:
         """When the last of its machines ends itself if nobody renews any more; 0 while there are none."""
-        return max(self._watch.leased_until().values(), default=0.0)
+        watched = self._watch.leased_until()
+        last = max(watched.values(), default=0.0)
+        if any(machine.id not in watched for machine in self.record.rented):  # it boots, or was found again
+            return max(last, self._booting_until, self.record.leased_until or 0.0)
+        return last
 
     @property
     def head_address(self) -> str:
@@ -343,8 +348,11 @@ class ClusterLoop:
             return
         self._renew(now)
         for action in decision.actions:
-            if action.kind is not ActionKind.RENT or self.affords():  # asked for again in the next turn
-                self._hands.perform(self.record, action, now)
+            if action.kind is ActionKind.RENT:
+                if not self.affords():
+                    continue  # asked for again in the next turn
+                self._booting_until = now + BOOTING_S + self._workplace.lease_s
+            self._hands.perform(self.record, action, now)
         if had is not None and self.formation is None and not self._ending:
             self._record(replace(self.record, formed=had.number + 1))
 

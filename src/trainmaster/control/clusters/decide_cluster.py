@@ -183,7 +183,12 @@ def _is_over(
         ended_at = (node.ended_at if node else _forgotten_at(decision.record, now)) or now
     stuck = is_there and seen.stages.get(machine.id) is Stage.BROKEN
     over = replace(
-        machine, is_over=True, is_broken=stuck, reason=reason, ended_at=machine.ended_at or ended_at
+        machine,
+        is_over=True,
+        is_broken=stuck,
+        reason=reason,
+        ended_at=machine.ended_at or ended_at,
+        leased_until=decision.record.leased_until,
     )
     record = decision.record.changed([over])
     if machine.rental.spot and not is_there and not machine.is_leaving:
@@ -255,7 +260,7 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
         return
     rental = cast("Rental", found.offer)
     token = f"{role.role}-{record.asked}"
-    asked = tuple(Machine(seat, role.role, token, rental) for seat in seats)
+    asked = tuple(Machine(seat, role.role, token, rental, asked_at=now) for seat in seats)
     decision.record = replace(
         record,
         state=ClusterState.ACTIVE,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.store import ClusterRow
 
@@ -47,6 +48,8 @@ class Machine:
         is_over: it is given back, gone, or was refused: its seat is free.
         is_broken: it could not become a node.
         reason: why it is over, in words.
+        asked_at: Unix seconds.
+        leased_until: of one that is over: Unix seconds at which it has ended itself, if nobody else ends it.
     """
 
     seat: str
@@ -61,6 +64,8 @@ class Machine:
     is_over: bool = False
     reason: str = ""
     is_broken: bool = False
+    asked_at: float | None = None
+    leased_until: float | None = None
 
     def billed_usd(self, now: float) -> float:
         """What it has cost until then."""
@@ -69,21 +74,28 @@ class Machine:
         until = now if self.ended_at is None else min(self.ended_at, now)
         return self.rental.billed_usd(max(until - self.started_at, 0.0))
 
-    def at_most(self, now: float, leased_until: float | None) -> Machine:
+    def at_most(self, now: float, until: float, leased_until: float | None) -> Machine:
         """Such that `billed_usd` of a later time gives what may be billed for it at most until then.
+
+        One that was given up, and that nobody can end now, is billed until the end of its lease.
 
         What was asked for and not seen yet may be there already. Who has not renewed its lease, asleep for
         instance, knows that it was not there after it.
 
         Args:
             now: Unix seconds.
+            until: the later time, Unix seconds.
             leased_until: see `ClusterRecord`.
         """
         started_at = self.started_at
         if started_at is None and self.rental.instance_type and (self.id or not self.is_over):
-            started_at = now - BOOTING_S  # its first lease begins when it has booted
+            # Its first lease begins when it has booted, and nobody can renew that before it was seen.
+            unseen_s = max(now - (self.asked_at or now), 0.0)
+            started_at = now - BOOTING_S - min(unseen_s, USUAL_LEASE_S + SWITCH_OFF_S)
         elif started_at is not None and self.ended_at is None and leased_until is not None:
             started_at += max(now - max(leased_until, started_at), 0.0)
+        if started_at is not None and self.ended_at is None and self.leased_until is not None:
+            started_at -= max(self.leased_until - until, 0.0)
         return replace(self, rental=self.rental.at_most, started_at=started_at)
 
 
@@ -199,7 +211,7 @@ class ClusterRecord:
             now: Unix seconds.
             until: Unix seconds, not before.
         """
-        machines = tuple(machine.at_most(now, self.leased_until) for machine in self.machines)
+        machines = tuple(machine.at_most(now, until, self.leased_until) for machine in self.machines)
         return replace(self, machines=machines, leased_until=None).spent_usd(until)
 
     def usd_per_hour(self) -> float:
