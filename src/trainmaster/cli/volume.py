@@ -237,6 +237,41 @@ def gc(
         say(line)
 
 
+@app.command(no_args_is_help=True)
+def fsck(
+    volume: Annotated[
+        str,
+        typer.Argument(metavar="URL[@VERSION]", help="URL or short name; all versions by default."),
+    ],
+    deep: Annotated[bool, typer.Option("--deep", help="Read every chunk too, and prove it.")] = False,
+    jobs: _Jobs = 4,
+    as_json: _Json = False,
+) -> None:
+    """Look whether all that versions promise is there and readable. Changes nothing."""
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.volume_progress import interruptible
+    from trainmaster.cli.volume_tools import verdict_document, verdict_lines
+    from trainmaster.volumes import ObjectStore
+    from trainmaster.volumes.packed import verified, volume_address
+
+    address = volume_address(volume)
+    store = ObjectStore(address.url)
+    verdicts = []
+    with interruptible("look again; nothing was changed"):
+        for verdict in verified(store, address.version, deep=deep, jobs=jobs):
+            verdicts.append(verdict)
+            for line in verdict_lines(verdict, deep):
+                say(line)
+    damaged = sum(bool(verdict.damage) for verdict in verdicts)
+    if as_json:
+        found = [verdict_document(verdict) for verdict in verdicts]
+        print_json({"volume": store.url, "deep": deep, "damaged": damaged, "versions": found})
+    elif not verdicts:
+        say("there are no versions")
+    if damaged:
+        raise typer.Exit(1)
+
+
 def _list_volumes(as_json: bool) -> None:
     from trainmaster.cli.output import print_json, say
     from trainmaster.volumes.packed.addresses import named_volumes

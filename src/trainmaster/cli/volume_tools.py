@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import Collected, Entry, Head, OpenVolume
+    from trainmaster.volumes.packed import Collected, Entry, Head, OpenVolume, Verdict
 
 
 def opened_volume(uri: str) -> OpenVolume:
@@ -160,6 +160,33 @@ def collected_lines(done: Collected, url: str, grace: str, command: str) -> list
         marked = f"{counts(done.marked_chunks, done.marked_tables)} ({size(done.marked_bytes)})"
         lines.append(f"{marked} marked; from {at:%F %T} UTC on this frees them: {command}")
     return lines
+
+
+# Of one version; --json has all.
+_MOST_TOLD = 20
+
+
+def verdict_lines(verdict: Verdict, deep: bool) -> list[str]:
+    """Says what `fsck` has found of a version."""
+    name = f"version {verdict.version}"
+    if not verdict.damage:
+        head = verdict.head
+        proof = "as they were indexed" if head and head.kind == "indexed" else "proved" if deep else "there"
+        what = files_text(head) if head else ""
+        chunks = f" in {counted(head.chunk_count, 'chunk')}" if head and head.kind == "packed" else ""
+        return [f"{name}: {what}{chunks}, all {proof}"]
+    lines = [f"{name}: {one.what}" for one in verdict.damage[:_MOST_TOLD]]
+    if len(verdict.damage) > _MOST_TOLD:
+        lines.append(f"{name}: and {len(verdict.damage) - _MOST_TOLD:,} more")
+    advice = dict.fromkeys(one.advice for one in verdict.damage)
+    return lines + [f"{name}: {one}" for one in advice]
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Gives what `fsck --json` says of a version."""
+    head = {} if verdict.head is None else head_document(verdict.head)
+    damage = [{"what": one.what, "advice": one.advice} for one in verdict.damage]
+    return {**head, "version": verdict.version, "damage": damage}
 
 
 def counted(count: int, noun: str) -> str:

@@ -56,6 +56,18 @@ def test_a_volume_from_push_to_gc(tm, data):
 
     versions = tm.call("volume", "versions", "cats", "--json", code=0).json["versions"]
     assert [one["version"] for one in versions] == [1, 2]
+    checked = tm.call("volume", "fsck", "cats", "--deep", code=0)
+    assert re.search(r"version 1: 31 files, .* chunks, all proved", checked.err)
+    lost = next((tm.home / "store/volumes/cats/chunks").rglob("??/*"))
+    lost.rename(tm.work / "lost")
+    broken = tm.call("volume", "fsck", "cats", "--json", code=1).json
+    assert broken["damaged"] >= 1
+    assert lost.name in str(broken["versions"])
+    told = tm.call("volume", "fsck", "cats", code=1).err
+    assert "is missing" in told
+    assert "Push the same files again" in told
+    (tm.work / "lost").rename(lost)
+    assert tm.call("volume", "fsck", "cats@2", "--json", code=0).json["versions"][0]["damage"] == []
     tm.call("volume", "rm", "cats@1", code=0)
     assert tm.call("volume", "gc", "cats", "--json", code=0).json["young_chunks"] == 1
     marked = tm.call("volume", "gc", "cats", "--grace", "0s", code=0)
@@ -84,6 +96,7 @@ def test_a_volume_from_push_to_gc(tm, data):
         (["ls", "cats"], "there is no volume"),
         (["cat", "cats@7", "x"], "no version 7"),
         (["rm", "cats"], "--yes"),
+        (["fsck", "cats"], "there is no volume"),
         (["gc", "cats", "--grace", "soon"], "no duration"),
         (["index", "nothing", "cats"], "no objects"),
         (["index", "nothing", "cats", "--as", "zip"], "files, tar or mds"),

@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from trainmaster.volumes.packed.pushing import PushProgress, PushReport, push
     from trainmaster.volumes.packed.source import ChunkSource
     from trainmaster.volumes.packed.table import Entry, Extent, FileTable
+    from trainmaster.volumes.packed.verifying import Damage, Verdict, verified
 
 __all__ = [
     "ChunkSource",
     "Collected",
+    "Damage",
     "DamagedChunkError",
     "DamagedVolumeError",
     "Entry",
@@ -57,6 +59,7 @@ __all__ = [
     "PushProgress",
     "PushReport",
     "SourceChangedError",
+    "Verdict",
     "VersionConflictError",
     "VolumeAddress",
     "alive_heads",
@@ -70,12 +73,14 @@ __all__ = [
     "read_head",
     "remove_version",
     "remove_volume",
+    "verified",
     "volume_address",
 ]
 
 _HOME = {
     "ChunkSource": "source",
     "Collected": "garbage",
+    "Damage": "verifying",
     "DamagedChunkError": "faults",
     "DamagedVolumeError": "faults",
     "Entry": "table",
@@ -90,6 +95,7 @@ _HOME = {
     "PushProgress": "pushing",
     "PushReport": "pushing",
     "SourceChangedError": "faults",
+    "Verdict": "verifying",
     "VersionConflictError": "faults",
     "VolumeAddress": "addresses",
     "alive_heads": "head",
@@ -103,6 +109,7 @@ _HOME = {
     "read_head": "head",
     "remove_version": "head",
     "remove_volume": "garbage",
+    "verified": "verifying",
     "volume_address": "addresses",
 }
 

@@ -260,7 +260,7 @@ def alive_heads(store: ObjectStore, known: Container[int] = ()) -> Iterator[Head
         PublishError: one is damaged, or the store fails.
     """
     for version in head_numbers(store)[0]:
-        if version not in known and (head := _head(store, version)) is not None:
+        if version not in known and (head := head_of(store, version)) is not None:
             yield head
 
 
@@ -287,7 +287,7 @@ def read_head(store: ObjectStore, version: int | None) -> Head:
     alive, newest = head_numbers(store)
     wanted = [*reversed(alive)] if version is None else [version] if version in alive else []
     for number in wanted:
-        if (head := _head(store, number)) is not None:
+        if (head := head_of(store, number)) is not None:
             return head
     if version is None:
         gone = "all its versions were removed" if newest else "there is no volume"
@@ -301,8 +301,12 @@ def read_head(store: ObjectStore, version: int | None) -> Head:
     )
 
 
-def _head(store: ObjectStore, version: int) -> Head | None:
-    """Reads a head; None if it was removed meanwhile, or only takes a number."""
+def head_of(store: ObjectStore, version: int) -> Head | None:
+    """Reads a head; None if it was removed meanwhile, or only takes a number.
+
+    Raises:
+        PublishError: it is damaged, or the store fails.
+    """
     data = store.get(head_key(version))
     if data is None or is_fence(data):
         return None

@@ -107,10 +107,12 @@ def confirm_tables(store: ObjectStore, head: Head) -> None:
     """
     for table in head.tables:
         info = store.info(table.key)
-        if info is None or info.size_bytes != table.size_bytes:
+        where = store.url_of(table.key)
+        if info is None:
+            raise DamagedVolumeError(f"{where} is missing: somebody deleted it.", "Push again.")
+        if info.size_bytes != table.size_bytes:
             raise DamagedVolumeError(
-                f"{store.url_of(table.key)} was deleted while the version was made.",
-                "Push again; no version was made.",
+                f"{where} has {info.size_bytes:,} bytes instead of {table.size_bytes:,}.", "Push again."
             )
 
 

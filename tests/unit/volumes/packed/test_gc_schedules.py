@@ -422,6 +422,16 @@ def test_a_push_that_slept_looks_again_when_its_head_is_there(stages, monkeypatc
                 world.check()
 
 
+def test_one_call_never_frees_what_it_marks(stages):
+    """However coarse the store's clock is, and however short the grace."""
+    stage, world = stages()
+    with stage:
+        store = ObjectStore(URL)
+        done = collect_garbage(store, 0.0, clocks=world.clocks)
+        assert (done.deleted_chunks, done.marked_chunks, done.free_at_s) == (0, 1, stage.clock.now_s)
+        assert collect_garbage(store, 0.0, clocks=world.clocks).deleted_chunks == 1
+
+
 def test_a_push_that_comes_between_two_deletes_stops_them(stages, monkeypatch):
     monkeypatch.setattr(garbage, "_DELETED_AT_ONCE", 1)
     stage, world = stages()
