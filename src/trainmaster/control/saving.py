@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: A directory that changes while it is read is tried again this often at an attempt's end.
 STABLE_TRIES = 3
+#: A model that waits is fetched from its nodes unless one of its members has left more.
+SECURED_BYTES = 1 << 30
 
 
 def is_quick(context: TaskContext) -> bool:
@@ -108,10 +110,12 @@ def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields
     return True
 
 
-def _not_saved(context: TaskContext, error: Exception, fields: Mapping[str, object]) -> Job:
+def _not_saved(context: TaskContext, error: Exception, fields: dict[str, object]) -> Job:
     # A lost node takes with it what its members made: the attempt has to be made again.
     is_gone = isinstance(error, NodeGoneError)
     what = "last checkpoint" if "model_uri" in fields else "model"
+    if isinstance(error, PublishError | UsageError) and not is_lasting(error):
+        _secure(context, fields)
     return Job(
         done=True,
         error=f"its {what} could not be saved: {one_line(error)}",
@@ -120,6 +124,16 @@ def _not_saved(context: TaskContext, error: Exception, fields: Mapping[str, obje
         unsaved=not is_gone and not is_lasting(error),
         place=place_of(context, fields),
     )
+
+
+def _secure(context: TaskContext, fields: dict[str, object]) -> None:
+    """Have a model here while it waits, unless it is large: its machine may be lost meanwhile."""
+    if context.site is None or context.kept_model == context.attempt or "model_uri" in fields:
+        return
+    with contextlib.suppress(TrainmasterError, OSError):
+        context.site.fetch_output(context, limit_bytes=SECURED_BYTES)
+        if has_model(context):
+            fields["kept_model"] = context.attempt
 
 
 def is_lasting(error: Exception) -> bool:

@@ -70,6 +70,7 @@ class SavingMoney:
             usd_per_hour: price of what is rented.
             now: in seconds, of a clock that is not set.
         """
+        self.usd_per_hour = usd_per_hour
         waiting, is_at_work = [], False
         for task in tasks:
             if task.tries and task.state in _ENDED:
@@ -78,7 +79,6 @@ class SavingMoney:
         if not waiting:
             self.spent_usd, self._counted_at = 0.0, None
             return
-        self.usd_per_hour = usd_per_hour
         # An earlier driver may have waited already.
         self.spent_usd = max([self.spent_usd, *(task.saving_usd for task in waiting)])
         if not is_at_work and self._counted_at is not None:

@@ -95,12 +95,15 @@ class Site(Protocol):
         """
         ...
 
-    def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
+    def fetch_output(
+        self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None
+    ) -> None:
         """Make the members' output directories here what they are on their nodes; the attempt has ended.
 
         Args:
             context: the attempt.
             is_final: it must all be had, and patience is shown; else what cannot be had is left out.
+            limit_bytes: most bytes of a member.
 
         Raises:
             TrainmasterError: a node cannot be reached.

@@ -201,11 +201,16 @@ class SimulatedBench:
     def clean_up(self, effect: Effect) -> None:
         """See `Workshop.clean_up`."""
         self._step("before clean-up")
+        key = (effect.experiment, effect.task, effect.attempt)
+        may_go = self._plan.loses_nodes or self._plan.experiments[effect.experiment].pruned
+        if key in self._world.unsaved and not may_go:
+            raise ViolationError(f"{key}: its last checkpoint is given up")
 
     def _is_away(self) -> bool:
         return self._plan.is_away(self._world.now - self._world.started_at)
 
     def _keep(self, key: tuple[str, int], attempt: int, *, has_won: bool) -> Job:
+        self._world.unsaved.discard((*key, attempt))
         if not self._world.chance(self._plan.keeps):
             if has_won:
                 self._world.unkept.add((*key, attempt))
@@ -223,6 +228,8 @@ class SimulatedBench:
         if self._is_away():
             what = "its model could not be saved: " if kind is EffectKind.SAVE else ""
             error = f"{what}the store did not answer for {self._world.now:.3f} s"
+            if kind is EffectKind.RECOVER:
+                self._world.unsaved.add((*key, attempt))
             if kind is not EffectKind.STAGE:
                 return Job(done=True, error=error, unsaved=kind is not EffectKind.CHECKPOINT)
             if attempt > 1 and kept is None:
@@ -255,6 +262,7 @@ class SimulatedBench:
                 error = "its checkpoint is lost" if fails else ""
                 return Job(done=True, error=error, fields=fields, unsaved=fails and rng.random() < 0.5)
             case EffectKind.RECOVER:
+                self._world.unsaved.discard((*key, attempt))
                 reason = EndReason.OOM if rng.random() < 0.1 else None
                 error = "disk full" if fails else ""
                 saved: dict[str, object] = {} if error or kept is None else {"kept_checkpoint": None}

@@ -166,6 +166,11 @@ class Plan:
         self.usd_per_hour = rng.choice((0.0, 0.0, 3.6))
         self.saving_usd = rng.choice((None, 0.0, 0.05))
 
+    @property
+    def loses_nodes(self) -> bool:
+        """Whether what attempts leave may be lost with its node."""
+        return self.strikes > 0 or any(fault is Fault.LOSE_NODE for _, fault in self.faults)
+
     def is_away(self, at_s: float) -> bool:
         """Whether nothing can be published, so many seconds after the beginning."""
         return any(begin_s <= at_s < end_s for begin_s, end_s in self.outages)

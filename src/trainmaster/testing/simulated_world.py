@@ -32,6 +32,7 @@ class World:
         rng: the only source of chance.
         models: attempts whose model was published, per task.
         kept: attempts whose model is on this machine's disk, per task.
+        unsaved: attempts whose last checkpoint could not be published, and nobody has tried to keep it.
         unkept: attempts of tasks whose model could be neither published nor fetched, and was named.
     """
 
@@ -44,6 +45,7 @@ class World:
         self.models: dict[tuple[str, int], int] = {}
         self.kept: dict[tuple[str, int], int] = {}
         self.unkept: set[tuple[str, int, int]] = set()
+        self.unsaved: set[tuple[str, int, int]] = set()
         self.lines: list[str] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()

@@ -35,6 +35,12 @@ def test_what_costs_nothing_waits_without_end():
     assert found.left_s() is None
 
 
+def test_the_price_is_known_before_anything_waits():
+    """The first note is to say for how long."""
+    found = waited([task(State.SAVING)], 0, 10.0)
+    assert found.left_s() == pytest.approx(2 * HOUR_S)
+
+
 def test_machines_that_work_do_not_wait():
     busy = waited([WAITS, task(State.RUNNING)], 1000, 10.0)
     assert (busy.spent_usd, busy.is_used) == (0.0, False)

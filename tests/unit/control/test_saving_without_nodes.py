@@ -184,3 +184,31 @@ def test_a_kept_checkpoint_goes_when_a_newer_one_is_published(tmp_path: Path) ->
     job = saving.recover(later)
     assert (job.error, job.fields["kept_checkpoint"]) == ("", None)
     assert not earlier.place.checkpoint.exists()
+
+
+def test_a_model_that_waits_is_brought_here_unless_it_is_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may be lost meanwhile; from then on it is published from here."""
+    site = Site(has_model=True)
+
+    def expired(*_: Any, **__: Any) -> Any:
+        raise UsageError("The SSO session has expired.")
+
+    def fetched(asked: TaskContext, *, limit_bytes: int) -> None:
+        if limit_bytes < 7:
+            raise PublishError("too much to be fetched")
+        asked.parts[""].mkdir(parents=True, exist_ok=True)
+        (asked.parts[""] / "model.bin").write_bytes(b"weights")
+
+    monkeypatch.setattr(site, "publish_model", expired)
+    monkeypatch.setattr(site, "fetch_output", fetched)
+    asked = context(tmp_path, site)
+    with monkeypatch.context() as small:
+        small.setattr(saving, "SECURED_BYTES", 6)
+        assert "kept_model" not in saving.save(asked).fields
+    job = saving.save(asked)
+    assert (job.unsaved, job.fields["kept_model"]) == (True, 1)
+    assert str(asked.place.directory) in job.place
+    later = saving.save(replace(asked, kept_model=1))
+    assert (later.error, later.fields["model_uri"]) == ("", asked.model_uri), "no node is asked"

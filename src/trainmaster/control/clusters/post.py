@@ -348,11 +348,12 @@ class Post:
         head_at = leaving.get(self.loop.head_address)  # it takes all others along
         busy: set[str] = set()
         for attempt, members in list(self.sent.items()):
-            if _are_over(members):
-                continue
             where = [address for _, address in places.get(attempt, ())]
             is_queued = not where and not any(member.started_at for member in members)
+            # Of one that is over, what it left is still being saved: until it is forgotten.
             busy.update(leaving if head_at is not None else where)
+            if _are_over(members):
+                continue
             times = [leaving[address] for address in where if address in leaving]
             times += [] if head_at is None else [head_at]
             times += list(leaving.values()) if is_queued else []

@@ -217,12 +217,15 @@ class RemoteSite:
         """
         self._nodes.doubt(attempt, members)
 
-    def fetch_output(self, context: TaskContext, *, is_final: bool = True) -> None:
+    def fetch_output(
+        self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None
+    ) -> None:
         """Fetch the members' output directories of an attempt that has ended; see `Site.fetch_output`.
 
         Args:
             context: the attempt.
             is_final: it all has to be here; else what cannot be had is left out.
+            limit_bytes: most bytes of a member.
         """
         if not is_final:
             for name, node in self._nodes.present(id_of(context)):
@@ -234,7 +237,8 @@ class RemoteSite:
 
         def fetch_all(members: Members) -> bool:
             def fetch_of(node: NodeAccess) -> None:
-                self._fetch_outputs(node, [name for name, its in members if its.id == node.id], context)
+                names = [name for name, its in members if its.id == node.id]
+                self._fetch_outputs(node, names, context, limit_bytes)
 
             each(distinct(members), fetch_of)
             return True

@@ -475,6 +475,9 @@ def test_a_machine_that_is_taken_back_is_vacated_and_nothing_is_sent_before_it_i
     bench.clusters[0].exits(ONE)
     bench.fleet.changes(0.0)
     bench.fleet.changes(0.0)
+    assert bench.loop.told_idle == frozenset(), "what it left is still being saved"
+    bench.fleet.forget([ONE])
+    bench.fleet.changes(0.0)
     assert bench.loop.told_idle == {"10.0.0.2"}
     assert not bench.asked("submit", third)
     del bench.clusters[0].nodes["b"]
@@ -490,6 +493,9 @@ def test_a_head_that_is_taken_back_takes_everything_along(bench: Bench) -> None:
     assert bench.loop.told_idle == frozenset()
     bench.clusters[0].exits(ONE)
     bench.fleet.changes(0.0)
+    bench.fleet.changes(0.0)
+    assert bench.loop.told_idle == frozenset()
+    bench.fleet.forget([ONE])
     bench.fleet.changes(0.0)
     assert bench.loop.told_idle == {"10.0.0.1"}
 

@@ -1,0 +1,69 @@
+"""Rented machines go back only when what they made is in the store, or on the driver's disk."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed")
+pytest.importorskip("boto3", reason="boto3 is not installed")
+
+from renter import GANG, Renter
+
+from trainmaster.testing.counting_proxy import CountingProxy
+from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.volumes import CheckpointSeries, fetch
+
+pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
+    """A store that machines of the lab reach where this machine has its end of their network."""
+    network = ipaddress.ip_network(lab.json("status")["network"])
+    try:
+        server = PrivateS3()
+    except NoS3Error as error:
+        pytest.skip(str(error))
+    with server, CountingProxy(server.url, str(network[2])) as line:
+        found = server.environment(line.url)
+        found["TRAINMASTER_STORE"] = f"s3://{server.new_bucket()}/store"
+        renter.env |= found
+        for name, value in found.items():
+            monkeypatch.setenv(name, value)
+        yield line
+
+
+def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
+    renter: Renter, store: CountingProxy, tmp_path: Path
+) -> None:
+    text = "budget: {saving: $0.002}\n" + GANG.format(workers=2, steps=60, pause=0.15, more="").lstrip()
+    renting = renter.run(renter.recipe(text))
+    run = renting.run
+    series = CheckpointSeries(f"{renter.env['TRAINMASTER_STORE']}/checkpoints/{run}/train/0")
+    renting.until(lambda: series.complete(), "a checkpoint")
+    store.refuse("ExpiredToken")
+    said = renting.until_said(r"saving is tried again.*").group(0)
+    assert "ExpiredToken" in said
+    assert "until $0.00 are used" in said
+    renting.end(code=1)
+    assert f"trainmaster models save {run}" in renting.text
+    assert not renter.machines(run), "nobody pays for them any more"
+
+    (unsaved,) = json.loads(renter.call("status", run, "--json").stdout)["unsaved"]
+    kept = Path(unsaved["directory"])
+    assert (kept / "model.txt").read_text() == "trained 60"
+    assert "ExpiredToken" in renter.call("models", "save", run, code=1).stderr
+    store.refusal = None
+    renter.call("models", "save", run)
+    found = json.loads(renter.call("status", run, "--json").stdout)
+    assert found["reason"] == "SUCCEEDED"
+    fetch(found["models"][0]["uri"], tmp_path / "model")
+    assert (tmp_path / "model" / "model.txt").read_text() == "trained 60"
+    assert (tmp_path / "model" / "members" / "worker-1" / "model.txt").read_text() == "trained 60"
+    assert renter.attempts(run) == ["SUCCEEDED"], "trained once"
