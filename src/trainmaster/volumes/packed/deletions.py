@@ -73,8 +73,11 @@ class Deletions:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def refresh(self) -> bool:
+    def refresh(self, listing: Iterable[ObjectDetail] | None = None) -> bool:
         """Reads the lists that are new.
+
+        Args:
+            listing: of ``collections/``, if it was made a moment ago.
 
         Returns:
             Whether there are other lists than at the last time.
@@ -83,7 +86,8 @@ class Deletions:
             DamagedVolumeError: a list cannot be read; then nobody knows what it names.
             PublishError: the store fails.
         """
-        found = {detail for detail in self._store.details("collections") if _LIST.fullmatch(detail.key)}
+        listing = self._store.details("collections") if listing is None else listing
+        found = {detail for detail in listing if is_list(detail.key)}
         new = found - self._lists.keys()
         if not new and len(found) == len(self._lists):
             return False
@@ -132,7 +136,7 @@ def write_list(store: ObjectStore, names: Iterable[str], newest: Callable[[], in
     known = sorted(names)
     number = 0
     while True:
-        numbers = [_number(info.key) for info in store.list("collections") if _LIST.fullmatch(info.key)]
+        numbers = [_number(info.key) for info in store.list("collections") if is_list(info.key)]
         number = max([number, *numbers]) + 1
         key = f"collections/{number:06d}.deletions"
         if store.put_if_absent(key, _bytes(known, None)):

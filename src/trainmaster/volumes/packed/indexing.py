@@ -119,9 +119,8 @@ def index(
     check_creates(store)
     place = cache or told_cache(say)
     with _explained(place), marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-        wait_for_collections(store, mark, say, clocks=clocks)
         deletions = Deletions(store)
-        deletions.refresh()
+        deletions.refresh(wait_for_collections(store, mark, say, clocks=clocks))
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
             for member in members:

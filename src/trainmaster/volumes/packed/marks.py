@@ -16,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -91,6 +91,12 @@ class Mark:
             self._renewed_at, self._stored_s = began, info.modified_s
             return info.modified_s
 
+    def was_fresh(self, until_s: float) -> bool:
+        """Whether nobody can have thought that we were dead, until a time by the store's clock."""
+        with self._lock:
+            away_s = max(until_s - (self._stored_s or until_s), self._clocks.boot_s() - self._renewed_at)
+            return not self._has_lapsed and away_s < DEAD_AFTER_S / 2
+
     def confirm(self) -> float:
         """Makes sure that nobody can have thought that we are dead, and writes the mark again.
 
@@ -149,9 +155,13 @@ def marked(store: ObjectStore, kind: MarkKind, clocks: Clocks = REAL_CLOCKS) -> 
 
 def living(store: ObjectStore, kind: MarkKind, now_s: float) -> list[ObjectDetail]:
     """Lists the marks of one kind whose owners may live."""
+    return _living(store, store.details(kind), now_s)
+
+
+def _living(store: ObjectStore, found: Iterable[ObjectDetail], now_s: float) -> list[ObjectDetail]:
     return [
         detail
-        for detail in store.details(kind)
+        for detail in found
         if detail.key.endswith(".json")
         and now_s - detail.modified_s < DEAD_AFTER_S
         and not _is_dead(store, detail.key)
@@ -212,8 +222,11 @@ def wait_for_collections(
     say: Callable[[str], None],
     wait_s: float = _WAIT_S,
     clocks: Clocks = REAL_CLOCKS,
-) -> None:
+) -> list[ObjectDetail]:
     """Waits until no collection runs.
+
+    Returns:
+        What lies where collections leave something, as it was then.
 
     Raises:
         PublishError: one runs for too long, or the store fails.
@@ -221,7 +234,11 @@ def wait_for_collections(
     deadline = clocks.boot_s() + wait_s
     pause_s = 0.05
     told = False
-    while living(store, "collections", mark.renew()):
+    while True:
+        now_s = mark.renew()
+        found = list(store.details("collections"))
+        if not _living(store, found, now_s):
+            return found
         if clocks.boot_s() > deadline:
             raise PublishError(
                 f"{store.url}: `trainmaster volume gc` has been running for too long.",

@@ -155,9 +155,8 @@ def push(
     journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
         with marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-            wait_for_collections(store, mark, say, clocks=clocks)
             deletions = Deletions(store)
-            deletions.refresh()
+            deletions.refresh(wait_for_collections(store, mark, say, clocks=clocks))
             work = _Push(files, store, journal, deletions, progress, scratch, chunk_limit_bytes, jobs)
             head = work.pack()
             files.confirm()

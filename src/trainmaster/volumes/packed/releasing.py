@@ -230,10 +230,9 @@ class Publication:
 
         def confirm_all() -> None:
             nonlocal confirmed
-            wait_for_collections(self._store, self._mark, self._say, clocks=self._clocks)
-            if self._deletions.refresh() or not confirmed:
+            listing = wait_for_collections(self._store, self._mark, self._say, clocks=self._clocks)
+            if self._deletions.refresh(listing) or not confirmed:
                 self._check_names((*(table.key for table in head.tables), *chunks()))
-                confirm_tables(self._store, head)
                 confirm()
                 confirmed = True
 
@@ -253,24 +252,25 @@ class Publication:
     def _confirm_once_more(self, head: Head, confirm: Callable[[], object]) -> None:
         """Withdraws a version of which something was deleted by who knows no deletion lists.
 
-        He keeps off as long as our mark is fresh: only when it was not there is reason to look.
+        He keeps off as long as our mark is fresh. Only if it was not, until the head was there, is there
+        reason to look.
         """
         try:
-            self._mark.confirm()
-        except PublishError:
-            try:
-                confirm_tables(self._store, head)
-                confirm()
-            except DamagedVolumeError as error:
-                remove_version(self._store, head.version)
-                raise DamagedVolumeError(
-                    f"Version {head.version} was withdrawn: {error.args[0]}", "Push again."
-                ) from error
-            except PublishError as error:
-                self._say(
-                    f"version {head.version} was made, but could not be looked at again ({error.args[0]}): "
-                    f"`trainmaster volume fsck {self._store.url}@{head.version}` does"
-                )
+            info = self._store.info(head_key(head.version))
+            if info is None or self._mark.was_fresh(info.modified_s):
+                return
+            confirm_tables(self._store, head)
+            confirm()
+        except DamagedVolumeError as error:
+            remove_version(self._store, head.version)
+            raise DamagedVolumeError(
+                f"Version {head.version} was withdrawn: {error.args[0]}", "Push again."
+            ) from error
+        except PublishError as error:
+            self._say(
+                f"version {head.version} was made, but could not be looked at again ({error.args[0]}): "
+                f"`trainmaster volume fsck {self._store.url}@{head.version}` does"
+            )
 
 
 def keep_prepared(columns: Path, head: Head, cache: Path) -> None:
