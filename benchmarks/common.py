@@ -20,11 +20,11 @@ OUT = Path(__file__).resolve().parent / "out"
 TRAINMASTER = str(Path(sys.executable).parent / "trainmaster")
 
 
-def options(description: str, **defaults: int) -> argparse.Namespace:
-    """Command line of a benchmark: one integer option per default."""
+def options(description: str, **defaults: int | str) -> argparse.Namespace:
+    """Command line of a benchmark: one option per default, of its type."""
     parser = argparse.ArgumentParser(description=description)
     for name, value in defaults.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
+        parser.add_argument(f"--{name}", type=type(value), default=value)
     return parser.parse_args()
 
 

@@ -302,7 +302,7 @@ def _end_setup(path: Path) -> None:
 def _restore(context: TaskContext) -> int | None:
     if context.kept_checkpoint is not None and _restored_from_kept(context, context.kept_checkpoint):
         return None  # it has no number yet
-    series = context.checkpoints
+    series = CheckpointSeries(context.checkpoints_uri)
     numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
     target = context.place.checkpoint
     for number in reversed(numbers):
@@ -366,7 +366,7 @@ def _inherit(context: TaskContext, uri: str) -> None:
     Raises:
         UsageError: it left none.
     """
-    series = CheckpointSeries(uri, context.owner)
+    series = CheckpointSeries(uri)
     target = context.place.checkpoint
     for number in reversed(series.complete()):
         shutil.rmtree(target, ignore_errors=True)

@@ -26,6 +26,7 @@ class World:
     Args:
         seed: everything that happens follows from it.
         verbose: print each line of the schedule as it happens.
+        most_s: a schedule that takes longer makes no progress.
 
     Attributes:
         now: Unix seconds.
@@ -34,10 +35,12 @@ class World:
         kept: attempts whose model is on this machine's disk, per task.
         unsaved: attempts whose last checkpoint could not be published, and nobody has tried to keep it.
         unkept: attempts of tasks whose model could be neither published nor fetched, and was named.
+        failure: the first invariant that did not hold.
     """
 
-    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+    def __init__(self, seed: int, *, verbose: bool = False, most_s: float = MAX_SECONDS) -> None:
         self.seed = seed
+        self.most_s = most_s
         self.now = 1_000_000.0
         self.started_at = self.now
         self.rng = random.Random(seed)  # noqa: S311 - a schedule that replays, not a secret
@@ -47,6 +50,7 @@ class World:
         self.unkept: set[tuple[str, int, int]] = set()
         self.unsaved: set[tuple[str, int, int]] = set()
         self.lines: list[str] = []
+        self.failure = ""
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
         self._calls = 0
@@ -82,10 +86,24 @@ class World:
     def count_call(self) -> None:
         """Notice a schedule that does not come to an end."""
         self._calls += 1
-        if self._calls > MAX_CALLS or self.now - self.started_at > MAX_SECONDS:
+        if self._calls > MAX_CALLS or self.now - self.started_at > self.most_s:
             raise ViolationError(
                 f"no progress: {self._calls} calls, {self.now - self.started_at:.0f} s and no end"
             )
+
+    def fail(self, what: str) -> None:
+        """An invariant does not hold; `require` raises it, wherever that was noticed."""
+        self.failure = self.failure or what
+        self.note(f"VIOLATION: {what}")
+
+    def require(self) -> None:
+        """Raise what was noticed.
+
+        Raises:
+            ViolationError: an invariant does not hold.
+        """
+        if self.failure:
+            raise ViolationError(self.failure)
 
     def chance(self, probability: float) -> bool:
         """True with this probability."""

@@ -1,0 +1,418 @@
+"""One simulation of everything that acts on time, with all that may go wrong; see docs/architecture.md.
+
+A seed draws a recipe, machines that it rents, and a schedule of troubles. The real code that decides drives
+it in simulated time: controller, clusters' loops, provider, meter. Whatever an invariant forbids is a
+failure; the seed then replays it line by line::
+
+    python -m trainmaster.testing.failures --seed 17 --verbose
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest.mock import patch
+
+from trainmaster.control.clusters import post, provider_outage
+from trainmaster.control.clusters.record import BOOTING_S, ClusterRecord, ClusterState, new_record
+from trainmaster.executors.base import GangRequest
+from trainmaster.spec.states import EndReason, State
+from trainmaster.testing.simulated_bench import SimulatedBench
+from trainmaster.testing.simulated_cloud import Cloud, Instance, ProviderMemory, provider_of
+from trainmaster.testing.simulated_cluster import RayNode, SimulatedRay, SimulatedWorkplace, instant_calls
+from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
+from trainmaster.testing.simulated_hazards import SLOTS, WEIGHTS, Hazard, Hazards
+from trainmaster.testing.simulated_host import Host, Process, simulated_clocks
+from trainmaster.testing.simulated_node import Ending
+from trainmaster.testing.simulated_store import SimulatedStore
+from trainmaster.testing.simulated_world import ViolationError, World
+from trainmaster.testing.simulation import Report
+
+_RUN: Final = "sim-0000"
+_MOST_S: Final = 400_000.0
+#: Clocks that are further off are wrong.
+_RIGHT_S: Final = 5.0
+
+
+class Failures:
+    """One schedule.
+
+    Args:
+        seed: of the schedule.
+        verbose: print it.
+        weights: how often which hazard is drawn.
+    """
+
+    home = "home-1"
+
+    def __init__(self, seed: int, *, verbose: bool = False, weights: Mapping[Hazard, int] = WEIGHTS) -> None:
+        self.world = World(seed, verbose=verbose, most_s=_MOST_S)
+        self.run = _RUN
+        self.plan = Hazards.draw(self.world.rng, self.run, weights)
+        self.cloud = Cloud(self.world, self._ended)
+        self.host = Host(self.world, "laptop", self.plan.skew_s)
+        self.memory = ProviderMemory()
+        self.places = Places()
+        self.rays: dict[str, SimulatedRay] = {}
+        self.memories: dict[str, dict[str, Any]] = {}
+        self.database = SimulatedDatabase()
+        experiments = self.plan.work.experiments
+        self.store = SimulatedStore(
+            self.run,
+            {name: one.shape for name, one in experiments.items()},
+            {name: one.total for name, one in experiments.items()},
+            {name: one.policy.retries for name, one in experiments.items()},
+        )
+        self.database.runs[self.run] = self.store
+        record = new_record(self.run, self.plan.cluster, self.home, self.plan.keep_s)
+        self.database.add(self.run, record)
+        self.driver = Driver(self, 0, self.host)
+        self.driver.process.is_alive = False
+        self._disk_is_full = False
+        self._drivers = 0
+
+    # --- what drivers need ---------------------------------------------------------------------------
+
+    def provider(self, process: Process) -> Any:  # noqa: ANN401 - an `AwsProvider`
+        """The home's provider in a process."""
+        return provider_of(self.cloud, process, self.home, self.memory)
+
+    def workplace(self) -> SimulatedWorkplace:
+        """What makes nodes of machines."""
+        return SimulatedWorkplace(self.cloud, self.rays, self._ray, self.plan.lease_s, self.memories)
+
+    @property
+    def recipe(self) -> Any:  # noqa: ANN401 - a `Recipe`, as far as it is needed
+        """With its budget."""
+        cap_usd = self.plan.cap_usd
+        return SimpleNamespace(budget=None if cap_usd is None else SimpleNamespace(total_usd=cap_usd))
+
+    def make_bench(self, driver: Driver) -> Any:  # noqa: ANN401 - a bench
+        """What performs decisions."""
+        return SimulatedBench(self.world, self.plan.work, driver.step)
+
+    def take_disk(self) -> bool:
+        """Whether the disk is full now; the user frees some."""
+        full, self._disk_is_full = self._disk_is_full, False
+        return full
+
+    # --- the schedule ----------------------------------------------------------------------------------
+
+    def go(self) -> Counter[str]:
+        """Run the schedule to its end; what was reached.
+
+        Raises:
+            ViolationError: an invariant does not hold.
+        """
+        if self.world.verbose:
+            self.world.note(str(self.plan))
+        for at_s, hazard, for_s in self.plan.befalls:
+            self.world.after(at_s, lambda hazard=hazard, for_s=for_s: self.befall(hazard, for_s))  # type: ignore[misc]
+        with ExitStack() as stack:
+            stack.enter_context(simulated_clocks(self.world, sleeping(self)))
+            stack.enter_context(instant_calls(post._Call))
+            # Steps are longer here than those of a process that runs, and are no sleep.
+            stack.enter_context(patch.object(provider_outage, "ASLEEP_S", 2.5 * self.plan.pause_s))
+            self._drive_all()
+            self._settle()
+        return self.store.seen
+
+    def _drive_all(self) -> None:
+        self._drive(resumes=False)
+        while True:
+            self.world.require()
+            if self.store.run["state"] is State.DONE:
+                good = self.store.run["reason"] is EndReason.SUCCEEDED
+                if good or not self.plan.resumes:
+                    return
+                self.plan.resumes -= 1
+            self.world.pass_time(self.world.now + self.world.rng.choice((1.0, 30.0, self.plan.lease_s)))
+            self._drive(resumes=True)
+
+    def _drive(self, *, resumes: bool) -> None:
+        """One driver from its start to its end."""
+        self._drivers += 1
+        self.world.pass_time(max(self.world.now, self.host.asleep_until))
+        while abs(self.host.ahead_s) > _RIGHT_S:  # nobody begins anything with a clock that is wrong
+            self.world.wait(self.plan.lease_s)
+        self.driver = driver = Driver(self, self._drivers, self.host)
+        lease = self.database.acquire(self.run, driver.process)
+        if lease is None:
+            raise ViolationError("nobody drives the run, and nobody may")
+        self.world.note(f"{driver.process.name} begins")
+        if resumes and self.store.run["state"] is State.DONE:
+            self.store.requeue(lease, self.host.wall())
+        driver.drive(lease)
+        self.world.require()
+
+    def _settle(self) -> None:
+        """Nobody drives it any more: what is left ends by itself, and is judged."""
+        rest_s = max(self.plan.lease_s, self.plan.keep_s) + 300.0
+        self.world.pass_time(max(self.world.now, self.host.asleep_until) + rest_s)
+        self.world.require()
+        for one in self.cloud.live():
+            raise ViolationError(f"{one.id} is never given back")
+        cap_usd = self.plan.cap_usd
+        bill_usd = self.cloud.bill_usd()
+        if cap_usd is not None and bill_usd > cap_usd + 1e-6:
+            raise ViolationError(f"${bill_usd:.4f} are billed, the cap is ${cap_usd:.4f}")
+        if self.store.run["state"] is not State.DONE:
+            raise ViolationError(f"the run is {self.store.run['state']} at the end")
+
+    # --- what befalls it -------------------------------------------------------------------------------
+
+    def befall(self, hazard: Hazard, for_s: float) -> None:
+        """Let something go wrong."""
+        world, cloud = self.world, self.cloud
+        until = world.now + for_s
+        world.note(f"{hazard} ({for_s:.0f} s)")
+        live = list(cloud.live())
+        one = world.rng.choice(live) if live else None
+        match hazard:
+            case Hazard.KILL:
+                self.driver.process.is_alive = False
+            case Hazard.SUSPEND:
+                self.host.suspend(for_s)
+            case Hazard.CLOCK_BACK | Hazard.CLOCK_FORWARD:
+                self._set_clock(4 * for_s if hazard is Hazard.CLOCK_FORWARD else -4 * for_s, for_s)
+            case Hazard.API_AWAY:
+                cloud.away_until = max(until, cloud.away_until)
+            case Hazard.API_THROTTLED:
+                cloud.throttled_until = max(until, cloud.throttled_until)
+            case Hazard.KEYS_EXPIRED:
+                cloud.keys_expired_until = max(until, cloud.keys_expired_until)
+            case Hazard.NO_CAPACITY:
+                zones = {role.zone for role in self.plan.cluster.roles[0].rentals}
+                for zone in sorted(zones) if world.chance(0.5) else sorted(zones)[:1]:
+                    cloud.empty_until[zone] = until
+            case Hazard.LOSE_MACHINE if one is not None:
+                cloud.end(one, "Server.InternalError")
+            case Hazard.PREEMPT if one is not None and one.spot:
+                cloud.take_back(one)
+            case Hazard.MARKET:
+                cloud.move_market(world.rng.uniform(0.7, 2.5))
+            case Hazard.CUT_OFF if one is not None:
+                one.cut_until = until
+            case Hazard.CANCEL if self.store.run["state"] is not State.DONE:
+                self.store.want_stop(EndReason.CANCELLED)
+            case Hazard.INTERRUPT if self.driver.process.is_alive and self.driver.controller is not None:
+                self.driver.controller.interrupt()
+            case Hazard.FULL_DISK:
+                self._disk_is_full = True
+            case Hazard.COPIED_HOME:
+                self._reap_copied()
+            case Hazard.SECOND_DRIVER:
+                self._drive_too()
+            case _:
+                pass
+
+    def pause(self, driver: Driver, where: str) -> None:
+        """A driver stands still at a step, for a while."""
+        for_s = self.plan.lease_s * self.world.rng.choice((0.1, 0.5, 2.0))
+        self.world.note(f"{driver.process.name} stands still {where} for {for_s:.0f} s")
+        driver.process.paused_until = self.world.now + for_s
+        self.world.pass_time(driver.process.paused_until)
+
+    def _set_clock(self, by_s: float, for_s: float) -> None:
+        """The driver's wall clock is set, and set right some time later."""
+        self.host.ahead_s += by_s
+
+        def set_right() -> None:
+            self.world.note(f"the clock of {self.host.name} is set right")
+            self.host.ahead_s -= by_s
+
+        self.world.after(for_s * self.world.rng.choice((0.5, 2.0, 6.0)), set_right)
+
+    def _reap_copied(self) -> None:
+        """Somebody begins a run in a copy of the home, whose database knows nothing of ours."""
+        memory = ProviderMemory(zones=dict(self.memory.zones), known=list(self.memory.known))
+        process = Process(Host(self.world, "backup"), "copied home")
+        with process.at_work():
+            try:
+                ended = provider_of(self.cloud, process, self.home, memory).reap([])
+            except Exception as error:  # noqa: BLE001 - the API is away, say
+                self.world.note(f"a copied home: {error}")
+                return
+        living = [name for name in ended if self._is_driven(self.cloud.instances[name])]
+        if living:
+            self.world.fail(f"a copied home has ended {', '.join(living)}, which somebody drives")
+
+    def _drive_too(self) -> None:
+        """Another process, in a container on the same machine, wants to drive the run."""
+        process = Process(self.host, "second driver", self.world.rng.choice(("ns-1", "ns-2")))
+        holder = self.driver.process
+        if holder.is_awake and self.driver.controller is not None:
+            with holder.at_work():
+                self.driver.controller._keep_lease()  # steps of this simulation are longer than its own
+        lease = self.database.acquire(self.run, process)
+        process.is_alive = False
+        if lease is None:
+            return
+        if holder.is_awake and self.store.run["state"] is not State.DONE:
+            self.world.fail(f"a second driver runs beside {holder.name}, which is well")
+        self.store.release(lease, self.host.wall())
+
+    # --- invariants ----------------------------------------------------------------------------------------
+
+    def judge_wish(self, driver: Driver, reason: EndReason) -> None:
+        """The project itself wants the run to end: is that so?"""
+        if reason is EndReason.INTERNAL and any(
+            loop.record.formed or loop.formation for loop in driver.loops
+        ):
+            self.world.fail(f"{driver.process.name} gives the run up though it had its machines")
+        if reason is EndReason.BUDGET:
+            self._judge_budget(driver)
+
+    def _judge_budget(self, driver: Driver) -> None:
+        """It ends for want of money: that must be near its end by the cloud's own bill."""
+        cap_usd, meter = self.plan.cap_usd, driver.meter
+        assert cap_usd is not None
+        assert meter is not None
+        machines = [machine for loop in driver.loops for machine in loop.record.live]
+        if any(machine.started_at is None for machine in machines):
+            return  # what was asked for may be there, and nobody can know
+        bill_usd = self.cloud.bill_usd()
+        live = max(len(list(self.cloud.live())), self.plan.cluster.nodes)
+        # What it takes to end in order, at the dearest; and a minute of each machine that was ever rented.
+        rest_s = meter.reserved_s + BOOTING_S + 60.0
+        rest_usd = live * 2.6 * rest_s / 3600 + len(self.cloud.instances) * 2.6 / 60
+        if 1.25 * bill_usd + rest_usd < 0.7 * cap_usd:
+            self.world.fail(f"it ends for want of money after ${bill_usd:.3f} of ${cap_usd:.3f}")
+
+    def _ended(self, one: Instance) -> None:
+        for ray in self.rays.values():
+            if any(node.machine == one.id for node in ray.nodes):
+                ray.machine_ended(one.id)
+        if one.why == "Client.InstanceInitiatedShutdown" and self._is_driven(one):
+            self.world.fail(f"{one.id} has ended itself though {self.driver.process.name} is well")
+
+    def _is_driven(self, one: Instance) -> bool:
+        """Whether a living driver wants a machine that it has been able to reach for a whole lease."""
+        process, long_ago = self.driver.process, self.world.now - self.plan.lease_s - 30.0
+        if not process.is_awake or max(process.awake_since, one.cut_until, one.ready_at) > long_ago:
+            return False
+        for loop in self.driver.loops:
+            machine = loop.record.machine(one.id)
+            if machine is not None and loop.is_running:
+                return loop.record.state is ClusterState.ACTIVE and not machine.is_over
+        return False
+
+    def _ray(self, nodes: Sequence[RayNode]) -> SimulatedRay:
+        return SimulatedRay(self.cloud, SLOTS, nodes, self._behave, self._starts)
+
+    def _behave(self, request: GangRequest) -> list[Ending]:
+        rng, lease_s = self.world.rng, self.plan.lease_s
+        long_s = lease_s * rng.choice((0.1, 0.3, 1.0, 2.0))
+        fails = rng.random() < self.plan.work.failures
+        return [Ending(long_s * rng.uniform(0.9, 1.0), 1 if fails else 0) for _ in request.members]
+
+    def _starts(self, attempt: str) -> None:
+        """The members of an attempt start: nothing runs twice at once."""
+        task = attempt.rpartition("/")[0]
+        for ray in self.rays.values():
+            for other, gang in ray.gangs.items():
+                same = other != attempt and other.rpartition("/")[0] == task
+                if same and gang.phase.value == "RUNNING" and not ray.is_lost:
+                    self.world.fail(f"{attempt} starts, but {other} still runs")
+
+    def records(self) -> list[ClusterRecord]:
+        """Clusters as they are written."""
+        return [ClusterRecord.of_row(row) for row in self.database.clusters.values()]
+
+
+class Places:
+    """On which machine each member is; see `MemberPlaces`."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[tuple[str, str]]] = {}
+
+    def hear(
+        self,
+        attempt: str,
+        places: Sequence[tuple[str, str]],
+        nodes: Mapping[str, Any],
+        *_: object,
+        **__: object,
+    ) -> None:
+        """See `MemberPlaces.hear`."""
+        ids = {node.address: machine for machine, node in nodes.items()}
+        found = [(name, ids[address]) for name, address in places if address in ids]
+        if len(found) == len(places):
+            self._known[attempt] = found
+
+    def machines(self, attempt: str, nodes: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """See `MemberPlaces.machines`."""
+        return self._known.get(attempt, [])
+
+    def leave(self, attempt: str) -> None:
+        """See `MemberPlaces.leave`."""
+        self._known.pop(attempt, None)
+
+    def forget(self, attempt: str) -> None:
+        """See `MemberPlaces.forget`."""
+
+
+def simulate(seeds: Iterable[int], weights: Mapping[Hazard, int] = WEIGHTS) -> Report:
+    """Run many schedules.
+
+    >>> simulate(range(3)).schedules
+    3
+    """
+    report = Report()
+    for seed in seeds:
+        report.schedules += 1
+        try:
+            report.seen.update(Failures(seed, weights=weights).go())
+        except Exception as error:  # noqa: BLE001 - each is a finding, the others go on
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            report.failures[seed] = f"{type(error).__name__}: {error} ({where.name}:{where.lineno})"
+    return report
+
+
+def found_after(name: str, most: int) -> int | None:
+    """Put a mistake back, and count the schedules until it is found.
+
+    Args:
+        name: of a sabotage; see `sabotages`.
+        most: schedules that are tried.
+
+    Returns:
+        The number; None if it was not found.
+    """
+    from trainmaster.testing.sabotages import SABOTAGES  # which weighs what is defined here
+
+    sabotage = SABOTAGES[name]
+    for seed in range(most):
+        with sabotage.back():
+            is_found = bool(simulate([seed], sabotage.hazards).failures)
+        # What fails without it too tells nothing.
+        if is_found and not simulate([seed], sabotage.hazards).failures:
+            return seed + 1
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay one seed, or run many."""
+    parser = argparse.ArgumentParser(prog="python -m trainmaster.testing.failures")
+    parser.add_argument("--seed", type=int, default=0, help="the schedule, or the first of them")
+    parser.add_argument("--schedules", type=int, default=1, help="how many")
+    parser.add_argument("--verbose", action="store_true", help="print what happens")
+    options = parser.parse_args(arguments)
+    if options.verbose:
+        Failures(options.seed, verbose=True).go()
+        return 0
+    report = simulate(range(options.seed, options.seed + options.schedules))
+    for seed, failure in report.failures.items():
+        print(f"seed {seed}: {failure}")  # noqa: T201
+    print(f"{report.schedules} schedules, {len(report.failures)} failures")  # noqa: T201
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Mistakes that were once in the code, put back: the simulation must find each of them; see `failures`.
+
+Each is as small as it can be: a patch around one function. A schedule that finds none of them tells nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from unittest.mock import patch
+
+from trainmaster.control.budget import Meter
+from trainmaster.control.clusters import decide_cluster
+from trainmaster.control.clusters.cluster_loop import ClusterLoop
+from trainmaster.control.clusters.record import Machine
+from trainmaster.control.clusters.sight import Sight
+from trainmaster.providers import aws
+from trainmaster.providers.aws_requests import AwsRequest, Renter
+from trainmaster.spec import processes
+from trainmaster.testing.simulated_hazards import Hazard
+from trainmaster.testing.simulated_host import Process, working
+
+Hazards = Mapping[Hazard, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """One mistake.
+
+    Attributes:
+        back: puts it into the code for as long as the body runs.
+        words: what the old code did.
+        hazards: that bring it to light, with weights: so that it is found soon.
+    """
+
+    back: Callable[[], AbstractContextManager[object]]
+    words: str
+    hazards: Hazards = field(default_factory=dict)
+
+
+@contextmanager
+def _leases_need_the_provider() -> Iterator[None]:
+    take = Sight.take
+
+    def forgetful(self: Sight, cluster: str, name: str, result: object, now: float) -> None:
+        take(self, cluster, name, result, now)
+        if name == "look" and isinstance(result, Exception):
+            self.nodes = {}
+
+    with patch.object(Sight, "take", forgetful), patch.object(ClusterLoop, "_remembered", lambda _: {}):
+        yield
+
+
+@contextmanager
+def _credentials_are_fatal() -> Iterator[None]:
+    take = decide_cluster._take_answers
+
+    def strict(decision: Any, seen: Any, now: float) -> None:  # noqa: ANN401
+        take(decision, seen, now)
+        final = [refusal for refusal in seen.refusals.values() if refusal.is_final]
+        if final:
+            decision.fatal = final[0].reason
+
+    with patch.object(decide_cluster, "_take_answers", strict):
+        yield
+
+
+def _intervals_by_the_wall_clock() -> AbstractContextManager[object]:
+    return patch.object(Process, "steady", lambda self: self.host.wall())
+
+
+def _reap_whatever_is_leased() -> AbstractContextManager[object]:
+    return patch.object(aws, "leased_until", lambda _: 0.0)
+
+
+def _owners_without_namespace() -> AbstractContextManager[object]:
+    return patch.object(processes, "process_space", lambda: f"boot-of-{working().host.name} ns")
+
+
+@contextmanager
+def _sleep_is_billed() -> Iterator[None]:
+    at_most = Machine.at_most
+    with patch.object(Machine, "at_most", lambda self, now, until, _: at_most(self, now, until, None)):
+        yield
+
+
+@contextmanager
+def _no_highest_price() -> Iterator[None]:
+    run = Renter.run
+
+    def unbounded(self: Renter, *arguments: Any) -> AwsRequest:  # noqa: ANN401
+        request = run(self, *arguments)
+        parameters: dict[str, Any] = dict(request.parameters)
+        if "InstanceMarketOptions" in parameters:
+            options = dict(parameters["InstanceMarketOptions"]["SpotOptions"])
+            options.pop("MaxPrice", None)
+            parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        return replace(request, parameters=parameters)
+
+    with patch.object(Renter, "run", unbounded):
+        yield
+
+
+def _leases_longer_than_the_money() -> AbstractContextManager[object]:
+    return patch.object(Meter, "lease_s", lambda self, _: self.usual_lease_s)
+
+
+_CLOUD: Final = {Hazard.API_AWAY: 1, Hazard.API_THROTTLED: 1, Hazard.KEYS_EXPIRED: 1}
+
+SABOTAGES: Final[Mapping[str, Sabotage]] = {
+    "leases-need-the-provider": Sabotage(
+        _leases_need_the_provider, "machines are only renewed while the provider's API answers", _CLOUD
+    ),
+    "credentials-are-fatal": Sabotage(
+        _credentials_are_fatal,
+        "expired credentials end a run whose other machines are well",
+        {Hazard.KEYS_EXPIRED: 2, Hazard.LOSE_MACHINE: 2, Hazard.PREEMPT: 1},
+    ),
+    "intervals-by-the-wall-clock": Sabotage(
+        _intervals_by_the_wall_clock, "a clock that is set back stops renewals", {Hazard.CLOCK_BACK: 1}
+    ),
+    "reap-whatever-is-leased": Sabotage(
+        _reap_whatever_is_leased,
+        "a copy of the home ends machines of a run that goes on",
+        {Hazard.COPIED_HOME: 1},
+    ),
+    "owners-without-namespace": Sabotage(
+        _owners_without_namespace,
+        "a process in another container takes the run from its living driver",
+        {Hazard.SECOND_DRIVER: 1},
+    ),
+    "sleep-is-billed": Sabotage(
+        _sleep_is_billed, "a laptop that slept ends its run for want of money", {Hazard.SUSPEND: 1}
+    ),
+    "no-highest-price": Sabotage(
+        _no_highest_price, "spot machines cost whatever the market asks", {Hazard.MARKET: 1}
+    ),
+    "leases-longer-than-the-money": Sabotage(
+        _leases_longer_than_the_money,
+        "machines of a driver that was killed live beyond the cap",
+        {Hazard.KILL: 1},
+    ),
+}

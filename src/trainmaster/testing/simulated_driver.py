@@ -1,0 +1,389 @@
+"""One process that drives a run on rented machines: with the real `Controller`, `Fleet` and `Machines`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from trainmaster.control.budget import Meter
+from trainmaster.control.clusters.decision import Patience
+from trainmaster.control.clusters.fleet import Fleet
+from trainmaster.control.clusters.record import ClusterRecord
+from trainmaster.control.controller import Controller
+from trainmaster.control.saving_money import SavingMoney
+from trainmaster.executors.base import Capacity
+from trainmaster.server.driving import _meter
+from trainmaster.server.machines import GIVING_BACK_S, Machines
+from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store import leases
+from trainmaster.store.leases import Lease
+from trainmaster.testing.simulated_cluster import RayClient, SimulatedWorkplace, SteppedLoop
+from trainmaster.testing.simulated_host import Host, Process
+from trainmaster.testing.simulated_store import SimulatedStore
+from trainmaster.testing.simulated_world import Killed, ViolationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainmaster.control.clusters.sight import Formation
+    from trainmaster.store.changes import Change
+    from trainmaster.store.cluster_rows import ClusterRow
+    from trainmaster.testing.failures import Failures
+
+PROVIDER: Final = "aws"
+
+
+class SimulatedDatabase:
+    """Rows of one home's runs, and of their clusters; see `trainmaster.store.Store`."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, SimulatedStore] = {}
+        self.clusters: dict[str, dict[str, Any]] = {}
+        self.costs: dict[str, float] = {}
+
+    def acquire(self, run: str, process: Process) -> Lease | None:
+        """Take the lease of a run, as `run_rows.take_lease` does; None if its holder may live."""
+        store = self.runs[run]
+        row = store.run
+        with process.at_work():
+            now = self.clock_s()
+            owner = leases.this_process()
+            if row["lease_owner"] != owner and leases.is_alive(
+                row["lease_owner"], row["lease_expires_at"], now
+            ):
+                return None
+        return store.acquire(owner, now, dead=True)
+
+    def clock_s(self) -> float:
+        """See `Store.clock_s`: of a database that is a file, the machine's own."""
+        return time.time()
+
+    def add(self, run: str, record: ClusterRecord) -> None:
+        """A cluster that a run is to have."""
+        self.clusters[record.id] = _Row(run, record)
+
+    def clusters_of(self, run: str) -> list[dict[str, Any]]:
+        """See `Store.clusters_of`."""
+        return [row for row in self.clusters.values() if row["run_id"] == run]
+
+    def living_clusters(self, provider: str | None, home_id: str) -> list[dict[str, Any]]:
+        """See `Store.living_clusters`."""
+        found = []
+        for row in self.clusters.values():
+            if row["home_id"] == home_id and row["state"] != "ENDED":
+                run = self.runs[row["run_id"]].run
+                held = {name: run[name] for name in ("lease_owner", "lease_expires_at")}
+                found.append({**row, "run_state": run["state"], **held})
+        return found
+
+    def put_record(self, lease: Lease, record: ClusterRecord) -> None:
+        """See `Store.put_cluster`; what is written is only made text when somebody reads it."""
+        self._prove(lease)
+        there = self.clusters.get(record.id)
+        if there is not None and there["run_id"] != lease.run:
+            raise LeaseLostError("it was kept, and another run has taken it")
+        self.clusters[record.id] = _Row(lease.run, record)
+
+    def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float) -> bool:
+        """See `Store.take_kept_cluster`."""
+        self._prove(lease)
+        there = self.clusters[row.id]
+        if there["state"] == "KEPT" and there["kept_until"] > now:
+            self.clusters[row.id] = _Row(lease.run, ClusterRecord.of_row(asdict(row)))
+            return True
+        return bool(there["run_id"] == lease.run)
+
+    def put_cost(self, lease: Lease, cost_usd: float) -> None:
+        """See `Store.put_cost`."""
+        self._prove(lease)
+        self.costs[lease.run] = cost_usd
+
+    def run_row(self, run: str) -> Mapping[str, Any]:
+        """See `Store.run_row`."""
+        return self.runs[run].run
+
+    def _prove(self, lease: Lease) -> None:
+        if self.runs[lease.run].run["lease_token"] != lease.token:
+            raise LeaseLostError("stale")
+
+
+class _Row(dict[str, Any]):
+    """A row of a cluster, whose JSON is made when it is read."""
+
+    def __init__(self, run: str, record: ClusterRecord) -> None:
+        super().__init__(run_id=run)
+        self._record = record
+
+    def __missing__(self, name: str) -> object:
+        if name == "data":
+            self.update(asdict(self._record.as_row()))
+            return self[name]
+        return getattr(self._record, name)
+
+    def keys(self) -> Any:  # noqa: ANN401 - for unpacking
+        """All columns."""
+        self["data"]
+        return super().keys()
+
+
+class SimulatedRecords:
+    """The rows of a run as one driver sees them: at each of its writes it may be killed."""
+
+    def __init__(self, failures: Failures, driver: Driver, store: SimulatedStore) -> None:
+        self._failures = failures
+        self._driver = driver
+        self._store = store
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """See `Store.commit`."""
+        self._driver.step("before commit")
+        if self._failures.take_disk():
+            raise StoreError("the disk is full")
+        self._store.commit(lease, changes, now)
+        world = self._failures.world
+        if world.verbose:
+            for change in changes:
+                world.note(f"{self._driver.process.name}: {change}")
+        self._driver.step("after commit")
+
+    def renew(self, lease: Lease, now: float) -> EndReason | None:
+        """See `Store.renew`."""
+        self._driver.step("before renew")
+        return self._store.renew(lease, now)
+
+    def stop_wanted(self, run: str) -> EndReason | None:
+        """See `Store.stop_wanted`."""
+        return self._store.stop_wanted(run)
+
+    def want_stop(self, run: str, reason: EndReason) -> None:
+        """See `Store.want_stop`."""
+        self._driver.step("before a wish")
+        self._failures.judge_wish(self._driver, reason)
+        self._store.want_stop(reason)
+
+
+class SimulatedMachines(Machines):
+    """`Machines` with a simulated workplace: which clusters it has, takes over, keeps and reaps is real."""
+
+    def __init__(self, failures: Failures, driver: Driver, lease: Lease) -> None:
+        self._failures = failures
+        self._driver = driver
+        self._store = cast("Any", failures.database)
+        self._lease = lease
+        self._tell = lambda text: failures.world.note(f"{driver.process.name}: {text}")
+        self._provider = cast("Any", failures.provider(driver.process))
+        self._workplace = cast("Any", failures.workplace())
+        self._earlier_usd = (0.0, 0.0)
+        self.lease_s = failures.plan.lease_s
+        self._taken = set()
+        self._reaping = None
+
+    def begin(self) -> None:
+        """What `Machines.__init__` does."""
+        driver = self._driver
+        patience = Patience(lost_s=1.5 * self._failures.plan.pause_s, cool_down_s=120.0)
+        loops: dict[str, SteppedLoop] = {}
+        for record in self._records():
+            loop = SteppedLoop(
+                record,
+                self._provider,
+                cast("SimulatedWorkplace", self._workplace),
+                self._write,
+                patience,
+                process=driver.process,
+                step=driver.step,
+                pause_s=driver.pause_s,
+                wake=driver.wake,
+            )
+            driver.loops.append(loop)
+            if record.id in self._taken:
+                loop.recall()
+            loops.update(dict.fromkeys(record.plan.experiments, loop))
+        self.fleet = Fleet(
+            loops,
+            cast("Any", self._open),
+            self._write_cost,
+            cast("Any", self._failures.places),
+            **driver.process.clocks_of(Fleet),
+            earlier_usd=self._earlier_usd,
+        )
+        self.fleet._wake = cast("Any", driver)
+        self._reap(self._failures.home)
+
+    @property
+    def present_lease_s(self) -> float:
+        """Of machines, as it is renewed now."""
+        return float(self._workplace.lease_s)
+
+    def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:
+        """See `Machines.finish`."""
+        self.fleet.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
+
+    def close(self) -> None:
+        """See `Machines.close`."""
+        self.fleet.close()
+
+    def _open(self, loop: object, formation: Formation) -> Any:  # noqa: ANN401 - an executor
+        ray = cast("Any", formation.ray)
+        return RayClient(ray, self._driver.step, self._failures.plan.work.slow, self._driver.wait_for_news)
+
+    def _of_other_databases(self) -> list[str]:
+        return []
+
+    def _mark(self, record: ClusterRecord) -> None:
+        pass
+
+    def _write(self, record: ClusterRecord) -> None:
+        self._driver.step("before writing a cluster")
+        self._failures.database.put_record(self._lease, record)
+        self._failures.world.note(f"{self._driver.process.name}: {record.id} is {record.state}")
+        self._driver.step("after writing a cluster")
+
+    def _write_cost(self, cost_usd: float) -> None:
+        self._driver.step("before writing the cost")
+        super()._write_cost(cost_usd)
+
+
+class Driver:
+    """A process that drives the run; it may be killed, paused and suspended at each step.
+
+    Args:
+        failures: the simulation.
+        number: of the driver.
+        host, namespace: where it runs.
+    """
+
+    def __init__(self, failures: Failures, number: int, host: Host, namespace: str = "ns-1") -> None:
+        self.process = Process(host, f"driver {number}", namespace)
+        self.failures = failures
+        self.controller: Controller | None = None
+        self.machines: SimulatedMachines | None = None
+        self.loops: list[SteppedLoop] = []
+        self.meter: Meter | None = None
+        self.began_at = failures.world.now
+        self._is_woken = False
+        plan = failures.plan
+        self._kill_after = plan.kill_after.pop() if plan.kill_after else None
+        self._pause_after = plan.pause_after.pop() if plan.pause_after else None
+
+    def step(self, where: str) -> None:
+        """Between two steps: it may die here, or stand still for a while."""
+        self.process.check()
+        if self._kill_after is not None:
+            self._kill_after -= 1
+            if self._kill_after <= 0:
+                self.failures.world.note(f"{self.process.name} is killed {where}")
+                self.process.is_alive = False
+                raise Killed(where)
+        if self._pause_after is not None:
+            self._pause_after -= 1
+            if self._pause_after <= 0:
+                self._pause_after = None
+                self.failures.pause(self, where)
+                self.process.check()
+
+    def pause_s(self) -> float:
+        """How long it waits at most when nothing happens; near the cap seconds count."""
+        pause_s, meter = self.failures.plan.pause_s, self.meter
+        if meter is None or meter.cap_usd == math.inf or self.machines is None:
+            return pause_s
+        pause_s = min(pause_s, self.machines.present_lease_s / 7)
+        soon = self.process.steady() + meter.reserved_s + 2 * pause_s
+        return min(pause_s, 2.0) if meter.bill(soon) > meter.cap_usd else pause_s
+
+    # --- waiting -------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has happened that the run's loop looks at."""
+        self._is_woken = True
+
+    set = wake
+
+    def clear(self) -> None:
+        """As of an event."""
+
+    def wait(self, _: float = 0.0) -> bool:
+        """Let time pass until something of ours has happened, but not for long."""
+        world = self.failures.world
+        until = world.now + self.pause_s() * world.rng.uniform(0.3, 1.0)
+        self._is_woken = False
+        while True:
+            limit = max(until, self.process.still_until)
+            due = world.next_at()
+            world.pass_time(limit if due is None else min(due, limit))
+            world.require()
+            self.process.check()
+            if self.process.is_awake and (self._is_woken or world.now >= until):
+                return True
+
+    def wait_for_news(self, client: RayClient) -> None:
+        """The same, for news of an executor."""
+        if not client.has_news:
+            self.wait()
+
+    # --- driving -----------------------------------------------------------------------------------------
+
+    def drive(self, lease: Lease) -> None:
+        """See `trainmaster.server.driving.drive`."""
+        failures, store = self.failures, self.failures.store
+        try:
+            with self.process.at_work():
+                self._drive(lease)
+        except Killed:
+            failures.world.note(f"{self.process.name} is dead")
+        except InterruptedByUser:
+            if store.run["state"] is not State.DONE:
+                raise ViolationError("interrupted, but the run is not DONE") from None
+        except (LeaseLostError, StoreError) as error:
+            failures.world.note(f"{self.process.name}: {error}")
+        finally:
+            if self.process.is_alive:
+                self.process.is_alive = False
+                store.release(lease, self.process.host.wall())
+            for loop in self.loops:
+                loop.close()
+
+    def _drive(self, lease: Lease) -> None:
+        failures = self.failures
+        machines = self.machines = SimulatedMachines(failures, self, lease)
+        try:
+            machines.begin()
+        except TrainmasterError as error:  # told to the user, who tries again
+            failures.world.note(f"{self.process.name} cannot begin: {error}")
+            return
+        machines.fleet.open(failures.run, Capacity(machines.fleet.slots), {}, lease.token)
+        policies = {name: one.policy for name, one in failures.plan.work.experiments.items()}
+        meter = self.meter = _meter(failures.recipe, policies, machines.lease_s)
+        bench = failures.make_bench(self)
+        controller = self.controller = Controller(
+            store=SimulatedRecords(failures, self, failures.store),
+            lease=lease,
+            board=failures.store.board(),
+            workshop=bench,
+            executor=machines.fleet,
+            policies=policies,
+            meter=meter,
+            machines=machines.fleet,
+            saving=SavingMoney(),
+            **self.process.clocks_of(Controller),
+        )
+        try:
+            controller.run()
+        finally:
+            if self.process.is_alive and controller.board.state is State.DONE:
+                machines.finish(succeeded=controller.board.reason is EndReason.SUCCEEDED)
+            if self.process.is_alive:
+                machines.close()
+
+
+def sleeping(failures: Failures) -> Callable[[float], None]:
+    """`time.sleep` of whichever driver is at work."""
+
+    def sleep(_: float) -> None:
+        failures.driver.wait()
+
+    return sleep
