@@ -14,16 +14,19 @@ _RANK = """\
 export TRAINMASTER_INDEX="$OMPI_COMM_WORLD_RANK"
 if [ "$OMPI_COMM_WORLD_RANK" != 0 ]; then export TRAINMASTER_METRICS+=".rank-$OMPI_COMM_WORLD_RANK"; fi
 """
-# Ranks on other machines find nothing of this one's environment unless mpirun is told the names.
+# Ranks on other machines find nothing of this one's environment unless mpirun is told the names, and sends
+# all of it over the network as it is; or unless what starts them there for mpirun brings it.
 _LEAD = """\
-names=
-for name in $(compgen -e); do
-  case $name in
-    OMPI_*|PMIX_*|PRTE_*|PWD|OLDPWD|SHLVL|HOSTNAME|_) ;;
-    *) names+="${names:+;}$name" ;;
-  esac
-done
-export OMPI_MCA_mca_base_env_list=$names
+if [[ ${OMPI_MCA_plm_rsh_agent:-} != *-agent ]]; then
+  names=
+  for name in $(compgen -e); do
+    case $name in
+      OMPI_*|PMIX_*|PRTE_*|PWD|OLDPWD|SHLVL|HOSTNAME|_) ;;
+      *) names+="${names:+;}$name" ;;
+    esac
+  done
+  export OMPI_MCA_mca_base_env_list=$names
+fi
 """
 # Ranks on other machines come by ssh: bash would take itself for a login's and run its start-up files.
 _BASH = "env -u SSH_CLIENT -u SSH2_CLIENT bash -euo pipefail"
@@ -66,7 +69,7 @@ class MpiLauncher(Launcher):
     left to the recipe's ``env`` to raise it.
 
     >>> gang = Gang((Member("worker", 0, "10.0.0.1"), Member("worker", 1, "10.0.0.1")))
-    >>> MpiLauncher().script(gang, gang.chief, "./train").splitlines()[8][:49]
+    >>> MpiLauncher().script(gang, gang.chief, "./train").splitlines()[10][:49]
     'exec mpirun -np 2 --host "$TRAINMASTER_MPI_HOSTS"'
     >>> MpiLauncher().environment(gang, gang.chief)
     {'TRAINMASTER_MPI_HOSTS': '10.0.0.1:2'}

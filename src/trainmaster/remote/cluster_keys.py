@@ -36,6 +36,15 @@ Host *
   ServerAliveInterval 5
   ServerAliveCountMax 3
 """
+#: As ``plm_rsh_agent`` of Open MPI: ``bash AGENT HOST COMMAND``. What is started there has this environment,
+#: by the standard input of ssh: mpirun itself would send it over the network as it is.
+_AGENT: Final = r"""
+host=$1
+shift
+take='while IFS= read -r -d "" line; do export "$line"; done 2> /dev/null; exec < /dev/null;'
+env -0 | grep -zvE '^(OMPI_|PMIX_|PRTE_|SSH_|BASH_FUNC|PWD=|OLDPWD=|SHLVL=|HOSTNAME=|_=)' |
+  ssh -F "{directory}/config" "$host" "exec bash -c $(printf %q "$take $*")"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +69,9 @@ class ClusterKeys:
     """Lets the nodes of a cluster in to each other; `remove` undoes it.
 
     ``ssh -F CONFIG ADDRESS`` then works on each of them, and so does Open MPI with
-    ``plm_rsh_agent="ssh -F CONFIG"``; `config` says where it is. The user's own keys, configuration and
-    known hosts are not used; one line in ``authorized_keys`` is ours while the cluster lasts.
+    ``plm_rsh_agent="bash AGENT"``; `config` and `agent` say where they are. The user's own keys,
+    configuration and known hosts are not used; one line in ``authorized_keys`` is ours while the cluster
+    lasts.
 
     Args:
         ssh: connects.
@@ -84,6 +94,10 @@ class ClusterKeys:
         """The configuration for ``ssh -F`` on a node."""
         return f"{self.directory(node)}/config"
 
+    def agent(self, node: HostResult) -> str:
+        """What starts programs on the other nodes for Open MPI."""
+        return f"{self.directory(node)}/mpi-agent"
+
     def give(self, nodes: Sequence[HostResult], pair: KeyPair | None = None) -> None:
         """Let the nodes log in to each other; repeated with other nodes, all of those can.
 
@@ -102,7 +116,12 @@ class ClusterKeys:
             return {
                 "do": "add",
                 "directory": self.directory(node),
-                "files": {"id_ed25519": pair.private, "known_hosts": known, "config": config + common},
+                "files": {
+                    "id_ed25519": pair.private,
+                    "known_hosts": known,
+                    "config": config + common,
+                    "mpi-agent": _AGENT.replace("{directory}", self.directory(node)),
+                },
                 "mark": self._mark,
                 # no forwarding and no terminal: what MPI needs is to run a command
                 "line": f"restrict {pair.public} {self._mark}",

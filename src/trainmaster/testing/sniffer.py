@@ -15,6 +15,7 @@ _RCVBUFFORCE = 33
 _BUFFER_BYTES = 64 << 20
 _NEWNET = 0x40000000
 _IPV4 = 0x0800
+_EVERYTHING = 3
 _TCP = 6
 _LOOK_S = 0.2
 
@@ -62,7 +63,8 @@ class Heard:
                     if self._is_over:
                         return
                     continue
-                if sender[2] != socket.PACKET_OUTGOING or sender[0] != "lo":  # there each comes twice
+                # What goes out of one interface has come in at another one, of the namespace or beyond.
+                if sender[1] == _IPV4 and sender[2] != socket.PACKET_OUTGOING:
                     self._take(packet)
 
     def close(self) -> None:
@@ -94,7 +96,8 @@ def _wire(namespace: Path | None) -> socket.socket:
             with namespace.open("rb") as file:
                 if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEWNET):
                     raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-        wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_IPV4))
+        # Of any kind: what is only for IPv4 is asked after a bridge has taken it.
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_EVERYTHING))
         wire.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, _BUFFER_BYTES)
         made.append(wire)
 

@@ -16,6 +16,7 @@ from renter import Renter
 
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.testing.sniffer import listening
 from trainmaster.volumes import CheckpointSeries, fetch
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
@@ -116,3 +117,48 @@ def test_a_machine_is_lost_while_it_uploads(renter: Renter, store: CountingProxy
     assert store.sent_bytes[here] < 2 * MB, "the driver, and this test, ask and commit"
     # This test has fetched a checkpoint and the model from here.
     assert store.got_bytes[here] < (8 + 8 + 1) * MB, "and it restores nothing"
+
+
+SECRET = "f00d-of-the-secret-key"
+#: Each finds the secret: a gang, and the ranks of an MPI program, which mpirun starts on both machines.
+WITH_SECRETS = """
+name: steps
+secrets: [WANDB_API_KEY]
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2}
+    framework: plain
+    hardware: {instance: m4.xlarge}
+    command: test ${#WANDB_API_KEY} = 22; sleep 2; echo x > "$TRAINMASTER_OUTPUT_DIR/model"
+  ranks:
+    after: [train]
+    distributed: {strategy: allreduce, workers: 2}
+    framework: mpi
+    hardware: {instance: m4.xlarge}
+    command: test ${#WANDB_API_KEY} = 22; echo "rank $TRAINMASTER_INDEX on $(hostname)"
+"""
+
+
+def test_nobody_on_the_network_reads_secrets_tokens_or_keys(
+    lab: Any, renter: Renter, store: CountingProxy
+) -> None:
+    with listening(lab.directory / "net" / "region") as heard:
+        renting = renter.run(renter.recipe(WITH_SECRETS), WANDB_API_KEY=SECRET)
+        run = renting.run
+        tokens, keys = set(), set()
+
+        def all_seen() -> bool:
+            place = lab.home / "clusters"
+            tokens.update(path.read_bytes() for path in place.glob("*/*/token"))
+            keys.update(path.read_bytes().splitlines()[1] for path in place.glob("*/*/authority.pem"))
+            return bool(tokens and keys)
+
+        renting.until(all_seen, "a cluster")
+        found = renting.end()
+    assert found["reason"] == "SUCCEEDED"
+    log = renter.call("logs", run).stdout
+    assert len({line.split(" on ")[1] for line in log.splitlines() if "rank " in line}) == 2
+    assert sum(map(len, heard.flows.values())) > 100_000, "it has listened"
+    secrets = {SECRET.encode(), renter.env["AWS_SECRET_ACCESS_KEY"].encode(), *tokens, *keys}
+    for secret in secrets:
+        assert not heard.where(secret), secret

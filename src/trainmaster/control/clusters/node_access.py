@@ -22,7 +22,7 @@ class NodeAccess:
         result: of its bootstrap: plan, facts, host key.
         root: on the node, absolute, the same on every node: what is ours there for this home.
         ssh: connects; shared by threads.
-        ssh_config: on the node, for ``ssh -F`` to the other nodes; empty without keys.
+        mpi_agent: on the node, starts programs on the other nodes; empty without keys.
     """
 
     seat: str
@@ -32,7 +32,7 @@ class NodeAccess:
     result: HostResult
     root: str
     ssh: Ssh = field(repr=False)
-    ssh_config: str = ""
+    mpi_agent: str = ""
 
     @property
     def python(self) -> str:

@@ -54,25 +54,25 @@ class NodeMemory:
             data = self._read()
             data["nodes"][node.id] = row
             if is_new:
-                data["keys"] = []
+                data["logins"] = []
             self._write(data)
 
     def have_keys(self, machines: Iterable[str]) -> bool:
         """Whether these let each other in."""
         with self._lock:
-            return set(machines) <= set(self._read()["keys"])
+            return set(machines) <= set(self._read()["logins"])
 
     def gave_keys(self, machines: Iterable[str]) -> None:
         """These let each other in now."""
         with self._lock:
             data = self._read()
-            data["keys"] = sorted(machines)
+            data["logins"] = sorted(machines)
             self._write(data)
 
     def clear(self) -> None:
         """Something is not as it was: find all out anew."""
         with self._lock:
-            self._data = {"nodes": {}, "keys": []}
+            self._data = {"nodes": {}, "logins": []}
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
@@ -83,7 +83,7 @@ class NodeMemory:
 
     def _read(self) -> dict[str, Any]:
         if self._data is None:
-            self._data = {"nodes": {}, "keys": []}
+            self._data = {"nodes": {}, "logins": []}
             with contextlib.suppress(OSError, ValueError):
                 found = json.loads(self._path.read_text())
                 if isinstance(found, dict) and found.keys() == self._data.keys():

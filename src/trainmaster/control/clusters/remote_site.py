@@ -127,10 +127,10 @@ class RemoteSite:
         facts = [node.result.facts for node in nodes if node.result.facts is not None]
         if len({(each.home, each.user) for each in facts}) == 1:  # else it is for the scripts to ask
             found |= {"HOME": facts[0].home, "USER": facts[0].user, "LOGNAME": facts[0].user}
-        configs = {node.ssh_config for node in nodes}
-        if len(configs) == 1 and (config := configs.pop()):
-            agent = f"ssh -F {shlex.quote(config)}"
-            found |= {"OMPI_MCA_plm_rsh_agent": agent, "PRTE_MCA_plm_ssh_agent": agent}
+        agents = {node.mpi_agent for node in nodes}
+        if len(agents) == 1 and (agent := agents.pop()):
+            command = f"bash {agent}"  # split at blanks, never unquoted
+            found |= {"OMPI_MCA_plm_rsh_agent": command, "PRTE_MCA_plm_ssh_agent": command}
         return found
 
     @property

@@ -279,7 +279,7 @@ class Workplace:
         if not memory.have_keys(machines):
             keys.give([access.result for access in accesses], self._pair(record))
             memory.gave_keys(machines)
-        return [replace(access, ssh_config=keys.config(access.result)) for access in accesses]
+        return [replace(access, mpi_agent=keys.agent(access.result)) for access in accesses]
 
     def take_back(
         self,
