@@ -6,6 +6,10 @@ python=${1:-python3}
 lab=tests/integration/lab
 volumes=tests/integration/volumes
 runs=("$lab/test_lab_runs.py" "$lab/test_lab_schedules.py" "$lab/test_lab_adopting.py")
+# Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
+# must pass at once. What needed it is listed at the end, and more than three of them are a failure.
+again="--reruns 1 -r R"
+reruns_max=3
 patience_s=60 # taking a lab down takes some seconds
 logs=$(mktemp -d)
 groups=()
@@ -37,9 +41,9 @@ trap interrupted INT TERM
 
 {
     trap 'exit 130' INT # else the second one would begin
-    "$python" -m pytest "${runs[@]}" >"$logs/runs" 2>&1
+    "$python" -m pytest $again "${runs[@]}" >"$logs/runs" 2>&1
     code=$?
-    "$python" -m pytest $volumes >"$logs/volumes" 2>&1 || code=1
+    "$python" -m pytest $again $volumes >"$logs/volumes" 2>&1 || code=1
     exit $code
 } </dev/null &
 groups+=($!)
@@ -47,11 +51,14 @@ groups+=($!)
     trap 'exit 130' INT
     "$python" -m pytest src tests/unit >"$logs/unit" 2>&1
     code=$?
-    "$python" -m pytest $lab "${runs[@]/#/--ignore=}" >"$logs/lab" 2>&1 || code=1
+    "$python" -m pytest $again $lab "${runs[@]/#/--ignore=}" >"$logs/lab" 2>&1 || code=1
     exit $code
 } </dev/null &
 groups+=($!)
-"$python" -m pytest tests --ignore=tests/unit --ignore=$lab --ignore=$volumes </dev/null &
+{
+    "$python" -m pytest $again tests --ignore=tests/unit --ignore=$lab --ignore=$volumes 2>&1 | tee "$logs/rest"
+    exit "${PIPESTATUS[0]}"
+} </dev/null &
 groups+=($!)
 
 wait "${groups[2]}"
@@ -63,4 +70,13 @@ for group in unit runs volumes lab; do
     echo "--- $group:"
     cat "$logs/$group"
 done
+reruns=$(cat "$logs"/* | grep '^RERUN ' | sort -u)
+if [ -n "$reruns" ]; then
+    echo "--- passed or failed only when they were run once more:"
+    echo "$reruns"
+    if [ "$(echo "$reruns" | wc -l)" -gt "$reruns_max" ]; then
+        echo "more than $reruns_max tests had to be run once more" >&2
+        code=1
+    fi
+fi
 exit $code

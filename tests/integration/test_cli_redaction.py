@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import http.server
+import shutil
 import threading
 from collections.abc import Iterator
 
@@ -22,6 +23,7 @@ class Server(http.server.ThreadingHTTPServer):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+            self.server.known.add(self.headers.get("Authorization"))
             good = self.headers.get("Authorization") == known and self.path == "/good"
             self.send_response(200 if good else 403)
             self.send_header("Content-Length", str(len(Server.content) if good else 0))
@@ -33,6 +35,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), self.Handler)
+        self.known: set[str | None] = set()
         self.place = f"127.0.0.1:{self.server_port}"
 
 
@@ -114,7 +117,19 @@ def test_passwords_of_stores_and_databases_are_not_shown(tm, variable, value):
 
 
 def test_a_repository_that_cannot_be_had(tm, server):
+    """Its password is in no message, and in no process list, which everybody on the machine can read."""
+    fake = tm.root / "bin" / "git"
+    fake.parent.mkdir()
+    git = shutil.which("git")
+    fake.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tm.notes}/arguments\nexec {git} "$@"\n')
+    fake.chmod(0o755)
     recipe = tm.task("true")
-    recipe.write_text(f"code: http://me:SECRETPW@{server.place}/p.git@main\n" + recipe.read_text())
-    assert "SECRETPW" not in tm.refused(recipe)
+    for ref in ("main", "0123abcdef"):
+        code = f"http://me:SECRETPW@{server.place}/p.git@{ref}"
+        recipe.write_text(f"code: {code}\nexperiments: {{main: {{command: 'true'}}}}\n")
+        env = {**tm.env, "PATH": f"{fake.parent}:{tm.env['PATH']}"}
+        assert "SECRETPW" not in tm.call("run", recipe, code=2, env=env).err
+    assert "clone" in (tm.notes / "arguments").read_text()
+    assert "SECRETPW" not in (tm.notes / "arguments").read_text()
+    assert server.known == {"Basic " + base64.b64encode(b"me:SECRETPW").decode()}
     assert holders(tm, "SECRETPW") == []

@@ -128,7 +128,7 @@ class Meter:
         >>> meter.ending_s, meter.must_end(1794.0), meter.must_end(1796.0)
         (205.0, False, True)
         """
-        return self.bill(now + self.reserved_s) > self.cap_usd
+        return self.cap_usd < math.inf and self.bill(now + self.reserved_s) > self.cap_usd
 
     def must_be_over(self, now: float) -> float:
         """Unix seconds at which machines must be given back, whatever is still being saved.

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
-from trainmaster.volumes import Listing
+from trainmaster.volumes import CheckpointSeries, Listing
 
 if TYPE_CHECKING:
     from trainmaster.control.images import Images
     from trainmaster.control.site import Site
+    from trainmaster.volumes.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class TaskContext:
         environments: where each experiment's ``setup`` goes, once that was worked out.
         listings: what each checkpoint directory held when it was last published or restored.
         site: the nodes that it runs on; None for this machine.
+        owner: what its artifacts say of whose they are.
     """
 
     home: Home
@@ -56,6 +58,12 @@ class TaskContext:
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
     site: Site | None = None
+    owner: Owner | None = None
+
+    @property
+    def checkpoints(self) -> CheckpointSeries:
+        """Those of the task."""
+        return CheckpointSeries(self.checkpoints_uri, self.owner)
 
     @property
     def checkpoints_uri(self) -> str:
@@ -71,8 +79,12 @@ class TaskContext:
 
     @property
     def model_uri(self) -> str:
-        """Where the model of the task is published."""
-        return self.home.model_uri(self.run, self.experiment.name, self.task)
+        """Where the model of the attempt is published."""
+        return self.model_uri_of(self.attempt)
+
+    def model_uri_of(self, attempt: int) -> str:
+        """Where the model of one of the task's attempts is published."""
+        return self.home.model_uri(self.run, self.experiment.name, self.task, attempt)
 
     @property
     def parts(self) -> dict[str, Path]:

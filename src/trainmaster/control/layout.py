@@ -108,9 +108,10 @@ class Home:
         """The place of one attempt."""
         return AttemptPlace(self.run_directory(run) / "tasks" / experiment / str(task) / str(attempt))
 
-    def model_uri(self, run: str, experiment: str, task: int) -> str:
-        """Where the model of a task is published."""
-        return f"{self.store_url.rstrip('/')}/models/{run}/{experiment}/{task}"
+    def model_uri(self, run: str, experiment: str, task: int, attempt: int = 1) -> str:
+        """Where an attempt publishes the model of a task: none can be in the way of another one's."""
+        name = str(task) if attempt == 1 else f"{task}-attempt-{attempt}"
+        return f"{self.store_url.rstrip('/')}/models/{run}/{experiment}/{name}"
 
     def run_uris(self, run: str) -> tuple[str, str]:
         """Where all models and all checkpoints of a run are published."""

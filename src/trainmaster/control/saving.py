@@ -22,14 +22,14 @@ from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, 
 from trainmaster.spec.states import EndReason
 from trainmaster.volumes import (
     JSON,
-    AlreadyPublished,
-    CheckpointSeries,
     Manifest,
     UnstableDirectory,
-    delete,
     publish,
 )
 from trainmaster.volumes.collecting import UnfitError
+from trainmaster.volumes.models import publish_model as publish_once
+from trainmaster.volumes.models import remove_unrecorded
+from trainmaster.volumes.owner import ForeignArtifactError
 from trainmaster.volumes.tree import parts_listing
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def save(context: TaskContext) -> Job:
             if publish_model(context, extra):
                 fields["model_uri"] = context.model_uri
         fields.pop("kept_model", None)
+        if "model_uri" in fields:
+            remove_unrecorded_models(context)
         publish_last_checkpoint(context, fields)
     except (NodeGoneError, ProviderError) as error:  # what is lost then is for nobody, if the model is here
         if "model_uri" not in fields:
@@ -113,6 +115,8 @@ def _send_model(context: TaskContext, site: Site, extra: dict[str, JSON], fields
 def _not_saved(context: TaskContext, error: Exception, fields: dict[str, object]) -> Job:
     # A lost node takes with it what its members made: the attempt has to be made again.
     is_gone = isinstance(error, NodeGoneError)
+    # Its place stays another home's: what lies here is safe, and what lies on nodes is fetched at the end.
+    is_taken = isinstance(error, ForeignArtifactError) and context.site is None
     what = "last checkpoint" if "model_uri" in fields else "model"
     if isinstance(error, PublishError | UsageError) and not is_lasting(error):
         _secure(context, fields)
@@ -121,7 +125,7 @@ def _not_saved(context: TaskContext, error: Exception, fields: dict[str, object]
         error=f"its {what} could not be saved: {one_line(error)}",
         fields=fields,
         reason=EndReason.NODE_LOST if is_gone else None,
-        unsaved=not is_gone and not is_lasting(error),
+        unsaved=not is_gone and not is_lasting(error) and not is_taken,
         place=place_of(context, fields),
     )
 
@@ -181,14 +185,20 @@ def drop_kept_checkpoint(context: TaskContext, fields: dict[str, object]) -> Non
 
 
 def publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:
-    """Publish what lies here in the members' output directories; another attempt's model makes way."""
-    try:
-        return publish(context.parts, context.model_uri, kind="model", extra=extra)
-    except AlreadyPublished as error:
-        if error.manifest.extra.get("attempt") == context.attempt:
-            return error.manifest  # we had come this far before we were killed
-        delete(context.model_uri)  # of an attempt that was published but never recorded
-        return publish(context.parts, context.model_uri, kind="model", extra=extra)
+    """Publish what lies here in the members' output directories, as the model of its attempt."""
+    uri = context.model_uri
+
+    def make() -> Manifest | None:
+        return publish(context.parts, uri, kind="model", extra=extra, owner=context.owner)
+
+    return publish_once(uri, make, attempt=context.attempt, owner=context.owner)
+
+
+def remove_unrecorded_models(context: TaskContext) -> None:
+    """Delete what earlier attempts have published and never recorded; waste, if it cannot be done."""
+    for attempt in range(1, context.attempt):
+        with contextlib.suppress(TrainmasterError, OSError):
+            remove_unrecorded(context.model_uri_of(attempt), attempt=attempt, owner=context.owner)
 
 
 def recover(context: TaskContext) -> Job:
@@ -261,7 +271,7 @@ def publish_checkpoint(
                 return None
     if not has_entries(directory):
         return None
-    series = CheckpointSeries(context.checkpoints_uri)
+    series = context.checkpoints
     for _ in range(tries):
         try:
             before = parts_listing({"": directory})
@@ -272,7 +282,7 @@ def publish_checkpoint(
             continue
         context.listings[directory] = before
         if number is not None:
-            series.prune(checkpoints_of(context.experiment).keep)
+            series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
         return number
     return None
 
@@ -284,9 +294,9 @@ def _send_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: b
             number = site.publish_checkpoint(context, is_patient=is_patient)
         except UnstableDirectory:
             continue
-        series = CheckpointSeries(context.checkpoints_uri)
+        series = context.checkpoints
         if number is not None:
-            series.prune(checkpoints_of(context.experiment).keep)
+            series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
         if is_patient and context.attempt > 1:  # the last one; a lost node may have left half of one
             series.clear_unfinished()
         return number
@@ -302,7 +312,7 @@ def fetch_checkpoint(
 
 def _has_published(context: TaskContext) -> bool:
     """True if the newest checkpoint of the task is of this attempt."""
-    series = CheckpointSeries(context.checkpoints_uri)
+    series = context.checkpoints
     newest = series.newest()
     manifest = series.manifest(newest) if newest is not None else None
     return manifest is not None and manifest.extra.get("attempt") == context.attempt

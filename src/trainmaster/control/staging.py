@@ -302,7 +302,7 @@ def _end_setup(path: Path) -> None:
 def _restore(context: TaskContext) -> int | None:
     if context.kept_checkpoint is not None and _restored_from_kept(context, context.kept_checkpoint):
         return None  # it has no number yet
-    series = CheckpointSeries(context.checkpoints_uri)
+    series = context.checkpoints
     numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
     target = context.place.checkpoint
     for number in reversed(numbers):
@@ -366,7 +366,7 @@ def _inherit(context: TaskContext, uri: str) -> None:
     Raises:
         UsageError: it left none.
     """
-    series = CheckpointSeries(uri)
+    series = CheckpointSeries(uri, context.owner)
     target = context.place.checkpoint
     for number in reversed(series.complete()):
         shutil.rmtree(target, ignore_errors=True)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trainmaster.control.searching import Searcher
     from trainmaster.control.site import Site
     from trainmaster.sweeps import Curve
+    from trainmaster.volumes.owner import Owner
 
 LOOPBACK = "127.0.0.1"
 
@@ -56,6 +57,7 @@ class Workshop:
         find_models: looks up what another experiment left.
         slots: of this machine for this run, or of all nodes of the site.
         site: where its attempts run; None for this machine.
+        owner: what its artifacts say of whose they are; without one they say nothing.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Workshop:
         find_models: FindModels,
         slots: int,
         site: Site | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.jobs = Jobs(THREADS if site is None else MOST_STAGED)
         self._home = home
@@ -79,6 +82,7 @@ class Workshop:
         self._find_models = find_models
         self._slots = slots
         self._site = site
+        self._owner = owner
         self._spaces: dict[str, TaskSpace] = {}
         self._launchers: dict[str, Launcher] = {}
         self._searchers: dict[str, Searcher] = {}
@@ -333,6 +337,7 @@ class Workshop:
             environments=self._environments_of_setups,
             listings=self._listings,
             site=self._site,
+            owner=self._owner,
         )
 
     def _images_of(self, experiment: Experiment) -> Images | None:

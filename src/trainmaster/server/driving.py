@@ -21,6 +21,7 @@ from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.server.history import histories, make_recorder
 from trainmaster.server.keeping import QuoteKeeper
 from trainmaster.server.promise import record_truth
+from trainmaster.server.run_names import owner_of
 from trainmaster.server.summary import run_seconds
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
@@ -95,7 +96,8 @@ def _drive(
         fleet = RecordedFleet(recipe.provider, machines.fleet.records, waited_s(store, recipe.provider))
         where = partial(where_in, fleet)
     policies = load_policies(recipe)
-    snapshot = Path(store.run_row(run)["code_path"])
+    row = store.run_row(run)
+    snapshot = Path(row["code_path"])
     meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
     workshop = Workshop(
         home=home,
@@ -106,6 +108,7 @@ def _drive(
         find_models=lambda experiment, best: service.find_models(run, experiment, best),
         slots=slots,
         site=None if machines is None else machines.site,
+        owner=owner_of(row, home),
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
         known = histories(store, service.home, recipe, snapshot).values()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.layout import Home
+from trainmaster.server.run_names import owner_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, UsageError, one_line
 from trainmaster.spec.states import EndReason
@@ -48,9 +49,10 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
     from trainmaster.control.workshop import Workshop
 
     recipe = Recipe.model_validate_json(service.store.run_row(run)["recipe"])
+    home = service.home_of(run)
     workshop = Workshop(
-        home=service.home_of(run), run=run, recipe=recipe, base={}, secrets={},
-        find_models=lambda *_: [], slots=1,
+        home=home, run=run, recipe=recipe, base={}, secrets={},
+        find_models=lambda *_: [], slots=1, owner=owner_of(service.store.run_row(run), home),
     )  # fmt: skip
     lease = service.store.acquire(run, time.time())
     if lease is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from trainmaster.control.preflight import (
 )
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.server.history import History, histories
+from trainmaster.server.run_names import claim_name
 from trainmaster.server.search_results import SearchResults, search_results
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
@@ -31,7 +32,8 @@ from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Patience, Store, queries
-from trainmaster.volumes import ObjectStore, materialise, take_snapshot
+from trainmaster.volumes import materialise, take_snapshot
+from trainmaster.volumes.owner import give_up_claim
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.plan import ClusterPlan
@@ -133,17 +135,18 @@ class Service:
             UsageError: it cannot run here; nothing was written.
         """
         notes = self.check(recipe, environ)
-        self._check_store()
-        excluded = (self.home.root, self.home.cache)
-        snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
-        notes += snapshot.notes
-        for _ in range(100):
-            run = f"{recipe.name}-{secrets.token_hex(2)}"
-            if not self.home.run_directory(run).exists() and not self.store.has_run(run):
-                break  # homes that share a database share the names too
-        materialise(snapshot.path, self.home.code_directory(run))
         now = time.time()
-        home_id = self.home.identity()
+        owner = claim_name(self.home, self.store, recipe.name, now)
+        run, home_id = owner.run, owner.home
+        excluded = (self.home.root, self.home.cache)
+        try:
+            snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
+            notes += snapshot.notes
+            materialise(snapshot.path, self.home.code_directory(run))
+        except BaseException:
+            with suppress(PublishError):
+                give_up_claim(self.home.store_url, owner)
+            raise
         clusters = []
         if plans:
             from trainmaster.control.clusters.record import new_record  # most runs rent nothing
@@ -384,12 +387,3 @@ class Service:
                 f"Export it, or add a line NAME=VALUE to {self.home.secrets_file} (chmod 600).",
             )
         return values
-
-    # --- private ----------------------------------------------------------------------------
-
-    def _check_store(self) -> None:
-        """A model that nobody can keep is not worth training."""
-        try:
-            ObjectStore(self.home.store_url).check_writable()
-        except PublishError as error:
-            raise UsageError(f"TRAINMASTER_STORE: {error.args[0]}", error.hint) from error

@@ -1,11 +1,15 @@
 """Code that is no directory yet: wheels, and git repositories at a ref."""
 
+import base64
 import os
 import re
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.redaction import redacted
@@ -83,12 +87,15 @@ def cloned(source: GitSource, directory: Path) -> None:
         UsageError: git is not there, or says no.
     """
     target = os.fspath(directory)
+    url, settings = _without_password(source.url)
     if not _COMMIT.fullmatch(source.ref):
         branch = ["--branch", source.ref] if source.ref else []
-        problem = _git(["clone", "--quiet", "--no-tags", "--depth", "1", *branch, "--", source.url, target])
+        problem = _git(
+            ["clone", "--quiet", "--no-tags", "--depth", "1", *branch, "--", url, target], settings
+        )
     else:
         # A commit cannot be cloned by name, and not every server gives it by itself.
-        problem = _git(["clone", "--quiet", "--no-checkout", "--", source.url, target])
+        problem = _git(["clone", "--quiet", "--no-checkout", "--", url, target], settings)
         if not problem:
             checkout = ["-C", target, "checkout", "--quiet", "--detach"]
             problem = _git([*checkout, source.ref, "--"])
@@ -101,10 +108,27 @@ def cloned(source: GitSource, directory: Path) -> None:
         )
 
 
-def _git(arguments: list[str]) -> str:
+def _without_password(url: str) -> tuple[str, dict[str, str]]:
+    """Gives a URL for a command line, which everybody can read, and the rest as variables for git."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    if parts.scheme not in ("http", "https") or ":" not in user:
+        return url, {}
+    word = base64.b64encode(unquote(user).encode()).decode()
+    count = os.environ.get("GIT_CONFIG_COUNT", "0")
+    number = int(count) if count.isdecimal() else 0
+    return urlunsplit(parts._replace(netloc=host)), {
+        "GIT_CONFIG_COUNT": str(number + 1),
+        f"GIT_CONFIG_KEY_{number}": f"http.{parts.scheme}://{host}/.extraHeader",
+        f"GIT_CONFIG_VALUE_{number}": f"Authorization: Basic {word}",
+    }
+
+
+def _git(arguments: list[str], settings: Mapping[str, str] = MappingProxyType({})) -> str:
     """Runs git; gives what it complained of, or an empty text."""
     environment = {
         **os.environ,
+        **settings,
         "GIT_TERMINAL_PROMPT": "0",  # nobody is there to answer
         "GIT_ALLOW_PROTOCOL": ":".join(_TRANSPORTS),
         "LC_ALL": "C",

@@ -9,12 +9,15 @@ from pathlib import Path
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.manifest import DamagedArtifactError, FileEntry, Manifest
 from trainmaster.volumes.objects import ObjectStore, explained
+from trainmaster.volumes.owner import Owner
 from trainmaster.volumes.parallel import each
 from trainmaster.volumes.publishing import stored_manifest
 from trainmaster.volumes.scratch import exchange_into_place, move_into_place, scratch_directory
 
 
-def fetch(uri: str, directory: Path, *, verify: bool = True, overwrite: bool = False) -> Manifest:
+def fetch(
+    uri: str, directory: Path, *, verify: bool = True, overwrite: bool = False, owner: Owner | None = None
+) -> Manifest:
     """Downloads an artifact into a directory that appears only when it is complete.
 
     Args:
@@ -22,8 +25,10 @@ def fetch(uri: str, directory: Path, *, verify: bool = True, overwrite: bool = F
         directory: where; absent or empty, or replaced in one step with ``overwrite``.
         verify: compare the SHA-256 of every file; sizes are compared in any case.
         overwrite: replace what is there.
+        owner: whose it has to be; anybody's by default.
 
     Raises:
+        ForeignArtifactError: it is another's.
         NotFoundError: there is no complete artifact.
         UsageError: the directory is not empty.
         PublishError: a file is missing or damaged, the manifest names something outside, the
@@ -36,6 +41,8 @@ def fetch(uri: str, directory: Path, *, verify: bool = True, overwrite: bool = F
             f"{store.url}: there is no complete artifact.",
             "Look at the URI; `trainmaster models` shows those of all runs.",
         )
+    if owner is not None:
+        owner.require(manifest, store.url)
     target = Path(os.path.abspath(directory))
     if not overwrite and _is_occupied(target):
         raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")

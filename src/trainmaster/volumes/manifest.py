@@ -15,12 +15,19 @@ class DamagedArtifactError(PublishError):
     """It is not what was published, and will not be so later; an earlier one may do."""
 
 
+class WithdrawnError(DamagedArtifactError):
+    """Nothing was ever published there, and never will be: see :data:`WITHDRAWN`."""
+
+
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 Kind: TypeAlias = Literal["file", "symlink", "directory"]
 
 MANIFEST_KEY = "manifest.json"
 #: Some five million files.
 MANIFEST_BYTES = 1 << 30
+#: Stands where a manifest would, so that an upload which was given up can never be committed. Earlier
+#: versions read it as a damaged manifest.
+WITHDRAWN = b'{"version":1,"withdrawn":true}\n'
 _VERSION = 1
 _T = TypeVar("_T")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -76,6 +83,18 @@ class Manifest:
         """The size of all files together."""
         return sum(entry.size_bytes for entry in self.files)
 
+    def lost(self, sizes_bytes: Mapping[str, int]) -> list[FileEntry]:
+        """Gives the files that are not there, or not in their size.
+
+        Args:
+            sizes_bytes: of the objects that a listing shows, by key relative to the artifact.
+        """
+        return [
+            entry
+            for entry in self.files
+            if entry.kind == "file" and sizes_bytes.get(entry.object) != entry.size_bytes
+        ]
+
     def same_content(self, files: Iterable[FileEntry]) -> bool:
         """Says whether ``files`` are the same, wherever their bytes lie and whatever their age."""
         return {_essence(entry) for entry in self.files} == {_essence(entry) for entry in files}
@@ -105,6 +124,8 @@ class Manifest:
             PublishError: it is no manifest, is of a later version, or names something outside
                 the artifact or the same thing twice.
         """
+        if data == WITHDRAWN:
+            raise WithdrawnError(f"{where}: it was never completed.", "Use another one.")
         try:
             document = json.loads(data)
             version = document["version"]

@@ -17,6 +17,7 @@ from trainmaster.volumes.manifest import (
     JSON,
     MANIFEST_BYTES,
     MANIFEST_KEY,
+    DamagedArtifactError,
     FileEntry,
     Manifest,
     check_entries,
@@ -24,6 +25,7 @@ from trainmaster.volumes.manifest import (
 )
 from trainmaster.volumes.names import object_key
 from trainmaster.volumes.objects import ObjectStore, explained
+from trainmaster.volumes.owner import Owner
 from trainmaster.volumes.tree import Tree
 
 FILES_PREFIX = "files-"
@@ -40,6 +42,23 @@ class AlreadyPublished(PublishError):  # noqa: N818 - for one of two publishers 
         super().__init__(
             f"{uri}: another {manifest.kind} is there, published {manifest.created_at:%F %T} UTC.",
             "Artifacts never change: publish to another place, or delete that one first.",
+        )
+        self.manifest = manifest
+
+
+class IncompleteArtifactError(PublishError):
+    """Files that it names are not there.
+
+    Attributes:
+        manifest: of it.
+    """
+
+    def __init__(self, uri: str, manifest: Manifest, lost: Sequence[FileEntry]) -> None:
+        entry = lost[0]
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        super().__init__(
+            f"{uri}: {entry.path!r} was uploaded and is not there ({entry.object}{more}).",
+            "Something else removes what lies in the store; nothing was published.",
         )
         self.manifest = manifest
 
@@ -66,6 +85,7 @@ def publish(
     kind: str,
     extra: Mapping[str, JSON] | None = None,
     require_stable: bool = True,
+    owner: Owner | None = None,
 ) -> Manifest | None:
     """Publishes directories as one artifact, whole or not at all.
 
@@ -82,6 +102,7 @@ def publish(
         extra: kept in the manifest.
         require_stable: publish only if no file changed meanwhile. Without it a file that
             vanishes is left out, and one that grows is taken as far as it was read.
+        owner: kept in the manifest; what is another's is neither taken for ours nor tidied up.
 
     Returns:
         The manifest, or None if there is neither a file nor a symbolic link.
@@ -89,7 +110,8 @@ def publish(
     Raises:
         UnstableDirectory: something changed while it was copied; nothing was published.
         AlreadyPublished: another artifact is there.
-        PublishError: a symbolic link leads outside, or the store fails.
+        IncompleteArtifactError: files of it have vanished.
+        PublishError: a symbolic link leads outside, the store fails, or what is there is another's.
     """
     trees = scan_parts(parts, require_stable)
     if not any(node.kind != "directory" for tree in trees.values() for node in tree.nodes):
@@ -97,13 +119,13 @@ def publish(
     store = ObjectStore(uri)
     present = stored_manifest(store)
     if present is not None:
+        _require_owned(owner, present, store)
+        require_whole(store, present)
         manifest = _kept(store, present, collect(trees, _hash_only, store, require_stable))
         _tidy(store, manifest, store.folders())
         return manifest
-    others = store.folders()
-    manifest = commit(uri, [_upload(trees, store, require_stable)], kind=kind, extra=extra)
-    _tidy(store, manifest, others)
-    return manifest
+    upload = _upload(trees, store, require_stable)
+    return publish_uploads(uri, [upload], kind=kind, extra=extra, owner=owner)
 
 
 def upload(parts: Mapping[str, Path], uri: str, *, require_stable: bool = True) -> Upload:
@@ -125,7 +147,12 @@ def upload(parts: Mapping[str, Path], uri: str, *, require_stable: bool = True) 
 
 
 def commit(
-    uri: str, uploads: Iterable[Upload], *, kind: str, extra: Mapping[str, JSON] | None = None
+    uri: str,
+    uploads: Iterable[Upload],
+    *,
+    kind: str,
+    extra: Mapping[str, JSON] | None = None,
+    owner: Owner | None = None,
 ) -> Manifest:
     """Makes uploads visible as one artifact, by creating its manifest.
 
@@ -134,6 +161,7 @@ def commit(
         uploads: where two have the same path the first one wins.
         kind: what it is.
         extra: kept in the manifest.
+        owner: as in :func:`publish`.
 
     Returns:
         The manifest; that of another publisher if it published the same content first (then
@@ -144,54 +172,53 @@ def commit(
         PublishError: a link leads outside in the union of the uploads, or the store fails.
             In either case what was uploaded is removed.
     """
-    uploads = list(uploads)
-    store = ObjectStore(uri)
-    try:
-        manifest = _united(store, uploads, kind, extra)
-        data = manifest.to_json()
-    except (PublishError, TypeError, ValueError):
-        _discard_all(store, uploads)
-        raise
-    # If this call fails, its object may exist all the same: then the files must stay. They are waste at
-    # worst, which the next publisher removes.
-    if store.put_if_absent(MANIFEST_KEY, data):
-        return manifest
-    present = stored_manifest(store)
-    # Who came first may have gone on with an upload of ours: then the same files are named, and stay.
-    named = named_folders(present)
-    _discard_all(store, [each for each in uploads if each.folder not in named])
-    if present is None:
-        raise PublishError(f"{store.url}: it was deleted while it was published.", "Publish it again.")
-    return _kept(store, present, manifest.files)
+    return _commit(ObjectStore(uri), list(uploads), kind, extra, owner)[0]
 
 
 def publish_uploads(
-    uri: str, uploads: Sequence[Upload], *, kind: str, extra: Mapping[str, JSON] | None = None
+    uri: str,
+    uploads: Sequence[Upload],
+    *,
+    kind: str,
+    extra: Mapping[str, JSON] | None = None,
+    owner: Owner | None = None,
 ) -> Manifest:
-    """Makes uploads of other machines visible as one artifact, and removes what killed ones have left there.
+    """Makes uploads visible as one artifact, looks once more, and removes what killed ones have left there.
 
     Args:
         uri: the artifact's place, the same that was uploaded to.
         uploads: where two have the same path the first one wins.
         kind: what it is.
         extra: kept in the manifest.
+        owner: as in :func:`publish`.
 
     Raises:
-        PublishError: something that an upload names is not there; see :func:`commit` for others.
+        IncompleteArtifactError: something that an upload names is not there; nothing is published.
+        PublishError: see :func:`commit`.
     """
     store = ObjectStore(uri)
-    for part in uploads:
-        sizes = {info.key: info.size_bytes for info in store.list(part.folder)}
-        for entry in part.files:
-            if entry.kind == "file" and sizes.get(entry.object) != entry.size_bytes:
-                raise PublishError(
-                    f"{store.url}: {entry.object} was uploaded and is not there.",
-                    "Something else removes what lies in the store; nothing was published.",
-                )
     others = store.folders()
-    manifest = commit(uri, uploads, kind=kind, extra=extra)
+    manifest, is_new = _commit(store, list(uploads), kind, extra, owner)
+    try:
+        require_whole(store, manifest)
+    except IncompleteArtifactError:
+        # Who cleaned up has taken it for the rest of a killed upload, the moment before it was committed.
+        if is_new:
+            store.delete([MANIFEST_KEY])
+        raise
     _tidy(store, manifest, others)
     return manifest
+
+
+def require_whole(store: ObjectStore, manifest: Manifest) -> None:
+    """Lists an artifact's files.
+
+    Raises:
+        IncompleteArtifactError: one is missing, or has another size.
+    """
+    lost = manifest.lost({info.key: info.size_bytes for info in store.list("")})
+    if lost:
+        raise IncompleteArtifactError(store.url, manifest, lost)
 
 
 def named_folders(manifest: Manifest | None) -> set[str]:
@@ -211,21 +238,57 @@ def discard(store: ObjectStore, folder: str) -> None:
         store.delete_all(folder)
 
 
+def _commit(
+    store: ObjectStore,
+    uploads: list[Upload],
+    kind: str,
+    extra: Mapping[str, JSON] | None,
+    owner: Owner | None,
+) -> tuple[Manifest, bool]:
+    """Creates the manifest; see :func:`commit`. True if it is ours, and not one that was there."""
+    try:
+        marked = dict(extra or {}) if owner is None else owner.marked(extra or {})
+        manifest = _united(store, uploads, kind, marked)
+        data = manifest.to_json()
+    except (PublishError, TypeError, ValueError):
+        _discard_all(store, uploads)
+        raise
+    # If this call fails, its object may exist all the same: then the files must stay. They are waste at
+    # worst, which the next publisher removes.
+    if store.put_if_absent(MANIFEST_KEY, data):
+        return manifest, True
+    try:
+        present = stored_manifest(store)
+    except DamagedArtifactError:
+        _discard_all(store, uploads)
+        raise
+    # Who came first may have gone on with an upload of ours: then the same files are named, and stay.
+    named = named_folders(present)
+    _discard_all(store, [each for each in uploads if each.folder not in named])
+    if present is None:
+        raise PublishError(f"{store.url}: it was deleted while it was published.", "Publish it again.")
+    _require_owned(owner, present, store)
+    return _kept(store, present, manifest.files), False
+
+
+def _require_owned(owner: Owner | None, present: Manifest, store: ObjectStore) -> None:
+    if owner is not None:
+        owner.require(present, store.url)
+
+
 def _kept(store: ObjectStore, present: Manifest, files: Iterable[FileEntry]) -> Manifest:
     if not present.same_content(files):
         raise AlreadyPublished(store.url, present)
     return present
 
 
-def _united(
-    store: ObjectStore, uploads: list[Upload], kind: str, extra: Mapping[str, JSON] | None
-) -> Manifest:
+def _united(store: ObjectStore, uploads: list[Upload], kind: str, extra: Mapping[str, JSON]) -> Manifest:
     union = Union()
     entries = [entry for part in uploads for entry in part.files if union.add(entry.path, entry.kind)]
     files = tuple(sorted(entries, key=lambda entry: entry.path))
     check_entries(files, store.url)
     notes = tuple(note for part in uploads for note in part.notes)
-    return Manifest(kind=kind, created_at=now_utc(), files=files, extra=dict(extra or {}), notes=notes)
+    return Manifest(kind=kind, created_at=now_utc(), files=files, extra=extra, notes=notes)
 
 
 def _discard_all(store: ObjectStore, uploads: Iterable[Upload]) -> None:

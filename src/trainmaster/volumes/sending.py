@@ -155,7 +155,7 @@ def listed_entry(said: list[str | int]) -> FileEntry:
     if not isinstance(said, list) or [type(each) for each in said] != list(kinds):
         raise ValueError(f"{said!r} describes no file")
     path, size_bytes, sha256, mode, mtime_ns, key = said
-    if not 0 <= int(size_bytes) < 1 << 62 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
+    if not 0 <= int(size_bytes) <= 1 << 62 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
         raise ValueError(f"{said!r} describes no file")
     return FileEntry(
         path=str(path),

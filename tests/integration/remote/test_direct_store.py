@@ -122,7 +122,7 @@ def test_checkpoints_and_models_go_from_the_nodes_to_the_store(nodes: Hosts) -> 
     assert all(contents(part) == {} for part in second.parts.values()), "nothing came here"
     assert nodes.told == []  # type: ignore[attr-defined]
 
-    # what an attempt has published that was never recorded makes way
+    # what an attempt has published that was never recorded is in nobody's way
     third = nodes.context(attempt=3)
     assert staging.stage(third, {}).error == ""
     nodes.write(0, third.place.output("worker-0", first=True), model="3")

@@ -153,7 +153,8 @@ def test_killed_and_the_attempt_is_over(nodes: Hosts, line: CountingProxy) -> No
     assert saving.save(second).error == ""
     series = CheckpointSeries(context.checkpoints_uri)
     assert series.complete() == [1]
-    assert not list(ObjectStore(series.uri).list("000002"))
+    assert [info.key for info in ObjectStore(series.uri).list("000002")] == ["000002/manifest.json"]
+    assert series.manifest(2) is None, "nobody can commit there any more"
 
 
 @pytest.mark.parametrize("moment", [BEFORE, AFTER])

@@ -288,7 +288,8 @@ def lasting_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def highest_prices_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rental, "at_most", property(lambda self: self))
+    billed_usd = Rental.billed_usd
+    monkeypatch.setattr(Rental, "billed_usd", lambda self, seconds, at_most=False: billed_usd(self, seconds))
 
 
 def saving_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +302,7 @@ def kept_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unseen_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Machine, "at_most", lambda self, *_: replace(self, rental=self.rental.at_most))
+    monkeypatch.setattr(Machine, "_started_at_most", lambda self, *_: self.started_at)
 
 
 @pytest.mark.parametrize(

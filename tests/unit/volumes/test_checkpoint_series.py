@@ -1,11 +1,13 @@
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes import CheckpointSeries, checkpoints, read_manifest
+from trainmaster.volumes import CheckpointSeries, checkpoints, publishing, read_manifest
 from trainmaster.volumes.objects import ObjectStore
+from trainmaster.volumes.owner import ForeignArtifactError, Owner
 from trainmaster.volumes.tree import parts_listing
 
 pytest_plugins = ["volumes_stores"]
@@ -65,17 +67,128 @@ def test_what_is_not_complete_does_not_count(series, parts):
     assert len(store.folders("000002")) == 1
 
 
-def test_pruning_keeps_the_newest_and_the_protected(series, parts):
+def test_pruning_keeps_the_newest(series, parts):
     for step in range(5):
         save(parts, step)
         series.publish(parts, attempt=1)
     store = ObjectStore(series.uri)
     store.delete(["000002/manifest.json"])  # a deletion that was killed half-way
     store.put("000006/files-0/step", b"being published right now")
-    assert series.prune(2, protect={3}) == [1, 2]
+    assert series.prune(3) == [1, 2]
     assert series.complete() == [3, 4, 5]
     assert list(store.folders()) == ["000003", "000004", "000005", "000006"]
     assert series.prune(0) == [3, 4], "the newest always stays"
+
+
+def lose_files(series, number) -> None:
+    store = ObjectStore(series.uri_of(number))
+    for folder in store.folders():
+        store.delete_all(folder)
+
+
+def test_one_whose_files_are_gone_is_not_complete_and_costs_no_good_one(series, parts, tmp_path):
+    for step in (1, 2):
+        save(parts, step)
+        series.publish(parts, attempt=1)
+    lose_files(series, 2)
+    assert (series.complete(), series.newest()) == ([1], 1)
+    assert series.prune(1) == []
+    series.restore(1, tmp_path / "back")
+    save(parts, 3)
+    assert series.publish(parts, attempt=1) == 3, "its number is never free again"
+    assert series.prune(2) == [2], "what is not complete is not counted"
+    assert series.complete() == [1, 3]
+
+
+def test_known_bad_ones_go_first(series, parts):
+    for step in (1, 2, 3):
+        save(parts, step)
+        series.publish(parts, attempt=1)
+    assert series.prune(2, bad={2}) == [2]
+    assert series.prune(1, bad={3}) == [], "what is good is older than what is bad, and the last of its kind"
+    assert series.complete() == [1, 3]
+    assert series.prune(1, bad={1, 3}) == []
+
+
+def test_an_upload_that_is_cleared_under_way_takes_the_next_number(series, parts, tmp_path, monkeypatch):
+    save(parts, 1)
+    series.publish(parts, attempt=1)
+    original = publishing._commit
+
+    def cleared(*args):
+        monkeypatch.setattr(publishing, "_commit", original)
+        series.clear_unfinished()
+        return original(*args)
+
+    monkeypatch.setattr(publishing, "_commit", cleared)
+    save(parts, 2)
+    number = series.publish(parts, attempt=2)
+    assert (number, series.complete(), series.newest()) == (3, [1, 3], 3)
+    assert series.prune(1) == [1, 2]
+    series.restore(3, tmp_path / "back")
+    assert (tmp_path / "back/step").read_text() == "2"
+
+
+def test_files_that_vanish_before_the_commit_are_sent_again(series, parts, tmp_path, monkeypatch):
+    save(parts, 1)
+    series.publish(parts, attempt=1)
+    original = publishing._commit
+
+    def without_files(store, *args):
+        monkeypatch.setattr(publishing, "_commit", original)
+        for folder in store.folders():
+            store.delete_all(folder)
+        return original(store, *args)
+
+    monkeypatch.setattr(publishing, "_commit", without_files)
+    save(parts, 2)
+    number = series.publish(parts, attempt=1)
+    assert series.newest() == number
+    assert series.prune(1) == [1]
+    series.restore(number, tmp_path / "back")
+
+
+OURS = Owner("digits-0123456789", "a" * 32, 1000.5)
+THEIRS = Owner("digits-0123456789", "b" * 32, 1000.5)
+
+
+@pytest.mark.parametrize("other", [THEIRS, replace(OURS, created_at=1001.5), None])
+def test_what_is_of_another_run_is_neither_taken_nor_restored_nor_deleted(store_url, parts, tmp_path, other):
+    uri = f"{store_url}/task-0"
+    theirs = CheckpointSeries(uri, other)
+    for step in (1, 2, 3):
+        save(parts, step)
+        theirs.publish(parts, attempt=1)
+    ours = CheckpointSeries(uri, OURS)
+    calls = [
+        lambda: ours.publish(parts, attempt=2),
+        ours.newest,
+        ours.complete,
+        lambda: ours.prune(1),
+        lambda: ours.restore(3, tmp_path / "back"),
+    ]
+    for call in calls:
+        with pytest.raises(ForeignArtifactError) as caught:
+            call()
+        assert "of run digits-0123456789 of home aaaaaaaa" in str(caught.value)
+        assert ("does not name" if other is None else f"home {other.home[:8]}") in str(caught.value)
+    assert not (tmp_path / "back").exists()
+    assert theirs.complete() == [1, 2, 3]
+
+
+def test_a_run_from_before_owners_takes_what_names_nobody_and_deletes_none_of_it(store_url, parts, tmp_path):
+    uri = f"{store_url}/task-0"
+    for step in (1, 2):
+        save(parts, step)
+        CheckpointSeries(uri).publish(parts, attempt=1)
+    early = CheckpointSeries(uri, replace(OURS, run="digits-7f3a"))
+    assert early.complete() == [1, 2]
+    assert early.restore(2, tmp_path / "back").extra == {"attempt": 1}
+    for step in (3, 4):
+        save(parts, step)
+        early.publish(parts, attempt=2)
+    assert early.prune(1) == [3]
+    assert early.complete() == [1, 2, 4]
 
 
 def test_two_publishers_never_get_one_number(store_url, tmp_path):

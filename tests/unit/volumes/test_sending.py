@@ -155,7 +155,9 @@ def test_unfinished_uploads_go_when_nobody_publishes_any_more(tmp_path: Path) ->
     for number in (2, 3):
         ObjectStore(series.uri_of(number)).put("files-1/a", b"half")
     series.clear_unfinished()
-    assert [info.key for info in ObjectStore(series.uri).list() if not info.key.startswith("000001/")] == []
+    left = {info.key for info in ObjectStore(series.uri).list() if not info.key.startswith("000001/")}
+    assert left == {"000002/manifest.json", "000003/manifest.json"}, "nobody can commit there any more"
+    assert (series.complete(), series.newest()) == ([1], 1)
     assert series.complete() == [1]
 
 

@@ -16,8 +16,9 @@ from trainmaster.control.clusters.node_trees import looks, tree_of, unite
 from trainmaster.control.site import RelayError
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
-from trainmaster.volumes import AlreadyPublished, Manifest, delete, read_manifest
+from trainmaster.volumes import AlreadyPublished, Manifest, read_manifest
 from trainmaster.volumes.lending import Lender, lent_environment, store_host
+from trainmaster.volumes.models import publish_model
 from trainmaster.volumes.narrowing import Grant, TooWideKeysError
 from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.publishing import publish_uploads
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from trainmaster.control.clusters.node_trees import Tree
     from trainmaster.remote.guest.trees import Entry
     from trainmaster.volumes import JSON, CheckpointSeries
+    from trainmaster.volumes.owner import Owner
 
 #: After so long a node that could not use the store may be able to; if it got no answer, sooner.
 AGAIN_S: Final = 300.0
@@ -103,7 +105,7 @@ class DirectStore:
             if sent is None:
                 return None
             trees[:] = sent.trees
-            return publish_uploads(uri, sent.uploads, kind="checkpoint", extra=extra)
+            return publish_uploads(uri, sent.uploads, kind="checkpoint", extra=extra, owner=series.owner)
 
         number = extra["attempt"]
         assert isinstance(number, int)
@@ -112,35 +114,37 @@ class DirectStore:
             self._known[attempt] = trees
         return published
 
-    def publish_model(self, sources: Sequence[Source], uri: str, extra: Mapping[str, JSON]) -> bool:
+    def publish_model(
+        self, sources: Sequence[Source], uri: str, extra: Mapping[str, JSON], owner: Owner | None = None
+    ) -> bool:
         """Publish directories of nodes as a task's model; False if there is nothing in them.
 
         Args:
             sources: rank 0 first.
-            uri: of the model; another attempt's that is there, though that has not succeeded, makes way.
+            uri: of the model of this attempt.
             extra: kept in the manifest, with ``attempt``.
+            owner: of the run.
 
         Raises:
             RelayError: a node cannot use the store.
+            ForeignArtifactError: another run's is there.
             UnstableDirectory: something changed meanwhile.
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
         lent = self._lent(uri, sources)
-        present = read_manifest(uri)
-        if present is not None:
-            if present.extra.get("attempt") == extra["attempt"]:
-                return True  # we had come this far before we were killed
-            delete(uri)  # of an attempt that was published but never recorded
-        with self._refusals():
-            sent = send(self._files, self._stores, sources, uri, lent)
-        if sent is None:
-            return False
-        try:
-            publish_uploads(uri, sent.uploads, kind="model", extra=extra)
-        except AlreadyPublished as error:
-            if error.manifest.extra.get("attempt") != extra["attempt"]:
-                raise
-        return True
+
+        def make() -> Manifest | None:
+            if (present := read_manifest(uri)) is not None:
+                raise AlreadyPublished(uri, present)
+            with self._refusals():
+                sent = send(self._files, self._stores, sources, uri, lent)
+            if sent is None:
+                return None
+            return publish_uploads(uri, sent.uploads, kind="model", extra=extra, owner=owner)
+
+        number = extra["attempt"]
+        assert isinstance(number, int)
+        return publish_model(uri, make, attempt=number, owner=owner) is not None
 
     def restore(self, attempt: str, sources: Sequence[Source], uri: str, *, is_own: bool) -> None:
         """Make directories of nodes what a checkpoint is, each whole or not at all.

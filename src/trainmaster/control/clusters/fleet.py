@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Meter
+from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
 from trainmaster.control.clusters.post import Opener, Places, Post
 from trainmaster.control.clusters.record import ClusterState
 from trainmaster.control.jobs import THREADS
@@ -204,7 +204,7 @@ class Fleet:
                 post.loop.end()
         if meter is not None:
             self._meter = meter
-            meter.bill = partial(self.most_usd, now)
+            meter.bill = self._bill(now)
             saving = sum(task.state in _WITH_OUTPUT for task in board.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
             if meter.usual_lease_s:
@@ -307,6 +307,15 @@ class Fleet:
         return [role.rentals[0].slots for role in plan.roles for _ in range(role.count)]
 
     # --- private -----------------------------------------------------------------------------------
+
+    def _bill(self, now: float) -> Bill:
+        """What is billed at most, for the meter: it is asked in every turn, and machines may be many."""
+
+        @lru_cache
+        def until_second(until: int) -> float:
+            return self.most_usd(now, until)
+
+        return lambda until: until_second(math.ceil(until))
 
     def _affords(self, renting: Post) -> bool:
         """Whether a driver that dies after asking for more machines leaves a bill below the cap.

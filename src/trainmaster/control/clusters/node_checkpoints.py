@@ -12,7 +12,6 @@ from trainmaster.control.clusters.node_patience import patiently
 from trainmaster.control.clusters.node_sending import Source
 from trainmaster.control.clusters.node_trees import tree_of
 from trainmaster.control.restored import noted_restored
-from trainmaster.volumes import CheckpointSeries
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.attempt_nodes import AttemptNodes
@@ -52,7 +51,7 @@ class NodeCheckpoints:
 
     def publish(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
-        series = CheckpointSeries(context.checkpoints_uri)
+        series = context.checkpoints
         self._direct.require_lendable(series.uri)
         if self._was_bare(context):
             return None

@@ -66,15 +66,16 @@ class Rental:
         inside = ", ".join(part for part in ("spot" * self.spot, self.place) if part)
         return (self.instance_type or "host") + (f" ({inside})" if inside else "")
 
-    def billed_usd(self, seconds: float) -> float:
-        """What it costs to have it for so long.
+    def billed_usd(self, seconds: float, *, at_most: bool = False) -> float:
+        """What it costs to have it for so long, as expected or at the highest price.
 
         >>> round(Rental(usd_per_hour=3.6, minimum_s=60).billed_usd(10), 6)
         0.06
         """
         seconds = max(seconds, self.minimum_s)
         rounds = -(-seconds // self.quantum_s)
-        return rounds * self.quantum_s * self.usd_per_hour / 3600
+        usd_per_hour = max(self.usd_per_hour, self.most_usd_per_hour) if at_most else self.usd_per_hour
+        return rounds * self.quantum_s * usd_per_hour / 3600
 
 
 @dataclass(frozen=True, slots=True)

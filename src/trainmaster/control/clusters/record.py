@@ -74,29 +74,43 @@ class Machine:
         until = now if self.ended_at is None else min(self.ended_at, now)
         return self.rental.billed_usd(max(until - self.started_at, 0.0))
 
-    def at_most(self, now: float, until: float, leased_until: float | None) -> Machine:
-        """Such that `billed_usd` of a later time gives what may be billed for it at most until then.
-
-        One that was given up, and that nobody can end now, is billed until the end of its lease.
-
-        What was asked for and not seen yet may be there already. Who has not renewed its lease, asleep for
-        instance, knows that it was not there after it.
+    def most_usd(self, now: float, until: float, leased_until: float | None, paid_from: float) -> float:
+        """What may be billed for it at most until a later time, from when the present run pays.
 
         Args:
             now: Unix seconds.
             until: the later time, Unix seconds.
             leased_until: see `ClusterRecord`.
+            paid_from: see `ClusterRecord`.
+        """
+        started_at = self._started_at_most(now, until, leased_until)
+        ended_at = until if self.ended_at is None else min(self.ended_at, until)
+        if started_at is None or ended_at < paid_from:
+            return 0.0
+        usd = self.rental.billed_usd(max(ended_at - started_at, 0.0), at_most=True)
+        if started_at < paid_from:  # the run before has paid for that
+            usd -= self.rental.billed_usd(paid_from - started_at, at_most=True)
+        return usd
+
+    def _started_at_most(self, now: float, until: float, leased_until: float | None) -> float | None:
+        """From when on to count: as long as it may be billed for, if it goes on until then.
+
+        What was asked for and not seen yet may be there already. Who has not renewed its lease, asleep for
+        instance, knows that it was not there after it. One that was given up, and that nobody can end now, is
+        billed until the end of its lease.
         """
         started_at = self.started_at
-        if started_at is None and self.rental.instance_type and (self.id or not self.is_over):
+        if started_at is None:
+            if not self.rental.instance_type or (self.is_over and not self.id):
+                return None
             # Its first lease begins when it has booted, and nobody can renew that before it was seen.
             unseen_s = max(now - (self.asked_at or now), 0.0)
             started_at = now - BOOTING_S - min(unseen_s, USUAL_LEASE_S + SWITCH_OFF_S)
-        elif started_at is not None and self.ended_at is None and leased_until is not None:
+        elif self.ended_at is None and leased_until is not None:
             started_at += max(now - max(leased_until, started_at), 0.0)
-        if started_at is not None and self.ended_at is None and self.leased_until is not None:
+        if self.ended_at is None and self.leased_until is not None:
             started_at -= max(self.leased_until - until, 0.0)
-        return replace(self, rental=self.rental.at_most, started_at=started_at)
+        return started_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +225,7 @@ class ClusterRecord:
             now: Unix seconds.
             until: Unix seconds, not before.
         """
-        machines = tuple(machine.at_most(now, until, self.leased_until) for machine in self.machines)
-        return replace(self, machines=machines, leased_until=None).spent_usd(until)
+        return sum(m.most_usd(now, until, self.leased_until, self.paid_from) for m in self.machines)
 
     def usd_per_hour(self) -> float:
         """Price of what is rented now."""

@@ -200,7 +200,7 @@ class RemoteSite:
             ]
             for last in (False, False, True):
                 try:
-                    return self._direct.publish_model(sources, context.model_uri, extra)
+                    return self._direct.publish_model(sources, context.model_uri, extra, context.owner)
                 except UnstableDirectory:
                     if last:
                         raise

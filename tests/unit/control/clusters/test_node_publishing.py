@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,11 +27,13 @@ from trainmaster.volumes import (
     ObjectStore,
     UnstableDirectory,
     Upload,
+    fetch,
     lending,
     read_manifest,
 )
 from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
 from trainmaster.volumes.manifest import check_entries
+from trainmaster.volumes.owner import ForeignArtifactError, Owner
 from trainmaster.volumes.publishing import publish_uploads
 from trainmaster.volumes.sending import ToSend
 
@@ -276,12 +279,42 @@ def test_a_model_is_published_once_per_attempt(lendable: None, tmp_path: Path) -
     sent = len(stores.sent)
     assert made.publish_model(sources, uri, {"attempt": 1})
     assert len(stores.sent) == sent
-    assert made.publish_model([Source(node(2), "/w", "members/w")], uri, {"attempt": 2})
-    manifest = read_manifest(uri)
+    with pytest.raises(PublishError, match="the model of attempt 1 is there, and not that of 2"):
+        made.publish_model(sources, uri, {"attempt": 2})
+    assert len(stores.sent) == sent
+    second = f"{uri}-attempt-2"
+    assert made.publish_model([Source(node(2), "/w", "members/w")], second, {"attempt": 2})
+    manifest = read_manifest(second)
     assert manifest is not None
     assert [entry.path for entry in manifest.files] == ["members/w/log"]
     assert stores.sent[-1].place == "/.w.frozen/log"
+    lose_files(uri)
+    with pytest.raises(PublishError, match="was uploaded and is not there"):
+        made.publish_model(sources, uri, {"attempt": 1})
     assert not made.publish_model([Source(node(3), "/w")], f"{uri}-2", {"attempt": 1})
+
+
+def test_a_model_of_another_home_is_never_taken_for_ours(lendable: None, tmp_path: Path) -> None:
+    files, stores = Files({("i-1", "/out"): [Entry("model", FILE, 3)]}), Stores()
+    made, uri, sources = direct(files, stores, []), f"file://{tmp_path}/model", [Source(node(1), "/out")]
+    theirs = Owner("digits-0123456789", "a" * 32, 1.5)
+    assert made.publish_model(sources, uri, {"attempt": 1}, theirs)
+    sent = len(stores.sent)
+    for ours in (replace(theirs, home="b" * 32), replace(theirs, created_at=2.5)):
+        with pytest.raises(ForeignArtifactError, match=f"home aaaaaaaa, .*home {ours.home[:8]}"):
+            made.publish_model(sources, uri, {"attempt": 1}, ours)
+    assert len(stores.sent) == sent
+    assert made.publish_model(sources, uri, {"attempt": 1}, theirs)
+    lose_files(uri)  # its publisher was killed before it looked again
+    assert made.publish_model(sources, uri, {"attempt": 1}, theirs)
+    assert len(stores.sent) == sent + 1
+    fetch(uri, tmp_path / "back", verify=False)
+
+
+def lose_files(uri: str) -> None:
+    store = ObjectStore(uri)
+    for folder in store.folders():
+        store.delete_all(folder)
 
 
 def test_a_link_that_leads_outside_is_refused_before_anything_is_sent() -> None:

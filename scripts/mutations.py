@@ -1,0 +1,283 @@
+"""Change the code in small ways and see whether its tests notice: ``python scripts/mutations.py``.
+
+100 seeded mutations of the modules that decide about money, machines, models and chunks. Each is run with the
+unit tests and simulations that belong to its module, in a copy of the source. What no test notices is printed
+with its line: a rule that nobody holds. Mutations that change nothing anybody can see are listed in
+``EQUIVALENT`` with the reason, and do not count. Exits with 1 if fewer than nine of ten are noticed.
+
+The kinds of mutation are those of Jia and Harman, "An analysis and survey of the development of mutation
+testing", IEEE Transactions on Software Engineering 37 (2011): relations, connectives, constants, arithmetic,
+conditions, results, and statements that are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "trainmaster"
+#: At least so much of what is not equivalent has to be noticed.
+LEAST = 0.9
+_TIMEOUT_S = 300.0
+
+_CONTROL = "tests/unit/control"
+_CLUSTERS = "tests/unit/control/clusters"
+#: By module: its tests, the quick and telling ones first.
+TESTS = {
+    "control/decide_task.py": [
+        f"{_CONTROL}/test_decide_task.py",
+        f"{_CONTROL}/test_decide_saving.py",
+        f"{_CONTROL}/test_transition_walk.py",
+        f"{_CONTROL}/test_simulation.py",
+    ],
+    "control/clusters/decide_cluster.py": [
+        f"{_CLUSTERS}/test_decide_cluster.py",
+        f"{_CLUSTERS}/test_cluster_loop.py",
+        f"{_CLUSTERS}/test_cluster_leases.py",
+        f"{_CLUSTERS}/test_cluster_simulation.py",
+    ],
+    "control/budget.py": [
+        f"{_CONTROL}/test_budget.py",
+        f"{_CONTROL}/test_saving_money.py",
+        f"{_CLUSTERS}/test_fleet_budget.py",
+        f"{_CONTROL}/test_cap_simulation.py",
+    ],
+    "store/leases.py": ["tests/unit/store/test_leases.py"],
+    "volumes/packed/garbage.py": [
+        "tests/unit/volumes/packed/test_garbage.py",
+        "tests/unit/volumes/packed/test_gc_schedules.py",
+    ],
+    "volumes/packed/marks.py": [
+        "tests/unit/volumes/packed/test_push_marks.py",
+        "tests/unit/volumes/packed/test_garbage.py",
+        "tests/unit/volumes/packed/test_gc_schedules.py",
+    ],
+    "volumes/publishing.py": [
+        "tests/unit/volumes/test_artifact.py",
+        "tests/unit/volumes/test_checkpoint_series.py",
+        f"{_CLUSTERS}/test_node_publishing.py",
+    ],
+    "advisor/choosing.py": [
+        "tests/unit/advisor/test_choosing.py",
+        "tests/unit/advisor/test_quote_invariants.py",
+        "tests/unit/advisor/test_quoting.py",
+        "tests/unit/advisor/test_server_quotes.py",
+    ],
+}
+#: Of each module: mutations that change nothing anybody can see, as `Mutation.name` has them, and why.
+EQUIVALENT: dict[str, str] = {
+    'store/leases.py: owner.count(":") >= 2 -> owner.count(":") > 2': (
+        "our own names have three colons; what has two was written by an earlier version: by its expiry"
+    ),
+}
+
+_RELATIONS: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+_ARITHMETIC: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change: ``old`` between two offsets of a module becomes ``new``."""
+
+    module: str
+    start: int
+    end: int
+    line: int
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """Says what it is, whatever lines come before it."""
+        return f"{self.module}: {' '.join(self.old.split())} -> {' '.join(self.new.split())}"
+
+
+def mutations(module: str, source: str) -> Iterator[Mutation]:
+    """All mutations of a module, in the order of its text."""
+    offsets = [0]
+    for line in source.splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line.encode()))
+    data = source.encode()
+
+    def span(node: ast.expr | ast.stmt) -> tuple[int, int]:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        return offsets[node.lineno - 1] + node.col_offset, offsets[node.end_lineno - 1] + node.end_col_offset
+
+    def made(node: ast.expr | ast.stmt, new: str) -> Mutation:
+        start, end = span(node)
+        return Mutation(module, start, end, node.lineno, data[start:end].decode(), new)
+
+    def between(left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Mutation]:
+        start, end = span(left)[1], span(right)[0]
+        text = data[start:end].decode()
+        at = text.find(f" {old} ")
+        if at >= 0:
+            begin = start + len(text[: at + 1].encode())
+            whole = data[span(left)[0] : span(right)[1]].decode()
+            changed = whole[: begin - span(left)[0]] + new + whole[begin - span(left)[0] + len(old) :]
+            yield Mutation(module, span(left)[0], span(right)[1], left.lineno, whole, changed)
+
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            node.decorator_list.clear()  # how a class keeps its fields is nothing that is decided
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                for one, op, other in zip([left, *others], ops, others, strict=False):
+                    yield from between(one, other, *_RELATIONS[type(op)])
+            case ast.BoolOp(op=op, values=values):
+                words = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
+                for one, other in pairwise(values):
+                    yield from between(one, other, *words)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                yield from between(left, right, *_ARITHMETIC[type(op)])
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                start, end = span(operand)
+                yield made(node, f"({data[start:end].decode()})")
+            case ast.Constant(value=bool() as value):
+                yield made(node, str(not value))
+            case ast.Constant(value=int() | float() as value):
+                yield made(node, str(value * 10 if value not in (0, 1) else 1 - value))
+            case ast.If(test=test) | ast.IfExp(test=test):
+                start, end = span(test)
+                yield made(test, f"(not ({data[start:end].decode()}))")
+            case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+                yield made(value, "None")
+            case ast.Expr(value=ast.Call()) | ast.Raise():
+                yield made(node, "pass")
+            case _:
+                pass
+
+
+def drawn(count: int, seed: int, only: str | None = None) -> list[Mutation]:
+    """So many mutations of all modules together, or of one, by a seed."""
+    found: list[Mutation] = []
+    for module in TESTS if only is None else [only]:
+        source = (PACKAGE / module).read_text(encoding="utf-8")
+        found += sorted(set(mutations(module, source)), key=lambda each: (each.start, each.end, each.new))
+    return sorted(
+        random.Random(seed).sample(found, min(count, len(found))), key=lambda each: (each.module, each.start)
+    )
+
+
+class Bench:
+    """Copies of the source, one for each test run that goes on at a time."""
+
+    def __init__(self, place: Path, jobs: int) -> None:
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            copy = place / str(number)
+            shutil.copytree(PACKAGE, copy / "trainmaster", ignore=shutil.ignore_patterns("__pycache__"))
+            self._free.put(copy)
+
+    def notices(self, mutation: Mutation) -> bool:
+        """Whether a test fails with it."""
+        copy = self._free.get()
+        path = copy / "trainmaster" / mutation.module
+        original = path.read_bytes()
+        try:
+            path.write_bytes(original[: mutation.start] + mutation.new.encode() + original[mutation.end :])
+            return not _passes(copy, TESTS[mutation.module])
+        finally:
+            path.write_bytes(original)
+            self._free.put(copy)
+
+    def passes(self, only: str | None = None) -> bool:
+        """Whether all tests pass as they are."""
+        copy = self._free.get()
+        modules = TESTS if only is None else [only]
+        try:
+            return _passes(copy, sorted({test for module in modules for test in TESTS[module]}))
+        finally:
+            self._free.put(copy)
+
+
+def _passes(copy: Path, tests: Sequence[str]) -> bool:
+    here = [test for test in tests if (ROOT / test).exists()]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--reruns=0", *here]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:  # it hangs: noticed
+        return False
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(done.stdout.decode(errors="replace")[-2000:])
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Try mutations; 1 if too few are noticed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--module", choices=TESTS, help="of this one only")
+    options = parser.parse_args()
+    chosen = drawn(options.count, options.seed, options.module)
+    survivors: list[Mutation] = []
+    with tempfile.TemporaryDirectory() as place:
+        bench = Bench(Path(place), options.jobs)
+        if not bench.passes(options.module):
+            print("the tests fail without any mutation", file=sys.stderr)
+            return 2
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for mutation, noticed in zip(chosen, pool.map(bench.notices, chosen), strict=True):
+                if not noticed:
+                    survivors.append(mutation)
+                word = "noticed " if noticed else "SURVIVED"
+                print(
+                    f"{word} {mutation.module}:{mutation.line}  {mutation.name.partition(': ')[2]}",
+                    flush=True,
+                )
+    equivalent = [each for each in survivors if each.name in EQUIVALENT]
+    counted = len(chosen) - len(equivalent)
+    noticed_count = len(chosen) - len(survivors)
+    result = {
+        "mutations": len(chosen),
+        "noticed": noticed_count,
+        "equivalent": len(equivalent),
+        "share": round(noticed_count / counted, 3) if counted else 1.0,
+        "survivors": [
+            f"{each.module}:{each.line} {each.name}" for each in survivors if each not in equivalent
+        ],
+    }
+    print(json.dumps(result, indent=2))
+    return 0 if result["share"] >= LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
