@@ -81,8 +81,10 @@ def _owners_without_namespace() -> AbstractContextManager[object]:
 
 @contextmanager
 def _sleep_is_billed() -> Iterator[None]:
-    at_most = Machine.at_most
-    with patch.object(Machine, "at_most", lambda self, now, until, _: at_most(self, now, until, None)):
+    started = Machine._started_at_most
+    with patch.object(
+        Machine, "_started_at_most", lambda self, now, until, _: started(self, now, until, None)
+    ):
         yield
 
 
