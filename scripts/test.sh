@@ -56,7 +56,7 @@ groups+=($!)
 } </dev/null &
 groups+=($!)
 {
-    "$python" -m pytest $again tests --ignore=tests/unit --ignore=$lab --ignore=$volumes 2>&1 | tee "$logs/rest"
+    "$python" -m pytest $again tests --ignore=tests/unit --ignore=$lab --ignore=$volumes 2>&1 | tee -i "$logs/rest"
     exit "${PIPESTATUS[0]}"
 } </dev/null &
 groups+=($!)
