@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 
-.PHONY: demo test lint bench install system clean
+.PHONY: demo test lint bench install system dist audit mutations clean
 
 install: $(STAMP)
 
@@ -40,5 +40,20 @@ test: install lint
 bench: install
 	@$(BIN)/python benchmarks/run_all.py
 
+# The packages, and the list of all that they were tested with (an SBOM as CycloneDX has it).
+dist: install
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-format JSON -o dist/sbom.json $(BIN)/python
+	@echo "dist/sbom.json lists $$($(BIN)/python -c 'import json; print(len(json.load(open("dist/sbom.json"))["components"]))') packages"
+
+# Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
+audit: install
+	@$(BIN)/pip-audit --local --skip-editable --progress-spinner off
+
+# What tests of the rules about money, machines, models and chunks do not notice.
+mutations: install
+	@$(BIN)/python scripts/mutations.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
