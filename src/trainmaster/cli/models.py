@@ -106,3 +106,29 @@ def get(
     files = [entry for entry in manifest.files if entry.sha256]
     count = "1 file" if len(files) == 1 else f"{len(files)} files"
     say(f"{count}, {manifest.total_bytes:,} bytes in {directory}, hashes verified")
+
+
+@app.command("fsck")
+def fsck(
+    runs: Annotated[Optional[list[str]], typer.Argument(metavar="[RUN]...", help="Only these runs'.")] = None,  # noqa: UP045
+    deep: Annotated[bool, typer.Option("--deep", help="Read every file, and compare its hash.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.server.model_check import check_models
+
+    service = Service(Home.from_environment())
+    found = check_models(service, [service.resolve(run) for run in runs or ()], is_deep=deep)
+    for damage in found["damaged"]:
+        say(f"damaged: {damage['uri']}: {damage['fault']}. {damage['advice']}")
+    for rest in found["unnamed"]:
+        say(f"note: {rest['uri']}: {rest['bytes']:,} bytes there belong to no model or checkpoint")
+    count = len({damage["uri"] for damage in found["damaged"]})
+    say(f"{found['models']} models, {found['checkpoints']} checkpoints, {count} damaged")
+    if as_json:
+        print_json(found)
+    if count:
+        raise typer.Exit(1)

@@ -1,0 +1,64 @@
+"""Two drivers of one task, halted before any operation on the store, or killed: nothing good is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainmaster.spec.errors import PublishError
+from trainmaster.testing.stepped_store import Stage
+from trainmaster.volumes import CheckpointSeries, checkpoints
+from trainmaster.volumes.owner import Owner
+
+URI = "memory://b/checkpoints/digits-0123456789/train/0"
+OURS = Owner("digits-0123456789", "a" * 32, 1.5)
+
+
+def driver(directory, attempt: int, keep: int):
+    """What CHECKPOINT and SAVE do, twice."""
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def work() -> None:
+        series = CheckpointSeries(URI, OURS)
+        for step in range(2):
+            (directory / "step").write_text(f"{attempt} {step}")
+            try:
+                if series.publish({"": directory}, attempt=attempt, require_stable=False) is not None:
+                    series.prune(keep)
+            except PublishError:  # a later attempt has published
+                continue
+        series.clear_unfinished()
+
+    return work
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    schedule=st.lists(st.integers(0, 2), max_size=120),
+    killed=st.none() | st.tuples(st.integers(0, 2), st.integers(0, 60)),
+    keep=st.integers(1, 2),
+)
+def test_there_is_always_something_to_restore(schedule, killed, keep, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch, Stage() as stage:
+        patch.setattr(checkpoints, "_THREADS", 1)  # so that schedules repeat
+        root = tmp_path_factory.mktemp("drivers")
+        (root / "first").mkdir()
+        (root / "first/step").write_text("0")
+        series = CheckpointSeries(URI, OURS)
+        assert series.publish({"": root / "first"}, attempt=1) == 1
+        actors = [
+            stage.start(f"attempt {attempt}", driver(root / f"{number}", attempt, keep))
+            for number, attempt in enumerate((1, 2, 2))
+        ]
+        for turn, chosen in enumerate([*schedule, *(n % 3 for n in range(600))]):
+            if killed is not None and turn == killed[1]:
+                actors[killed[0]].kill()
+            if actors[chosen].next is not None:
+                stage.step(actors[chosen])
+                assert series.complete(), f"nothing is left after {turn} steps"
+        for actor in actors:
+            stage.run(actor, lambda _: False)
+            assert actor.is_over
+        newest = series.newest()
+        series.restore(newest, root / "back")
