@@ -180,7 +180,12 @@ def _is_dead(store: ObjectStore, key: str) -> bool:
     """Whether a mark is of a process of this machine that has ended; then it is taken away."""
     document = _document(store, key)
     pid, started = document.get("pid"), document.get("started")
-    if type(pid) is not int or pid < 1 or not started or document.get("space") != process_space():
+    if (
+        type(pid) is not int
+        or not 0 < pid < 1 << 31
+        or not started
+        or document.get("space") != process_space()
+    ):
         return False
     if not _is_gone(pid, started):
         return False

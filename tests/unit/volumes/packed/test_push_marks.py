@@ -75,7 +75,9 @@ def test_a_collection_that_was_killed_here_holds_no_push_up(store, other, tmp_pa
     assert said == []
 
 
-@pytest.mark.parametrize("change", [{"space": "elsewhere"}, {"started": ""}, {"pid": "7"}, {"pid": -1}, None])
+@pytest.mark.parametrize(
+    "change", [{"space": "elsewhere"}, {"started": ""}, {"pid": "7"}, {"pid": -1}, {"pid": 1 << 70}, None]
+)
 def test_a_mark_that_nobody_can_judge_counts(store, other, change):
     process, key = other("pushes")
     process.kill()
