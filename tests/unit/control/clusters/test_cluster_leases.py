@@ -226,8 +226,10 @@ def test_a_short_sleep_ends_nothing(bench: Bench) -> None:
     bench.until(lambda: bench.loop.formation)
     let(bench, 30.0)
     bench.loop.notes()
+    bench.workplace.mute = {"i-0"}  # one was not reached when the lid was closed
+    let(bench, 4.0)
     sleep(bench, 400.0)
-    bench.workplace.mute = {"i-0", "i-1"}  # their connections are dead at first
+    bench.workplace.mute = {"i-0", "i-1"}  # and their connections are dead at first
     let(bench, 5.0)
     bench.workplace.mute = set()
     let(bench, 60.0)
@@ -260,6 +262,27 @@ def test_sleep_is_not_billed_beyond_the_lease_and_is_told(bench: Bench, forgets:
     assert any("this machine slept from" in note and "ended themselves" in note for note in told)
     assert any("i-0" in note and "its lease was over at" in note and "slept" in note for note in told)
     assert len(bench.provider.live) == 2, "the run goes on with new ones"
+
+
+def test_what_a_provider_said_before_we_slept_is_not_news() -> None:
+    bench = Bench(record())
+    bench.loop = bench.make(
+        record(), lambda wake: TimedTasks(wake, bench.clock, lambda name: 3.0 if name == "look" else 0.2)
+    )
+    bench.loop.want()
+    bench.until(lambda: bench.loop.formation)
+    let(bench, 30.0)
+    while not bench.loop._tasks.is_running("look"):
+        let(bench, 0.5)
+    until = bench.loop.record.leased_until
+    sleep(bench, 36_000.0)
+    bench.turn()
+    assert bench.loop.record.leased_until == until, "they may have ended since"
+    bench.clock.now += 0.5
+    bench.turn()
+    assert bench.loop._tasks.is_running("look"), "asked anew"
+    let(bench, 10.0)
+    assert not {machine.id for machine in bench.loop.record.rented} & {"i-0", "i-1"}
 
 
 def test_leases_that_ran_out_name_the_cause(bench: Bench) -> None:
