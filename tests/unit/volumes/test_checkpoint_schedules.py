@@ -62,3 +62,31 @@ def test_there_is_always_something_to_restore(schedule, killed, keep, tmp_path_f
             assert actor.is_over
         newest = series.newest()
         series.restore(newest, root / "back")
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_who_clears_up_and_sleeps_before_it_deletes_takes_nothing_that_was_published_meanwhile(
+    steps, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "_THREADS", 1)
+    with Stage() as stage:
+        series = CheckpointSeries(URI, OURS)
+        (tmp_path / "step").write_text("1")
+        series.publish({"": tmp_path}, attempt=1)
+        (tmp_path / "step").write_text("2")
+
+        def publish() -> None:
+            mine = CheckpointSeries(URI, OURS)
+            mine.publish({"": tmp_path}, attempt=1)
+            mine.prune(1)
+
+        publisher = stage.start("publisher", publish)
+        assert stage.run(publisher, lambda op: op.name == "put_if_absent")
+        clearer = stage.start("clearer", lambda: CheckpointSeries(URI, OURS).clear_unfinished())
+        assert stage.run(clearer, lambda op: op.name in ("put_if_absent", "delete", "delete_all"))
+        for _ in range(steps):
+            stage.step(clearer)
+        stage.finish(publisher)
+        stage.finish(clearer)
+        series.restore(series.complete()[-1], tmp_path / "back")
+        assert (tmp_path / "back/step").read_text() == "2"
