@@ -74,9 +74,13 @@ def stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
             pass
     # It may have ended well in the moment before it was asked to stop: then its work is kept.
     won = classify(seen.gang, policy.timeout_s, policy.helpers).reason is EndReason.SUCCEEDED
-    job = _last_word(task, seen, EffectKind.SAVE if won else EffectKind.RECOVER, now)
+    # A model that was lost with its node is not saved any more; what was saved of its training still is.
+    lost = seen.jobs.get(EffectKind.SAVE) if EffectKind.RECOVER in seen.jobs else None
+    job = _last_word(task, seen, EffectKind.SAVE if won and lost is None else EffectKind.RECOVER, now)
     if isinstance(job, list):
         return job
+    if won and lost is not None:
+        job = replace(job, error=lost.error)
     return finish(task, seen, job, now, EndReason.SUCCEEDED if won else None)
 
 

@@ -112,4 +112,4 @@ def _job_of(task: Task, jobs: Mapping[EffectKind, Job]) -> Job | None:
         case State.STAGING:
             return jobs.get(EffectKind.STAGE)
         case _:
-            return jobs.get(EffectKind.KEEP) or jobs.get(EffectKind.SAVE) or jobs.get(EffectKind.RECOVER)
+            return jobs.get(EffectKind.KEEP) or jobs.get(EffectKind.RECOVER) or jobs.get(EffectKind.SAVE)

@@ -261,7 +261,8 @@ class Workshop:
 
                 quick = saving.is_quick(context)
             case EffectKind.KEEP:
-                has_won = EffectKind.SAVE in self.jobs.of(task.experiment, task.number, task.attempt)
+                # The model of one that is recovered was lost.
+                has_won = EffectKind.RECOVER not in self.jobs.of(task.experiment, task.number, task.attempt)
 
                 def work() -> Job:
                     return keeping.keep(context, has_won=has_won)
@@ -295,9 +296,10 @@ class Workshop:
         context = self._context(effect.experiment, effect.task, effect.attempt, ())
         jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
         save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
-        last = jobs.get(EffectKind.KEEP) or save or recover
+        last = jobs.get(EffectKind.KEEP) or recover or save
         recovered = last is not None and last.done and not last.error
-        saved = save is not None and (recovered or (save.done and "model_uri" in save.fields))
+        is_published = save is not None and save.done and "model_uri" in save.fields
+        saved = save is not None and recover is None and (recovered or is_published)
         if self._site is not None:
             is_left = last is not None and not saved and (last.unsaved or not last.done)
             self._site.clean_up(context, is_saved=not is_left)

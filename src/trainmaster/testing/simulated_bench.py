@@ -36,7 +36,7 @@ class SimulatedJobs:
     def __init__(self, world: World) -> None:
         self._world = world
         self._results: dict[Key, Job] = {}
-        self._done: list[tuple[Key, Job]] = []
+        self._done: list[tuple[Key, Job, Job]] = []
         self._pending = 0
         self._dead = False
 
@@ -68,16 +68,16 @@ class SimulatedJobs:
         if not delay_s:
             self._results[key] = work()
             return
-        self._results[key] = Job()
+        begun = self._results[key] = Job()
         self._pending += 1
-        self._world.after(delay_s, lambda: self._finish(key, work))
+        self._world.after(delay_s, lambda: self._finish(key, begun, work))
 
     def collect(self) -> bool:
         """See `Jobs.collect`."""
         any_new = bool(self._done)
-        for key, job in self._done:
+        for key, begun, job in self._done:
             self._pending -= 1
-            if key in self._results:
+            if self._results.get(key) is begun:  # it was not dropped, nor begun anew since
                 self._results[key] = job
         self._done.clear()
         return any_new
@@ -96,9 +96,9 @@ class SimulatedJobs:
         """Nothing is remembered."""
         return not self._results
 
-    def _finish(self, key: Key, work: Callable[[], Job]) -> None:
+    def _finish(self, key: Key, begun: Job, work: Callable[[], Job]) -> None:
         if not self._dead:
-            self._done.append((key, work()))
+            self._done.append((key, begun, work()))
 
 
 class SimulatedBench:
@@ -116,6 +116,7 @@ class SimulatedBench:
         self._plan = plan
         self._step = step
         self._tried_at: dict[Key, float] = {}
+        self._begun: dict[Key, object] = {}
 
     def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
         """See `Workshop.columns`."""
@@ -166,11 +167,15 @@ class SimulatedBench:
         jobs = self.jobs.of(name, number, attempt)
         if kind is EffectKind.KEEP and not any(job.unsaved or not job.done for job in jobs.values()):
             raise ViolationError(f"{name}/{number}/{attempt} is kept though it was saved")
-        has_won = EffectKind.SAVE in jobs
+        has_won = EffectKind.RECOVER not in jobs
+        begun = object()
+        if kind not in jobs or jobs[kind].done:
+            self._begun[name, number, attempt, kind] = begun
         delay_s = 0.0 if self._world.chance(self._plan.quick) else self._world.rng.expovariate(0.5)
 
         def work() -> Job:
-            self._tried_at[name, number, attempt, kind] = self._world.now
+            if self._begun[name, number, attempt, kind] is begun:  # else it was for a place that is lost
+                self._tried_at[name, number, attempt, kind] = self._world.now
             if kind is EffectKind.KEEP:
                 job = self._keep((name, number), attempt, has_won=has_won)
                 if job.unsaved and not self._is_away():

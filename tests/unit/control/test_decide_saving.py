@@ -191,6 +191,18 @@ def test_a_published_checkpoint_makes_the_kept_one_needless():
     assert decide(of, published) == [Progress("e", 0, {"kept_checkpoint": None})]
 
 
+def test_a_model_that_was_lost_does_not_hide_the_checkpoint_that_is_left():
+    """It ended well, its model went with a node, and is not asked for once more."""
+    lost = Job(done=True, error="what its members made is lost", reason=EndReason.NODE_LOST)
+    jobs = {EffectKind.SAVE: lost, EffectKind.RECOVER: UNSAVED}
+    of = task(State.STOPPING, end_reason=EndReason.CANCELLED)
+    assert kinds(decide(of, ended(jobs, wanted=EndReason.CANCELLED))) == [EffectKind.KEEP]
+    kept = Job(done=True, error="It is kept in /home/me.", fields={"kept_checkpoint": 1})
+    move = end_of(decide(of, ended({**jobs, EffectKind.KEEP: kept}, wanted=EndReason.CANCELLED)))
+    assert (move.reason, move.message) == (EndReason.INTERNAL, lost.error)
+    assert move.fields["kept_checkpoint"] == 1
+
+
 def test_who_is_cancelled_while_it_runs_loses_neither_model_nor_checkpoint():
     of = task(State.STOPPING, end_reason=EndReason.CANCELLED)
     won = ended({EffectKind.SAVE: UNSAVED}, wanted=EndReason.CANCELLED)
