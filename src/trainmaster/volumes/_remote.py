@@ -19,6 +19,7 @@ from trainmaster.volumes._amazon import (
 )
 from trainmaster.volumes._direct import DirectReader, NotDirectError
 from trainmaster.volumes.objects import ENDPOINT_VARIABLES, ObjectDetail, ObjectInfo
+from trainmaster.volumes.renewing import renewed_amazon, renewed_azure
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -337,6 +338,8 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
     if scheme in ("gs", "az"):
         endpoints = (os.environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme])
         options["client_options"]["allow_http"] = any(each.startswith("http://") for each in endpoints)
+        if scheme == "az" and (token := renewed_azure()):
+            options["credential_provider"] = token
         return GCSStore(bucket, **options) if scheme == "gs" else AzureStore(bucket, **options)
     settings = amazon_settings()
     endpoint = settings.endpoint_url
@@ -360,7 +363,7 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
                 f"AWS_CA_BUNDLE: {bundle} cannot be read: {error.strerror}.",
                 "Name a file of certificates (PEM), or unset it.",
             ) from error
-    if credentials := profile_credentials():
+    if credentials := renewed_amazon() or profile_credentials():
         options["credential_provider"] = credentials
     return S3Store(bucket, **options)
 

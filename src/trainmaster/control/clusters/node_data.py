@@ -29,6 +29,7 @@ from trainmaster.control.clusters.data_wanted import (
     with_keys,
 )
 from trainmaster.control.clusters.direct_store import is_loopback
+from trainmaster.control.clusters.key_renewal import KeyRenewal
 from trainmaster.control.clusters.node_files import NodeFiles, each
 from trainmaster.control.clusters.node_mounts import NodeMounts
 from trainmaster.control.clusters.node_stores import NodeStores, StoreRefusedError
@@ -110,6 +111,7 @@ class NodeData:
         self._of_attempts: dict[str, dict[tuple[str, str], int]] = {}
         self._seen_at_s: dict[tuple[str, str], float] = {}
         self._volumes: dict[str, Wanted] = {}
+        self._renewal = KeyRenewal(lender, self._renew)
         self._has_told: set[str] = set()
 
     @property
@@ -199,6 +201,7 @@ class NodeData:
     def withdraw(self, nodes: Sequence[NodeAccess]) -> None:
         """End the run's mounts on nodes that go on without it; those that do not answer keep them."""
         self._is_withdrawn = True
+        self._renewal.close()
         with self._guard:
             locks = list(self._locks.values())
         until = time.monotonic() + _UNDER_WAY_S
@@ -372,6 +375,7 @@ class NodeData:
             result = connection.exchange(talk, _TIMEOUT_S)
         verb, _, words = ears.last.partition(" ")
         if verb == "done" and result.code == 0:
+            self._renewal.brought(node, wanted)
             return words != "kept"
         if verb == "refused":
             error = StoreRefusedError(node, words)
@@ -383,6 +387,14 @@ class NodeData:
         if verb == "failed" and is_away(words):
             raise self._outages.away(wanted.name, sources(wanted), f"{node.target.shown}: {words}")
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
+
+    def _renew(self, node: NodeAccess, wanted: Wanted) -> None:
+        """Bring the present keys to a mount that is there: its program finds it, and takes them."""
+        with self._guard:
+            lock = self._locks.setdefault((node.id, wanted.there), threading.Lock())
+        with lock:
+            if not self._is_withdrawn:
+                self._ask(node, wanted)
 
     def _trouble(
         self, node: NodeAccess, there: str, silence: tuple[bool, str] = (False, "")

@@ -31,6 +31,7 @@ from trainmaster.remote.guest.stores import trust_somebody
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
+from trainmaster.volumes.mounting.lent import renew
 from trainmaster.volumes.mounting.mounts import available
 from trainmaster.volumes.mounting.providing import (
     Means,
@@ -112,6 +113,7 @@ def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
                 withdraw(directory)
                 there = None
         if there is not None:
+            renew(os.path.abspath(directory))  # noqa: PTH100 - as the mount's processes were told
             return "kept"
         problem = "a container's engine may not look into mounts" if means else available()
         if problem:

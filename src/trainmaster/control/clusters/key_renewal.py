@@ -1,0 +1,92 @@
+"""`KeyRenewal`: while a driver lives, mounts on nodes get new keys of their stores before the old ones run out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.clusters.data_wanted import Wanted, with_keys
+from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.volumes.lending import EXPIRES_VARIABLE, Lender
+
+if TYPE_CHECKING:
+    from trainmaster.control.clusters.node_access import NodeAccess
+
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    """What a node has, and when that was lent and runs out, Unix seconds."""
+
+    node: NodeAccess
+    wanted: Wanted
+    lent_at: float
+    expires_at: float
+
+    def is_due(self, now: float) -> bool:
+        """A third of the life of its keys is over, as for whoever makes them."""
+        return now - self.lent_at >= (self.expires_at - self.lent_at) / 3
+
+
+class KeyRenewal:
+    """Remembers what was lent to which mounts, and lends it anew; threads share it.
+
+    Args:
+        lender: makes keys.
+        renew: brings a node what is wanted once more, with new keys.
+        clock: gives Unix seconds.
+    """
+
+    def __init__(
+        self,
+        lender: Lender,
+        renew: Callable[[NodeAccess, Wanted], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._lender = lender
+        self._renew = renew
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._mounts: dict[tuple[str, str], _Mount] = {}
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def brought(self, node: NodeAccess, wanted: Wanted) -> None:
+        """A node has it, with the keys that were lent for it."""
+        expires = wanted.lent.get(EXPIRES_VARIABLE)
+        if expires is None or wanted.order["do"] != "volume":
+            return  # they last, or nobody needs them any more
+        with self._guard:
+            self._mounts[node.id, wanted.there] = _Mount(node, wanted, self._clock(), float(expires))
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="keys", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """The mounts end."""
+        self._closed.set()
+
+    def look(self) -> None:
+        """Renew what is due; what fails is tried at the next look."""
+        now = self._clock()
+        with self._guard:
+            due = [mount for mount in self._mounts.values() if mount.is_due(now)]
+        for mount in due:
+            try:
+                self._renew(mount.node, with_keys(self._lender, mount.wanted))
+            except (TrainmasterError, OSError) as error:
+                log.info("keys of %s on %s: %s", mount.wanted.name, mount.node.id, one_line(error))
+
+    def _run(self) -> None:
+        while not self._closed.wait(_LOOK_S):
+            try:
+                self.look()
+            except Exception:  # the next look may do
+                log.exception("keys cannot be renewed")

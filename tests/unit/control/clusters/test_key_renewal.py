@@ -1,0 +1,68 @@
+"""Mounts get new keys in time, and nobody else does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.control.clusters.data_wanted import Wanted
+from trainmaster.control.clusters.key_renewal import KeyRenewal
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.lending import EXPIRES_VARIABLE
+
+NODE = SimpleNamespace(id="i-1")
+
+
+class World:
+    """Keys that live for an hour, and a node that takes them or is silent."""
+
+    def __init__(self):
+        self.now = 1_000_000.0
+        self.renewed = []
+        self.is_silent = False
+        self.made = KeyRenewal(self, self.renew, lambda: self.now)
+        self.made.close()  # no thread: the test looks by itself
+
+    def environment(self, grants):
+        return {"AWS_SESSION_TOKEN": f"{self.now:.0f}", EXPIRES_VARIABLE: f"{self.now + 3600:.0f}"}
+
+    def renew(self, node, wanted):
+        if self.is_silent:
+            raise PublishError("no answer")
+        self.renewed.append(wanted.lent["AWS_SESSION_TOKEN"])
+        self.made.brought(node, wanted)
+
+    def wanted(self, do="volume"):
+        return Wanted("v", "/there", {"do": do}, ("s3://b/v",), self.environment(()))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_after_a_third_of_their_life_and_again_and_again(world):
+    world.made.brought(NODE, world.wanted())
+    for second, count in ((1199, 0), (1201, 1), (1300, 1), (2402, 2)):
+        world.now = 1_000_000.0 + second
+        world.made.look()
+        assert len(world.renewed) == count, second
+
+
+def test_a_node_that_is_silent_gets_them_at_a_later_look(world):
+    world.made.brought(NODE, world.wanted())
+    world.now += 1800
+    world.is_silent = True
+    world.made.look()
+    world.is_silent = False
+    world.made.look()
+    assert world.renewed == ["1001800"]
+
+
+def test_keys_that_last_and_files_that_are_there_need_none(world):
+    world.made.brought(NODE, world.wanted(do="models"))
+    world.made.brought(NODE, Wanted("v", "/other", {"do": "volume"}, ("s3://b/v",), {"AWS_REGION": "eu"}))
+    world.now += 3000
+    world.made.look()
+    assert world.renewed == []
