@@ -6,13 +6,13 @@ import pytest
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.volumes import ObjectStore
+from trainmaster.volumes import ObjectStore, _remote, renewing
 from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
 from trainmaster.volumes.narrowing import Grant, TooWideKeysError
 from trainmaster.volumes.sending import reach
 
 
-def check(monkeypatch, bucket: str, *, knows_prefixes: bool) -> None:
+def check(monkeypatch, bucket: str, *, knows_prefixes: bool, renews: bool) -> None:
     """What is granted can be done with what is lent, and nothing else."""
     monkeypatch.delenv(WHOLE_KEYS_VARIABLE, raising=False)
     ours, others, volume = (f"{bucket}/{name}" for name in ("models/r-1", "models/r-2", "volumes/v"))
@@ -25,6 +25,9 @@ def check(monkeypatch, bucket: str, *, knows_prefixes: bool) -> None:
         monkeypatch.delenv(name, raising=False)
     for name, value in lent.items():
         monkeypatch.setenv(name, value)
+    if renews:  # as the processes of a mount have it: from where new ones may come
+        monkeypatch.setattr(renewing, "_read", lambda: lent)
+        monkeypatch.setattr(_remote, "_stores", {})
     for uri in (ours, volume):
         assert ObjectStore(uri).get("x") == b"1"
         assert [info.key for info in ObjectStore(uri).list("")] == ["x"]
@@ -48,10 +51,11 @@ def check(monkeypatch, bucket: str, *, knows_prefixes: bool) -> None:
 
 
 @pytest.mark.s3
-def test_keys_for_a_part_of_a_bucket(private_s3, monkeypatch):
+@pytest.mark.parametrize("renews", [False, True])
+def test_keys_for_a_part_of_a_bucket(private_s3, monkeypatch, renews):
     for name, value in private_s3.environment().items():
         monkeypatch.setenv(name, value)
-    check(monkeypatch, f"s3://{private_s3.new_bucket()}", knows_prefixes=True)
+    check(monkeypatch, f"s3://{private_s3.new_bucket()}", knows_prefixes=True, renews=renews)
 
 
 @pytest.mark.s3
@@ -69,5 +73,6 @@ def test_a_server_that_makes_none_gets_no_node_our_keys(monkeypatch):
             Lender().environment([grant])
 
 
-def test_keys_for_a_container_of_azure(azure_container, monkeypatch):
-    check(monkeypatch, azure_container, knows_prefixes=False)
+@pytest.mark.parametrize("renews", [False, True])
+def test_keys_for_a_container_of_azure(azure_container, monkeypatch, renews):
+    check(monkeypatch, azure_container, knows_prefixes=False, renews=renews)

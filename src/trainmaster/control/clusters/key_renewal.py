@@ -1,4 +1,4 @@
-"""`KeyRenewal`: while a driver lives, mounts on nodes get new keys of their stores before the old ones run out."""
+"""`KeyRenewal`: while a driver lives, mounts on nodes get new keys of their stores in time."""
 
 from __future__ import annotations
 
