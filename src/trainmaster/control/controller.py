@@ -7,6 +7,7 @@ what is committed is true, and every effect may be repeated by the next controll
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -73,6 +74,7 @@ class Controller:
         machines: rents what the run needs; None on the user's own machine.
         saving: how long its machines may wait for something to be saved.
         clock: gives Unix seconds that never jump.
+        wall: gives Unix seconds as other processes have them, for what they read.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Controller:
         machines: Machines | None = None,
         saving: SavingMoney | None = None,
         clock: Callable[[], float] = steady_s,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.board = board
         self.jobs: Background = workshop.jobs
@@ -108,6 +111,7 @@ class Controller:
         self._saving = saving or SavingMoney()
         self._notes = JobNotes(self._saving)
         self._clock = clock
+        self._wall = wall
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
@@ -153,7 +157,7 @@ class Controller:
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
-                self._store.commit(self._lease, turn.changes, now)
+                self._store.commit(self._lease, turn.changes, self._wall())
                 self._renewed_at = now
             for effect in turn.effects:
                 self._keep_lease()  # who was asleep while another took over must not act any more
@@ -191,7 +195,7 @@ class Controller:
         while self._machines is not None and not self._machines.find(attempts):
             now = self._clock()
             if notes := self._look_at_machines(now):
-                self._store.commit(self._lease, notes, now)
+                self._store.commit(self._lease, notes, self._wall())
                 self._renewed_at = now
             self._watch_budget(now)
             wanted = self._wanted or self._store.stop_wanted(self.board.run)
@@ -223,7 +227,7 @@ class Controller:
     def _keep_lease(self) -> None:
         now = self._clock()
         if now - self._renewed_at >= RENEW_S:
-            self._store.renew(self._lease, now)
+            self._store.renew(self._lease, self._wall())
             self._renewed_at = now
 
     def _patience_s(self) -> float:

@@ -10,31 +10,47 @@ failure; the seed then replays it line by line::
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from trainmaster.control.clusters import post, provider_outage
 from trainmaster.control.clusters.record import BOOTING_S, ClusterRecord, ClusterState, new_record
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec.states import EndReason, State
-from trainmaster.testing.simulated_bench import SimulatedBench
 from trainmaster.testing.simulated_cloud import Cloud, Instance, ProviderMemory, provider_of
 from trainmaster.testing.simulated_cluster import RayNode, SimulatedRay, SimulatedWorkplace, instant_calls
 from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
 from trainmaster.testing.simulated_hazards import SLOTS, WEIGHTS, Hazard, Hazards
 from trainmaster.testing.simulated_host import Host, Process, simulated_clocks
 from trainmaster.testing.simulated_node import Ending
+from trainmaster.testing.simulated_saving import (
+    STORE,
+    Objects,
+    SavingBench,
+    home_in,
+    new_directory,
+    publish_text,
+    remove,
+)
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_world import ViolationError, World
 from trainmaster.testing.simulation import Report
+from trainmaster.volumes import CheckpointSeries, read_manifest
+from trainmaster.volumes.owner import Owner, claim
+
+if TYPE_CHECKING:
+    from trainmaster.control.job_context import TaskContext
 
 _RUN: Final = "sim-0000"
+_COMMITTED: Final = re.compile(r"/(models|checkpoints)/[^/]+/train/(\d+)(/\w+)?/manifest\.json$")
 _MOST_S: Final = 400_000.0
 #: Clocks that are further off are wrong.
 _RIGHT_S: Final = 5.0
@@ -74,6 +90,11 @@ class Failures:
         self.database.add(self.run, record)
         self.driver = Driver(self, 0, self.host)
         self.driver.process.is_alive = False
+        self.objects = Objects(self)
+        self.directory = home_in(new_directory(self))
+        self.owner = Owner(self.run, self.home, self.world.now)
+        self.published: dict[tuple[str, int], list[int]] = {}
+        self.later: dict[str, str] = {}
         self._disk_is_full = False
         self._drivers = 0
 
@@ -95,7 +116,7 @@ class Failures:
 
     def make_bench(self, driver: Driver) -> Any:  # noqa: ANN401 - a bench
         """What performs decisions."""
-        return SimulatedBench(self.world, self.plan.work, driver.step)
+        return SavingBench(self, driver)
 
     def take_disk(self) -> bool:
         """Whether the disk is full now; the user frees some."""
@@ -117,8 +138,12 @@ class Failures:
         with ExitStack() as stack:
             stack.enter_context(simulated_clocks(self.world, sleeping(self)))
             stack.enter_context(instant_calls(post._Call))
+            stack.enter_context(self.objects.served())
+            stack.callback(remove, self.directory.root)
             # Steps are longer here than those of a process that runs, and are no sleep.
             stack.enter_context(patch.object(provider_outage, "ASLEEP_S", 2.5 * self.plan.pause_s))
+            with self.objects.judged():
+                claim(STORE, self.owner, {})
             self._drive_all()
             self._settle()
         return self.store.seen
@@ -158,6 +183,8 @@ class Failures:
         self.world.require()
         for one in self.cloud.live():
             raise ViolationError(f"{one.id} is never given back")
+        self._judge_models()
+        self.world.require()
         cap_usd = self.plan.cap_usd
         bill_usd = self.cloud.bill_usd()
         if cap_usd is not None and bill_usd > cap_usd + 1e-6:
@@ -203,6 +230,10 @@ class Failures:
                 self.store.want_stop(EndReason.CANCELLED)
             case Hazard.INTERRUPT if self.driver.process.is_alive and self.driver.controller is not None:
                 self.driver.controller.interrupt()
+            case Hazard.SECOND_HOME:
+                self._run_elsewhere()
+            case Hazard.STORE_AWAY:
+                self.objects.away_until = max(until, self.objects.away_until)
             case Hazard.FULL_DISK:
                 self._disk_is_full = True
             case Hazard.COPIED_HOME:
@@ -243,6 +274,34 @@ class Failures:
         if living:
             self.world.fail(f"a copied home has ended {', '.join(living)}, which somebody drives")
 
+    def _run_elsewhere(self) -> None:
+        """Another home on the same store has drawn the same id for a run of its own."""
+        owner = Owner(self.run, "home-2", self.world.now + 1.0)
+        with self.objects.judged():
+            if claim(STORE, owner, {}):
+                uri = self.directory.model_uri(self.run, "train", 0, 1)
+                if read_manifest(uri) is None:
+                    publish_text(uri, "model of home-2", 1, owner)
+
+    def before_commit(self, name: str) -> None:
+        """A manifest is about to be created: whoever has taken over from its publisher does something."""
+        found = _COMMITTED.search(name)
+        if found is None:
+            return
+        what, task = found[1], int(found[2])
+        if what == "checkpoints" and Hazard.LATE_COMMIT in self.plan.late:
+            self.plan.late.remove(Hazard.LATE_COMMIT)
+            self.world.note(f"what is unfinished is cleared before {name}")
+            series = CheckpointSeries(self.directory.checkpoints_uri(self.run, "train", task), self.owner)
+            series.clear_unfinished()
+        if what == "models" and Hazard.LATE_SAVE in self.plan.late:
+            self.plan.late.remove(Hazard.LATE_SAVE)
+            number = self.store.tasks["train", task]["attempt"] + 1
+            uri, text = self.directory.model_uri(self.run, "train", task, number), f"model of attempt {number}"
+            self.world.note(f"a later attempt's model is published before {name}")
+            publish_text(uri, text, number, self.owner)
+            self.later[uri] = text
+
     def _drive_too(self) -> None:
         """Another process, in a container on the same machine, wants to drive the run."""
         process = Process(self.host, "second driver", self.world.rng.choice(("ns-1", "ns-2")))
@@ -257,6 +316,93 @@ class Failures:
         if holder.is_awake and self.store.run["state"] is not State.DONE:
             self.world.fail(f"a second driver runs beside {holder.name}, which is well")
         self.store.release(lease, self.host.wall())
+
+    # --- what members leave -----------------------------------------------------------------------------
+
+    def left(self, directory: str) -> str:
+        """What lies in a directory of the nodes: ``ATTEMPT/output`` or ``ATTEMPT/checkpoint``."""
+        attempt, _, what = directory.rpartition("/")
+        if what == "output":
+            return f"model of {attempt}" if self.has_won(attempt) else ""
+        for ray in self.rays.values():
+            gang = ray.gangs.get(attempt)
+            if gang is not None and gang.started_at is not None:
+                long_s = (gang.ended_at or self.world.now) - gang.started_at
+                return f"checkpoint {int(long_s / self.plan.lease_s * 8)} of {attempt}"
+        return f"checkpoint of {attempt}"
+
+    def has_won(self, attempt: str) -> bool:
+        """Whether its members all ended well."""
+        return any(ray.won.get(attempt) for ray in self.rays.values())
+
+    def judge_removal(self, context: TaskContext) -> None:
+        """What an attempt left is removed from its nodes: it must be somewhere else."""
+        name, task, number = context.experiment.name, context.task, context.attempt
+        attempt = f"{self.run}/{name}/{task}/{number}"
+        places = self.places.machines(attempt, {})
+        machines = [self.cloud.instances[machine] for _, machine in places]
+        if not places or any(one.ended_at is not None for one in machines):
+            return  # it is gone anyway
+        if any(one.cut_until > self.world.now - 60.0 for one in machines):
+            return  # nobody reaches it to remove anything
+        with self.objects.judged():
+            if self.has_won(attempt):
+                self._require_model(context, attempt)
+            elif not self._is_stopped():
+                self._require_checkpoint(context, attempt)
+
+    def _judge_given_back(self, one: Instance) -> None:
+        """A machine is given back: a finished model that was there is saved, or kept, unless money is short."""
+        if self.plan.cap_usd is not None or one.cut_until > self.world.now - 60.0:
+            return
+        for (name, task), row in self.store.tasks.items():
+            attempt = f"{self.run}/{name}/{task}/{row['attempt']}"
+            here = any(machine == one.id for _, machine in self.places.machines(attempt, {}))
+            if here and self.has_won(attempt) and "fetched either" not in row["message"]:
+                place = self.directory.attempt(self.run, name, task, row["attempt"]).output("", first=True)
+                uri = self.directory.model_uri(self.run, name, task, row["attempt"])
+                with self.objects.judged():
+                    self._require(uri, place / "file", f"model of {attempt}")
+
+    def _is_stopped(self) -> bool:
+        return bool(self.store.run["stop_wanted"]) or self.store.run["state"] in (State.STOPPING, State.DONE)
+
+    def _require_model(self, context: TaskContext, attempt: str) -> None:
+        here = context.place.output(context.members[0], first=True) / "file"
+        self._require(context.model_uri, here, f"model of {attempt}")
+
+    def _require(self, uri: str, here: Path, text: str) -> None:
+        if self.objects.text(uri) != text and not (here.exists() and here.read_text() == text):
+            self.world.fail(f"the {text} is removed from its nodes, and is nowhere else")
+
+    def _require_checkpoint(self, context: TaskContext, attempt: str) -> None:
+        text, here = self.left(f"{attempt}/checkpoint"), context.place.checkpoint / "file"
+        if here.exists() and here.read_text() == text:
+            return
+        series = CheckpointSeries(context.checkpoints_uri, context.owner)
+        newest = series.newest()
+        if newest is None or attempt not in (self.objects.text(series.uri_of(newest)) or ""):
+            self.world.fail(f"the last checkpoint of {attempt} is removed from its nodes, and is nowhere else")
+
+    def _judge_models(self) -> None:
+        """Whoever is told that a task SUCCEEDED finds its own model."""
+        for uri, text in self.later.items():
+            if self.objects.text(uri) != text:
+                self.world.fail(f"{uri} was published by a later attempt, and a late driver has removed it")
+        for (name, task), row in self.store.tasks.items():
+            if row["reason"] is EndReason.SUCCEEDED:
+                attempt = f"{self.run}/{name}/{task}/{row['attempt']}"
+                text = self.objects.text(str(row["model_uri"]))
+                if text != f"model of {attempt}":
+                    self.world.fail(f"{attempt} SUCCEEDED, but at its model there is {text!r}")
+            elif self.published.get((name, task)) and row["reason"] is not None:
+                self._judge_checkpoints(name, task, row)
+
+    def _judge_checkpoints(self, name: str, task: int, row: Mapping[str, Any]) -> None:
+        series = CheckpointSeries(self.directory.checkpoints_uri(self.run, name, task), self.owner)
+        newest = series.newest()
+        if newest is None or self.objects.text(series.uri_of(newest)) is None:
+            self.world.fail(f"{name}/{task} had a good checkpoint, and has none: {row['reason']}")
 
     # --- invariants ----------------------------------------------------------------------------------------
 
@@ -289,6 +435,8 @@ class Failures:
         for ray in self.rays.values():
             if any(node.machine == one.id for node in ray.nodes):
                 ray.machine_ended(one.id)
+        if one.why == "Client.UserInitiatedShutdown":
+            self._judge_given_back(one)
         if one.why == "Client.InstanceInitiatedShutdown" and self._is_driven(one):
             self.world.fail(f"{one.id} has ended itself though {self.driver.process.name} is well")
 

@@ -6,21 +6,28 @@ Each is as small as it can be: a patch around one function. A schedule that find
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from unittest.mock import patch
 
+from trainmaster.control import decide_saving, saving
 from trainmaster.control.budget import Meter
-from trainmaster.control.clusters import decide_cluster
+from trainmaster.control.clusters import decide_cluster, direct_store
 from trainmaster.control.clusters.cluster_loop import ClusterLoop
 from trainmaster.control.clusters.record import Machine
 from trainmaster.control.clusters.sight import Sight
+from trainmaster.control.layout import Home
 from trainmaster.providers import aws
 from trainmaster.providers.aws_requests import AwsRequest, Renter
 from trainmaster.spec import processes
+from trainmaster.spec.errors import PublishError
+from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard
 from trainmaster.testing.simulated_host import Process, working
+from trainmaster.volumes import AlreadyPublished, CheckpointSeries, checkpoints, delete, publishing
+from trainmaster.volumes.outage import is_away
+from trainmaster.volumes.owner import Owner
 
 Hazards = Mapping[Hazard, int]
 
@@ -109,6 +116,82 @@ def _leases_longer_than_the_money() -> AbstractContextManager[object]:
     return patch.object(Meter, "lease_s", lambda self, _: self.usual_lease_s)
 
 
+def _only_outages_are_waited_for() -> AbstractContextManager[object]:
+    def lasting(error: Exception) -> bool:
+        return not (isinstance(error, PublishError) and is_away(str(error)))
+
+    return patch.object(saving, "is_lasting", lasting)
+
+
+@contextmanager
+def _patience_of_a_quarter() -> Iterator[None]:
+    again = decide_saving._again
+
+    def impatient(task: Any, kind: Any, job: Any, seen: Any, now: float) -> Any:  # noqa: ANN401
+        if now - (seen.gang.ended_at or now) > _FORMER_PATIENCE_S:
+            return replace(job, unsaved=False)
+        return again(task, kind, job, seen, now)
+
+    with patch.object(decide_saving, "_again", impatient):
+        yield
+
+
+@contextmanager
+def _checkpoints_are_not_waited_for() -> Iterator[None]:
+    recover = saving.recover
+    with patch.object(saving, "recover", lambda context: replace(recover(context), unsaved=False)):
+        yield
+
+
+@contextmanager
+def _one_place_for_all_attempts() -> Iterator[None]:
+    place = Home.model_uri
+
+    def at_once(uri: str, make: Any, *, attempt: int, owner: Any) -> Any:  # noqa: ANN401
+        try:
+            return make()
+        except AlreadyPublished as error:
+            if error.manifest.extra.get("attempt") == attempt:
+                return error.manifest
+            delete(uri)
+            return make()
+
+    with ExitStack() as stack:
+        stack.enter_context(
+            patch.object(Home, "model_uri", lambda self, run, name, task, _=1: place(self, run, name, task))
+        )
+        for module in (direct_store, simulated_saving):
+            stack.enter_context(patch.object(module, "publish_model", at_once))
+        stack.enter_context(patch.object(saving, "publish_once", at_once))
+        yield
+
+
+@contextmanager
+def _names_are_not_compared() -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(failures, "claim", lambda *_: True))
+        stack.enter_context(patch.object(Owner, "require", lambda *_: None))
+        stack.enter_context(patch.object(Owner, "owns", lambda *_: True))
+        yield
+
+
+@contextmanager
+def _manifests_are_believed() -> Iterator[None]:
+    def clear(self: CheckpointSeries) -> None:
+        taken = self._last_taken()
+        for number in self._numbers():
+            if number > taken:
+                delete(self.uri_of(number))
+
+    with ExitStack() as stack:
+        for module in (publishing, checkpoints):
+            stack.enter_context(patch.object(module, "require_whole", lambda *_: None))
+        stack.enter_context(patch.object(CheckpointSeries, "clear_unfinished", clear))
+        yield
+
+
+#: For so long a store that was away was waited for.
+_FORMER_PATIENCE_S: Final = 843.0
 _CLOUD: Final = {Hazard.API_AWAY: 1, Hazard.API_THROTTLED: 1, Hazard.KEYS_EXPIRED: 1}
 
 SABOTAGES: Final[Mapping[str, Sabotage]] = {
@@ -143,5 +226,35 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
         _leases_longer_than_the_money,
         "machines of a driver that was killed live beyond the cap",
         {Hazard.KILL: 1},
+    ),
+    "only-outages-are-waited-for": Sabotage(
+        _only_outages_are_waited_for,
+        "a model that is refused for expired credentials is given up",
+        {Hazard.KEYS_EXPIRED: 1},
+    ),
+    "patience-of-a-quarter": Sabotage(
+        _patience_of_a_quarter,
+        "a model whose store is away for a quarter of an hour is given up",
+        {Hazard.STORE_AWAY: 1},
+    ),
+    "checkpoints-are-not-waited-for": Sabotage(
+        _checkpoints_are_not_waited_for,
+        "the last checkpoint is removed from healthy nodes while its store is away",
+        {Hazard.STORE_AWAY: 3, Hazard.PREEMPT: 1},
+    ),
+    "one-place-for-all-attempts": Sabotage(
+        _one_place_for_all_attempts,
+        "a late driver's save of an attempt removes the model of a later one",
+        {Hazard.LATE_SAVE: 1},
+    ),
+    "names-are-not-compared": Sabotage(
+        _names_are_not_compared,
+        "two homes on one store whose runs have the same id take each other's models",
+        {Hazard.SECOND_HOME: 1},
+    ),
+    "manifests-are-believed": Sabotage(
+        _manifests_are_believed,
+        "a checkpoint whose files were removed counts as complete",
+        {Hazard.LATE_COMMIT: 1},
     ),
 }

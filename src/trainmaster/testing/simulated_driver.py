@@ -20,7 +20,7 @@ from trainmaster.server.machines import GIVING_BACK_S, Machines
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import leases
-from trainmaster.store.leases import Lease
+from trainmaster.store.leases import LEASE_S, Lease
 from trainmaster.testing.simulated_cluster import RayClient, SimulatedWorkplace, SteppedLoop
 from trainmaster.testing.simulated_host import Host, Process
 from trainmaster.testing.simulated_store import SimulatedStore
@@ -143,7 +143,8 @@ class SimulatedRecords:
         self._driver.step("before commit")
         if self._failures.take_disk():
             raise StoreError("the disk is full")
-        self._store.commit(lease, changes, now)
+        self._store.commit(lease, changes, self._driver.process.steady())
+        self._store.run["lease_expires_at"] = now + LEASE_S
         world = self._failures.world
         if world.verbose:
             for change in changes:

@@ -43,6 +43,10 @@ class Hazard(StrEnum):
     FULL_DISK = "FULL_DISK"
     COPIED_HOME = "COPIED_HOME"
     SECOND_DRIVER = "SECOND_DRIVER"
+    STORE_AWAY = "STORE_AWAY"
+    SECOND_HOME = "SECOND_HOME"
+    LATE_COMMIT = "LATE_COMMIT"
+    LATE_SAVE = "LATE_SAVE"
 
 
 WEIGHTS: Final[Mapping[Hazard, int]] = {
@@ -50,7 +54,8 @@ WEIGHTS: Final[Mapping[Hazard, int]] = {
     Hazard.CLOCK_FORWARD: 2, Hazard.API_AWAY: 3, Hazard.API_THROTTLED: 2, Hazard.KEYS_EXPIRED: 4,
     Hazard.NO_CAPACITY: 3, Hazard.LOSE_MACHINE: 4, Hazard.PREEMPT: 4, Hazard.MARKET: 3, Hazard.CUT_OFF: 2,
     Hazard.CANCEL: 1, Hazard.INTERRUPT: 1, Hazard.FULL_DISK: 1, Hazard.COPIED_HOME: 2,
-    Hazard.SECOND_DRIVER: 2,
+    Hazard.SECOND_DRIVER: 2, Hazard.STORE_AWAY: 4,
+    Hazard.SECOND_HOME: 1, Hazard.LATE_COMMIT: 2, Hazard.LATE_SAVE: 1,
 }  # fmt: skip
 
 
@@ -67,6 +72,7 @@ class Hazards:
         keep_s: how long its machines stay warm afterwards.
         skew_s: how far the driver's wall clock is ahead.
         befalls: at which second what happens, and for how long it lasts.
+        late: what another driver does just before ours commits something.
         kill_after, pause_after: steps of drivers after which they are killed, or stand still.
         resumes: how often the user resumes what did not succeed.
     """
@@ -79,6 +85,7 @@ class Hazards:
     keep_s: float = 0.0
     skew_s: float = 0.0
     befalls: list[tuple[float, Hazard, float]] = field(default_factory=list)
+    late: list[Hazard] = field(default_factory=list)
     kill_after: list[int] = field(default_factory=list)
     pause_after: list[int] = field(default_factory=list)
     resumes: int = 0
@@ -107,7 +114,7 @@ class Hazards:
             run=run,
             experiments={"train": experiment},
             slots=machines * SLOTS,
-            failures=rng.choice((0.0, 0.0, 0.1)),
+            failures=rng.choice((0.0, 0.0, 0.3)),
             job_failures=0.0,
             quick=0.0,
             slow=rng.choice((0.0, 0.1)),
@@ -133,6 +140,8 @@ class Hazards:
     def _add(self, rng: random.Random, hazard: Hazard, at_s: float) -> None:
         if hazard is Hazard.KILL_AT_STEP:
             self.kill_after.append(1 + int(rng.expovariate(1 / 60)))
+        elif hazard in (Hazard.LATE_COMMIT, Hazard.LATE_SAVE):
+            self.late.append(hazard)
         elif hazard is Hazard.PAUSE_AT_STEP:
             self.pause_after.append(1 + int(rng.expovariate(1 / 60)))
         else:

@@ -202,6 +202,7 @@ class Simulation:
             meter=self.meter,
             saving=SavingMoney(self.plan.saving_usd),
             clock=lambda: self.world.now,
+            wall=lambda: self.world.now,
         )
         self._running.append(session)
         killed = False
