@@ -297,7 +297,10 @@ class Failures:
         if what == "models" and Hazard.LATE_SAVE in self.plan.late:
             self.plan.late.remove(Hazard.LATE_SAVE)
             number = self.store.tasks["train", task]["attempt"] + 1
-            uri, text = self.directory.model_uri(self.run, "train", task, number), f"model of attempt {number}"
+            uri, text = (
+                self.directory.model_uri(self.run, "train", task, number),
+                f"model of attempt {number}",
+            )
             self.world.note(f"a later attempt's model is published before {name}")
             publish_text(uri, text, number, self.owner)
             self.later[uri] = text
@@ -352,7 +355,7 @@ class Failures:
                 self._require_checkpoint(context, attempt)
 
     def _judge_given_back(self, one: Instance) -> None:
-        """A machine is given back: a finished model that was there is saved, or kept, unless money is short."""
+        """A machine is given back: a finished model that was there is somewhere else, if there was money."""
         if self.plan.cap_usd is not None or one.cut_until > self.world.now - 60.0:
             return
         for (name, task), row in self.store.tasks.items():
@@ -382,12 +385,14 @@ class Failures:
         series = CheckpointSeries(context.checkpoints_uri, context.owner)
         newest = series.newest()
         if newest is None or attempt not in (self.objects.text(series.uri_of(newest)) or ""):
-            self.world.fail(f"the last checkpoint of {attempt} is removed from its nodes, and is nowhere else")
+            self.world.fail(
+                f"the last checkpoint of {attempt} is removed from its nodes, and is nowhere else"
+            )
 
     def _judge_models(self) -> None:
         """Whoever is told that a task SUCCEEDED finds its own model."""
-        for uri, text in self.later.items():
-            if self.objects.text(uri) != text:
+        for uri, later in self.later.items():
+            if self.objects.text(uri) != later:
                 self.world.fail(f"{uri} was published by a later attempt, and a late driver has removed it")
         for (name, task), row in self.store.tasks.items():
             if row["reason"] is EndReason.SUCCEEDED:
@@ -395,8 +400,18 @@ class Failures:
                 text = self.objects.text(str(row["model_uri"]))
                 if text != f"model of {attempt}":
                     self.world.fail(f"{attempt} SUCCEEDED, but at its model there is {text!r}")
-            elif self.published.get((name, task)) and row["reason"] is not None:
+                continue
+            attempt = f"{self.run}/{name}/{task}/{row['attempt']}"
+            is_gone = "fetched either" in row["message"]
+            if self._gave_up(row) and self.has_won(attempt) and not is_gone:
+                self.world.fail(f"{attempt} ended well, and its model is given up: {row['message']}")
+            if self.published.get((name, task)) and row["reason"] is not None:
                 self._judge_checkpoints(name, task, row)
+
+    def _gave_up(self, row: Mapping[str, Any]) -> bool:
+        """Whether a task ended though nobody wanted that, and there was money left to wait."""
+        is_free = self.plan.cap_usd is None and self.store.run["reason"] is EndReason.INTERNAL
+        return is_free and row["reason"] is EndReason.INTERNAL
 
     def _judge_checkpoints(self, name: str, task: int, row: Mapping[str, Any]) -> None:
         series = CheckpointSeries(self.directory.checkpoints_uri(self.run, name, task), self.owner)

@@ -70,7 +70,10 @@ class SimulatedJobs:
             return
         begun = self._results[key] = Job()
         self._pending += 1
-        self._world.after(delay_s, lambda: self._finish(key, begun, work))
+        self._later(delay_s, lambda: self._finish(key, begun, work))
+
+    def _later(self, delay_s: float, happen: Callable[[], None]) -> None:
+        self._world.after(delay_s, happen)
 
     def collect(self) -> bool:
         """See `Jobs.collect`."""

@@ -1,8 +1,8 @@
 """Models and checkpoints in simulated time: real saving and publishing over an object store in memory.
 
-What members leave on nodes is a line of text that names its attempt, so that it can be told at the end whose
-model is where. `saving`, `keeping`, `DirectStore` and all of publishing are real; what a node uploads, and how
-its files come to this machine, is not.
+What members leave on nodes is a line of text that names its attempt, so that it can be told whose model is
+where. `saving`, `keeping`, `DirectStore` and all of publishing are real; what a node uploads, and how its
+files come to this machine, is not.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from trainmaster.testing.simulated_bench import SimulatedBench, SimulatedJobs
 from trainmaster.testing.simulated_host import _working
 from trainmaster.testing.stepped_store import Stage
 from trainmaster.volumes import CheckpointSeries, FileEntry, read_manifest
+from trainmaster.volumes.models import publish_model
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.owner import Owner
-from trainmaster.volumes.models import publish_model
 from trainmaster.volumes.publishing import FILES_PREFIX, AlreadyPublished, Upload, publish_uploads
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Objects:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """In the body, ``memory://`` is this store; whoever uses it may be killed or halted at each request."""
+        """In the body, ``memory://`` is this store; who asks it may be killed or halted at each request."""
 
         def step(backend: Any, name: str, key: str, effect: Callable[[], Any]) -> Any:  # noqa: ANN401
             driver = self._failures.driver
@@ -124,7 +124,9 @@ class Objects:
         except TrainmasterError as error:
             self._failures.world.note(f"{uri}: {error}")
             return None
-        return None if any(data is None for data in found) else b"".join(data or b"" for data in found).decode()
+        return (
+            None if any(data is None for data in found) else b"".join(data or b"" for data in found).decode()
+        )
 
     def _look(self, _: object, sources: Sequence[Source]) -> list[list[Entry]]:
         return [[self._entry(source)] for source in sources]
@@ -135,7 +137,13 @@ class Objects:
         return Entry("file", FILE, len(text), stamp, 0o644, "", 1)
 
     def _send(
-        self, _: object, __: object, sources: Sequence[Source], uri: str, ___: object, **known: Any  # noqa: ANN401
+        self,
+        _: object,
+        __: object,
+        sources: Sequence[Source],
+        uri: str,
+        ___: object,
+        **known: Any,  # noqa: ANN401
     ) -> Sent | None:
         trees = self._look(None, sources)
         if known.get("last") == trees:
@@ -195,19 +203,12 @@ class ProcessJobs(SimulatedJobs):
         super().__init__(failures.world)
         self._driver = driver
 
-    def begin(self, key: Any, work: Callable[[], Job], delay_s: float) -> None:  # noqa: ANN401
-        """See `Jobs.begin`."""
-        known = self._results.get(key)
-        if known is not None and not known.done:
-            return
-        self._results[key] = Job()
-        self._pending += 1
-
-        def happen() -> None:
-            self._finish(key, work)
+    def _later(self, delay_s: float, happen: Callable[[], None]) -> None:
+        def then() -> None:
+            happen()
             self._driver.wake()
 
-        self._driver.process.after(delay_s, happen)
+        self._driver.process.after(delay_s, then)
 
 
 class SimulatedSite:
@@ -236,7 +237,9 @@ class SimulatedSite:
     def fetch_output(self, context: TaskContext, *, is_final: bool = True, **_: object) -> None:
         """See `Site.fetch_output`."""
         if is_final:
-            self._fetch(context, "output", context.place.output(context.members[0], first=True), is_patient=True)
+            self._fetch(
+                context, "output", context.place.output(context.members[0], first=True), is_patient=True
+            )
 
     def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
         """See `Site.fetch_checkpoint`."""
