@@ -10,9 +10,13 @@ from __future__ import annotations
 import json
 import os
 
+from trainmaster.executors._wire import PROTOCOL
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from trainmaster.executors._wire import Message
 
 #: So many runs are remembered, the latest ones.
 _RUNS = 1024
@@ -48,6 +52,15 @@ class Fences:
                 del self._tokens[next(iter(self._tokens))]
             self._write()
         return True
+
+    def welcome(self, message: Message) -> Message:
+        """The answer to ``open``; with ``fenced`` if whoever opens may not speak for its run any more."""
+        run, token = message["run"], message.get("token", 0)
+        found: Message = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
+        if not self.admit(run, token):
+            self._note(f"refused an earlier driver of {run}: its token is {token}")
+            found["fenced"] = run
+        return found
 
     def _write(self) -> None:
         draft = self._path + ".new"

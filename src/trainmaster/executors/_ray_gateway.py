@@ -28,7 +28,6 @@ from trainmaster.executors._fences import Fences
 from trainmaster.executors._ray_clients import Client
 from trainmaster.executors._ray_commands import authentication
 from trainmaster.executors._ray_tls import is_there
-from trainmaster.executors._wire import PROTOCOL
 
 if TYPE_CHECKING:
     from trainmaster.executors._ray_scheduler import Scheduler
@@ -157,17 +156,14 @@ class Gateway:
                 task.add_done_callback(self._reads.discard)
 
     def _open(self, client: Client, message: Message) -> None:
-        run, token = message["run"], message.get("token", 0)
-        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
-        if not self._fences.admit(run, token):
-            note(f"refused an earlier driver of {run}: its token is {token}")
-            client.send({**welcome, "fenced": run})
-            return
-        client.run, client.token, client.env = run, token, message["env"]
-        for other in self._clients:
-            if other.run == run and 0 < other.token < token:
-                other.close()
+        welcome = self._fences.welcome(message)
         client.send(welcome)
+        if "fenced" in welcome:
+            return
+        client.run, client.token, client.env = message["run"], message.get("token", 0), message["env"]
+        for other in self._clients:
+            if other.run == client.run and 0 < other.token < client.token:
+                other.close()
         self.scheduler.nodes_changed()
 
     def _observe(self, client: Client, message: Message) -> None:

@@ -30,7 +30,6 @@ from trainmaster.executors._nursery import Nursery
 from trainmaster.executors._outputs import Output, Outputs
 from trainmaster.executors._processes import become_subreaper
 from trainmaster.executors._samples import Sampler
-from trainmaster.executors._wire import PROTOCOL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,17 +149,14 @@ class Supervisor:
             self._watch(client)
 
     def _open(self, client: Client, message: Message) -> None:
-        run, token = message["run"], message.get("token", 0)
-        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": os.getpid()}
-        if not self._fences.admit(run, token):
-            note(f"refused an earlier driver of {run}: its token is {token}")
-            client.send({**welcome, "fenced": run})
-            return
-        client.run, client.token, client.env = run, token, message["env"]
-        self._clients.fence(run, token)
-        self.nursery.slots.set_capacity(run, message["slots"], message["gpus"])
-        self.nursery.grantable = True
+        welcome = self._fences.welcome(message)
         client.send(welcome)
+        if "fenced" in welcome:
+            return
+        client.run, client.token, client.env = message["run"], message.get("token", 0), message["env"]
+        self._clients.fence(client.run, client.token)
+        self.nursery.slots.set_capacity(client.run, message["slots"], message["gpus"])
+        self.nursery.grantable = True
 
     def _recall(self, attempts: list[str]) -> None:
         """Un-queue those that have not started; the others go on."""
