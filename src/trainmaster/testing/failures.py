@@ -41,6 +41,7 @@ from trainmaster.testing.simulated_saving import (
     remove,
 )
 from trainmaster.testing.simulated_store import SimulatedStore
+from trainmaster.testing.simulated_volumes import Volumes
 from trainmaster.testing.simulated_world import ViolationError, World
 from trainmaster.testing.simulation import Report
 from trainmaster.volumes import CheckpointSeries, read_manifest
@@ -232,6 +233,9 @@ class Failures:
                 self.driver.controller.interrupt()
             case Hazard.SECOND_HOME:
                 self._run_elsewhere()
+            case Hazard.COLLECTION:
+                with Process(self.host, "volumes").at_work():
+                    Volumes(self).go()
             case Hazard.STORE_AWAY:
                 self.objects.away_until = max(until, self.objects.away_until)
             case Hazard.FULL_DISK:

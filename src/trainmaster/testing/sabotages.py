@@ -28,6 +28,8 @@ from trainmaster.testing.simulated_host import Process, working
 from trainmaster.volumes import AlreadyPublished, CheckpointSeries, checkpoints, delete, publishing
 from trainmaster.volumes.outage import is_away
 from trainmaster.volumes.owner import Owner
+from trainmaster.volumes.packed import releasing
+from trainmaster.volumes.packed.deletions import Deletions
 
 Hazards = Mapping[Hazard, int]
 
@@ -190,6 +192,14 @@ def _manifests_are_believed() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _collections_take_what_is_pushed_again() -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Deletions, "generation", lambda *_: 0))
+        stack.enter_context(patch.object(releasing.Publication, "_check_names", lambda *_: None))
+        yield
+
+
 #: For so long a store that was away was waited for.
 _FORMER_PATIENCE_S: Final = 843.0
 _CLOUD: Final = {Hazard.API_AWAY: 1, Hazard.API_THROTTLED: 1, Hazard.KEYS_EXPIRED: 1}
@@ -256,5 +266,10 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
         _manifests_are_believed,
         "a checkpoint whose files were removed counts as complete",
         {Hazard.LATE_COMMIT: 1},
+    ),
+    "collections-take-what-is-pushed-again": Sabotage(
+        _collections_take_what_is_pushed_again,
+        "a collection that was halted deletes what a version that was pushed meanwhile is made of",
+        {Hazard.COLLECTION: 1},
     ),
 }

@@ -47,6 +47,7 @@ class Hazard(StrEnum):
     SECOND_HOME = "SECOND_HOME"
     LATE_COMMIT = "LATE_COMMIT"
     LATE_SAVE = "LATE_SAVE"
+    COLLECTION = "COLLECTION"
 
 
 WEIGHTS: Final[Mapping[Hazard, int]] = {
@@ -55,7 +56,7 @@ WEIGHTS: Final[Mapping[Hazard, int]] = {
     Hazard.NO_CAPACITY: 3, Hazard.LOSE_MACHINE: 4, Hazard.PREEMPT: 4, Hazard.MARKET: 3, Hazard.CUT_OFF: 2,
     Hazard.CANCEL: 1, Hazard.INTERRUPT: 1, Hazard.FULL_DISK: 1, Hazard.COPIED_HOME: 2,
     Hazard.SECOND_DRIVER: 2, Hazard.STORE_AWAY: 4,
-    Hazard.SECOND_HOME: 1, Hazard.LATE_COMMIT: 2, Hazard.LATE_SAVE: 1,
+    Hazard.SECOND_HOME: 1, Hazard.LATE_COMMIT: 2, Hazard.LATE_SAVE: 1, Hazard.COLLECTION: 1,
 }  # fmt: skip
 
 

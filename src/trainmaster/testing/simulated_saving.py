@@ -63,12 +63,17 @@ class Objects:
 
     Attributes:
         away_until: it answers nobody until then.
+        later_s: how far its clock is ahead.
+        on_request: is called before each request.
+        is_judged: whoever judges looks at it.
     """
 
     def __init__(self, failures: Failures) -> None:
         self.stage = Stage()
         self.away_until = 0.0
-        self._is_judged = False
+        self.later_s = 0.0
+        self.on_request: Callable[[], None] | None = None
+        self.is_judged = False
         self._failures = failures
 
     @contextmanager
@@ -77,14 +82,16 @@ class Objects:
 
         def step(backend: Any, name: str, key: str, effect: Callable[[], Any]) -> Any:  # noqa: ANN401
             driver = self._failures.driver
-            if name == "put_if_absent" and not self._is_judged:
+            if name == "put_if_absent" and not self.is_judged:
                 with self.judged():
                     self._failures.before_commit(backend._name(key))
-            if not self._is_judged and _working and _working[-1] is driver.process:
+            if not self.is_judged and _working and _working[-1] is driver.process:
                 driver.step(f"store {name} {key}")
                 if words := self.trouble():
                     raise OSError(words)
-            self.stage.clock.now_s = self._failures.world.now
+            if self.on_request is not None:
+                self.on_request()
+            self.stage.clock.now_s = self._failures.world.now + self.later_s
             return effect()
 
         with ExitStack() as stack:
@@ -98,11 +105,11 @@ class Objects:
     @contextmanager
     def judged(self) -> Iterator[None]:
         """In the body, whoever judges looks at it: that is no step of anybody."""
-        self._is_judged = True
+        self.is_judged = True
         try:
             yield
         finally:
-            self._is_judged = False
+            self.is_judged = False
 
     def trouble(self) -> str:
         """What is in the way of a request now, in the words of the library; empty if nothing is."""
