@@ -467,7 +467,7 @@ class SteppedLoop(ClusterLoop):
             cast("Any", workplace),
             write,
             patience,
-            tasks=lambda event: SteppedTasks(event, process, step, self._soon),
+            tasks=lambda _: SteppedTasks(cast("Any", _Wake()), process, step, self._soon),
             **process.clocks_of(ClusterLoop),
         )
         self._process = process
