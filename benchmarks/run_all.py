@@ -22,6 +22,7 @@ SCRIPTS = (
     "quote_speed",
     "quotes_kept",
     "simulation",
+    "failures",
     "volumes/push",
     "volumes/table",
     "volumes/read",

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 _HOUR_S: Final = 3600.0
 _BYTES: Final = 9_000
+_made: Final[list[tempfile.TemporaryDirectory[str]]] = []
 
 
 @cache
 def trees() -> Path:
-    """Two directories to push; made once per process."""
-    root = Path(tempfile.mkdtemp(prefix="trainmaster-simulation-volumes-"))
+    """Two directories to push; made once per process, and removed with it."""
+    _made.append(tempfile.TemporaryDirectory(prefix="trainmaster-simulation-volumes-"))
+    root = Path(_made[0].name)
     for name in "ab":
         (root / name).mkdir()
         (root / name / "own").write_bytes(name.encode() * _BYTES)
