@@ -44,11 +44,16 @@ TESTS = {
         f"{_CONTROL}/test_transition_walk.py",
         f"{_CONTROL}/test_simulation.py",
     ],
+    "control/decide_saving.py": [
+        f"{_CONTROL}/test_decide_saving.py",
+        f"{_CONTROL}/test_decide_task.py",
+        f"{_CONTROL}/test_simulation.py",
+    ],
     "control/clusters/decide_cluster.py": [
         f"{_CLUSTERS}/test_decide_cluster.py",
+        f"{_CLUSTERS}/test_cluster_simulation.py",
         f"{_CLUSTERS}/test_cluster_loop.py",
         f"{_CLUSTERS}/test_cluster_leases.py",
-        f"{_CLUSTERS}/test_cluster_simulation.py",
     ],
     "control/budget.py": [
         f"{_CONTROL}/test_budget.py",
@@ -61,6 +66,11 @@ TESTS = {
         "tests/unit/volumes/packed/test_garbage.py",
         "tests/unit/volumes/packed/test_gc_schedules.py",
     ],
+    "volumes/packed/deletions.py": [
+        "tests/unit/volumes/packed/test_garbage.py",
+        "tests/unit/volumes/packed/test_hostile_documents.py",
+        "tests/unit/volumes/packed/test_gc_schedules.py",
+    ],
     "volumes/packed/marks.py": [
         "tests/unit/volumes/packed/test_push_marks.py",
         "tests/unit/volumes/packed/test_garbage.py",
@@ -69,17 +79,30 @@ TESTS = {
     "volumes/publishing.py": [
         "tests/unit/volumes/test_artifact.py",
         "tests/unit/volumes/test_checkpoint_series.py",
+        "tests/unit/volumes/test_sending.py",
         f"{_CLUSTERS}/test_node_publishing.py",
+    ],
+    "volumes/checkpoints.py": [
+        "tests/unit/volumes/test_checkpoint_series.py",
+        "tests/unit/volumes/test_checkpoint_schedules.py",
     ],
     "advisor/choosing.py": [
         "tests/unit/advisor/test_choosing.py",
-        "tests/unit/advisor/test_quote_invariants.py",
+        "tests/unit/advisor/test_price_per_hour.py",
         "tests/unit/advisor/test_quoting.py",
         "tests/unit/advisor/test_server_quotes.py",
+        "tests/unit/advisor/test_quote_invariants.py",
     ],
 }
 #: Of each module: mutations that change nothing anybody can see, as `Mutation.name` has them, and why.
 EQUIVALENT: dict[str, str] = {
+    "control/budget.py: self.bill(now + middle + after_s) <= self.cap_usd"
+    " -> self.bill(now + middle + after_s) < self.cap_usd": (
+        "moves a moment by no more than the half second to which it is looked for"
+    ),
+    "advisor/choosing.py: over <= 1 -> over < 1": (
+        "only which candidates are drawn first; the pick is that of brute force in any order"
+    ),
     'store/leases.py: owner.count(":") >= 2 -> owner.count(":") > 2': (
         "our own names have three colons; what has two was written by an earlier version: by its expiry"
     ),
@@ -225,8 +248,7 @@ class Bench:
 
 
 def _passes(copy: Path, tests: Sequence[str]) -> bool:
-    here = [test for test in tests if (ROOT / test).exists()]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--reruns=0", *here]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--reruns=0", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.budget import LEAST_LEASE_S, SWITCH_OFF_S, Meter, Publishing
+from trainmaster.control.budget import LEAST_LEASE_S, SWITCH_OFF_S, USUAL_LEASE_S, Meter, Publishing
 from trainmaster.spec import Budget
 
 CENT_A_SECOND = 0.01
@@ -95,3 +95,18 @@ def test_saving_is_cut_in_time_and_not_before(cap_usd: float, usd_per_s: float, 
         assert meter.bill(over_at + meter.releasing_s + 1) > cap_usd * (1 - 1e-9)
     if not meter.must_end(now):
         assert over_at >= now + meter.stopping_s + meter.publishing.expected_s - 1
+
+
+def test_what_is_published_without_a_known_size_leaves_the_measured_speed_as_it_is() -> None:
+    """A line of 1 MB/s is not taken for a faster one by a checkpoint of which only the time is known."""
+    publishing = Publishing()
+    publishing.learn(100.0, 1e8)
+    publishing.most_bytes = 1e9
+    before_s = publishing.expected_s
+    publishing.learn(5.0)
+    assert publishing.expected_s == before_s == pytest.approx(1500.0)
+
+
+def test_machines_without_a_driver_live_for_a_quarter_of_an_hour() -> None:
+    meter = Meter(usual_lease_s=USUAL_LEASE_S)
+    assert meter.lease_s(1000.0) == 15 * 60

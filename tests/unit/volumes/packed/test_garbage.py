@@ -21,7 +21,7 @@ from trainmaster.volumes.packed import (
     remove_version,
     remove_volume,
 )
-from trainmaster.volumes.packed.deletions import write_list
+from trainmaster.volumes.packed.deletions import Deletions, forget_lists, write_list
 from trainmaster.volumes.packed.marks import Clocks, Mark, marked
 
 LIMIT = 10_000
@@ -191,6 +191,20 @@ def test_lists_of_which_nothing_is_left_are_forgotten_but_for_the_newest(volume)
     age(volume, 31 * 24)
     collect_garbage(store)
     assert lists(store) == ["collections/000002.deletions"]
+
+
+def test_who_compares_again_is_told_of_lists_that_came_or_went_and_of_nothing_else(tmp_path):
+    """A push that slept has to look for its chunks anew when a list was forgotten meanwhile."""
+    store = ObjectStore(f"file://{tmp_path}")
+    for name in ("chunks/a", "chunks/b"):
+        write_list(store, [name], lambda: 1)
+    deletions = Deletions(store)
+    assert deletions.refresh()
+    assert not deletions.refresh()
+    forget_lists(store, deletions.lists, set(), deletions.lists[-1].made_s + 40 * 86_400)
+    assert deletions.refresh()
+    assert [one.names for one in deletions.lists] == [{"chunks/b"}]
+    assert not deletions.refresh()
 
 
 @pytest.mark.parametrize(
