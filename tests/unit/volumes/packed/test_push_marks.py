@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import collect_garbage, push, remove_volume
-from trainmaster.volumes.packed.marks import Mark, living, owner
+from trainmaster.volumes.packed.marks import Clocks, Mark, living, owner
 
 MAKE = """
 import sys
@@ -94,3 +95,29 @@ def test_a_number_that_another_process_has_now(store):
     assert len(living(store, "pushes", now_s)) == 1
     store.put(mark.key, json.dumps(document | {"started": "1"}).encode())
     assert living(store, "pushes", now_s) == []
+
+
+def test_a_push_of_hours_is_not_taken_for_dead(store):
+    """It is renewed so often that one renewal that fails does no harm."""
+    now = 0.0
+    failing = iter([False, True] * 1000)
+
+    class Stopped(threading.Event):
+        def wait(self, timeout=None):
+            nonlocal now
+            now += timeout
+            if next(failing):
+                now += timeout
+            return now > 5 * 3600
+
+    mark = Mark(store, "pushes", Clocks(boot_s=lambda: now))
+    mark.keep(Stopped())
+    assert mark.was_fresh(0.0)
+    mark.confirm()
+
+
+@pytest.mark.parametrize("data", [b'{"host":"h"}', b'{"pid":7}', b"[]", b"{"])
+def test_a_mark_that_does_not_say_whose_it_is_counts_all_the_same(store, data):
+    store.put("pushes/0.json", data)
+    assert collect_garbage(store).under_way == 1
+    assert owner(store, "pushes/0.json") == ""
