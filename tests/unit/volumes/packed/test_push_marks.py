@@ -10,7 +10,7 @@ import pytest
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import collect_garbage, push, remove_volume
-from trainmaster.volumes.packed.marks import Clocks, Mark, living, owner
+from trainmaster.volumes.packed.marks import Clocks, Mark, living, owner, wait_for_collections
 
 MAKE = """
 import sys
@@ -121,3 +121,24 @@ def test_a_mark_that_does_not_say_whose_it_is_counts_all_the_same(store, data):
     store.put("pushes/0.json", data)
     assert collect_garbage(store).under_way == 1
     assert owner(store, "pushes/0.json") == ""
+
+
+def test_who_waits_for_a_collection_does_not_keep_the_store_busy(store):
+    now, asked, said = 0.0, 0, []
+
+    def boot_s():
+        nonlocal now, asked
+        asked += 1
+        now += 0.05  # what a question takes
+        return now
+
+    def sleep(seconds):
+        nonlocal now
+        now += seconds
+
+    Mark(store, "collections")
+    mark = Mark(store, "pushes")
+    with pytest.raises(PublishError, match="running for too long"):
+        wait_for_collections(store, mark, said.append, 60.0, Clocks(boot_s=boot_s, sleep=sleep))
+    assert len(said) == 1
+    assert asked < 60
