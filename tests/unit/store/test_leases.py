@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from store_nouns import NOW, new_run
 
 from trainmaster.spec import processes
+from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.processes import start_ticks
 from trainmaster.store import Store, is_alive, tables, this_process
 from trainmaster.store.leases import LEASE_S
@@ -185,5 +186,21 @@ def test_a_clock_that_is_set_does_not_change_what_a_server_says(store, url, monk
         before = found.clock_s()
         monkeypatch.setattr(time, "time", lambda: 1.0)
         assert 0 <= found.clock_s() - before < LEASE_S
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("engine_name", ["postgresql"])
+def test_who_gives_up_a_lease_does_not_ask_for_the_time_first(store, url, monkeypatch):
+    """A server that is away would be waited for with all patience, at the end of every run that lost it."""
+    found = Store(url)
+    try:
+        lease = found.create_run(new_run(), time.time())
+        monkeypatch.setattr("trainmaster.store.store.boot_s", lambda: boot_s() + 3600)
+        with monkeypatch.context() as cut_off:
+            cut_off.setattr(found, "read", lambda *_: pytest.fail("the server was asked"))
+            found.release(lease, time.time())
+        assert found.run_row("r-1")["lease_owner"] is None
+        assert found.run_row("r-1")["lease_expires_at"] > time.time() + 3000, "and the time was carried on"
     finally:
         found.close()
