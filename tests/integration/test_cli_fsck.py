@@ -48,8 +48,8 @@ def test_what_is_whole_and_what_is_not(tm, kept):
     summary, store = kept
     run = summary["run"]
     found, err = fsck(tm)
-    assert found == {"models": 1, "checkpoints": 1, "damaged": [], "unnamed": []}
-    assert "1 models, 1 checkpoints, 0 damaged" in err
+    assert found == {"models": 1, "checkpoints": 1, "damaged": [], "unnamed": [], "unread": []}
+    assert "1 model, 1 checkpoint, 0 damaged" in err
     store.put(f"models/{run}/main/0/files-00000000/left", b"12345")
     found, err = fsck(tm, run)
     assert [(rest["uri"], rest["bytes"]) for rest in found["unnamed"]] == [
@@ -74,3 +74,16 @@ def test_what_is_whole_and_what_is_not(tm, kept):
     found, err = fsck(tm, code=1)
     assert "its manifest is missing" in err
     assert "'state'" in err
+
+
+@pytest.mark.parametrize("kept", [pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
+def test_a_store_that_cannot_be_read_hides_nothing_of_the_others(tm, kept):
+    unread = kept[0]["run"]
+    tm.env["TRAINMASTER_STORE"] = f"file://{tm.root}/store"
+    whole = tm.run(tm.task(COMMAND))["run"]
+    tm.env["AWS_SECRET_ACCESS_KEY"] = "another"
+    found, err = fsck(tm, code=1)
+    assert (found["models"], [one["run"] for one in found["unread"]]) == (1, [unread])
+    assert f"not looked at: {unread}: " in err
+    assert "1 run not looked at" in err
+    assert fsck(tm, whole)[0]["unread"] == []

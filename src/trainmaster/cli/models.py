@@ -116,6 +116,7 @@ def fsck(
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
     from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.volume_tools import counted
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.model_check import check_models
@@ -126,9 +127,13 @@ def fsck(
         say(f"damaged: {damage['uri']}: {damage['fault']}. {damage['advice']}")
     for rest in found["unnamed"]:
         say(f"note: {rest['uri']}: {rest['bytes']:,} bytes there belong to no model or checkpoint")
+    for unread in found["unread"]:
+        say(f"not looked at: {unread['run']}: {unread['error']}")
     count = len({damage["uri"] for damage in found["damaged"]})
-    say(f"{found['models']} models, {found['checkpoints']} checkpoints, {count} damaged")
+    others = f", {counted(len(found['unread']), 'run')} not looked at" if found["unread"] else ""
+    looked = f"{counted(found['models'], 'model')}, {counted(found['checkpoints'], 'checkpoint')}"
+    say(f"{looked}, {count:,} damaged{others}")
     if as_json:
         print_json(found)
-    if count:
+    if count or found["unread"]:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.server.run_names import owner_of
+from trainmaster.spec.errors import PublishError
 from trainmaster.store import queries
 from trainmaster.volumes.artifact_check import ArtifactCheck
 from trainmaster.volumes.manifest import MANIFEST_KEY
@@ -28,14 +29,15 @@ def check_models(service: Service, runs: Sequence[str] = (), *, is_deep: bool = 
 
     Returns:
         ``models`` and ``checkpoints`` that were looked at, ``damaged``: ``run``, ``uri``, ``fault`` and
-        ``advice`` of each, and ``unnamed``: ``uri`` and ``bytes`` of what no model or checkpoint needs.
-
-    Raises:
-        PublishError: a store cannot be read.
+        ``advice`` of each, ``unnamed``: ``uri`` and ``bytes`` of what no model or checkpoint needs, and
+        ``unread``: ``run`` and ``error`` of those whose store cannot be read; the others are looked at all the same.
     """
-    found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": []}
+    found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": [], "unread": []}
     for run in runs or queries.run_ids(service.store):
-        _check_run(service, run, is_deep, found)
+        try:
+            _check_run(service, run, is_deep, found)
+        except PublishError as error:
+            found["unread"].append({"run": run, "error": str(error)})
     return found
 
 
