@@ -30,10 +30,9 @@ def check_models(service: Service, runs: Sequence[str] = (), *, is_deep: bool = 
     Returns:
         ``models`` and ``checkpoints`` that were looked at, ``damaged``: ``run``, ``uri``, ``fault`` and
         ``advice`` of each, ``unnamed``: ``uri`` and ``bytes`` of what no model or checkpoint needs, and
-        ``unread``: ``run`` and ``error`` of those whose store cannot be read; the others are looked at all the same.
+        ``unread``: ``run`` and ``error`` of those whose store cannot be read, which hides nothing of others.
     """
-    found: dict[str, Any] = {"models": 0, "checkpoints": 0}
-    found |= {"damaged": [], "unnamed": [], "unread": []}
+    found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": [], "unread": []}
     for run in runs or queries.run_ids(service.store):
         try:
             _check_run(service, run, is_deep, found)
