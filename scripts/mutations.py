@@ -100,6 +100,7 @@ EQUIVALENT: dict[str, str] = {
     " -> self.bill(now + middle + after_s) < self.cap_usd": (
         "moves a moment by no more than the half second to which it is looked for"
     ),
+    "volumes/checkpoints.py: threads <= 1 -> threads < 1": "a pool of one thread instead of none",
     "advisor/choosing.py: over <= 1 -> over < 1": (
         "only which candidates are drawn first; the pick is that of brute force in any order"
     ),

@@ -8,6 +8,7 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.volumes import CheckpointSeries, checkpoints, publishing, read_manifest
 from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.owner import ForeignArtifactError, Owner
+from trainmaster.volumes.publishing import AlreadyPublished
 from trainmaster.volumes.tree import parts_listing
 
 pytest_plugins = ["volumes_stores"]
@@ -264,3 +265,23 @@ def test_the_uri_of_a_bare_path_is_a_url(tmp_path):
     series = CheckpointSeries(str(tmp_path / "c"))
     assert series.uri_of(12) == f"file://{tmp_path}/c/000012"
     assert not Path(tmp_path / "c").exists()
+
+
+def test_folders_of_others_are_no_checkpoints(series, parts):
+    save(parts, 1)
+    assert series.publish(parts, attempt=1) == 1
+    ObjectStore(series.uri).put("lost-and-found/000001", b"")
+    assert series.complete() == [1]
+    assert series.newest() == 1
+
+
+def test_who_always_comes_second_is_told_that_nothing_was_published(series, parts):
+    save(parts, 1)
+    assert series.publish(parts, attempt=1) == 1
+    manifest = series.manifest(1)
+
+    def overtaken(uri):
+        raise AlreadyPublished(uri, manifest)
+
+    with pytest.raises(PublishError, match="another publisher was faster"):
+        series.publish_made(overtaken, attempt=1)
