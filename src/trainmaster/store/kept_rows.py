@@ -85,9 +85,6 @@ def record_saved(
     over = connection.execute(
         t.run.update().where(t.run.c.id == run, t.run.c.state == State.DONE, ~unfinished).values(**good)
     )
-    connection.execute(
-        t.run.update().where(t.run.c.id == run, t.run.c.state == State.DONE).values(ended_at=now)
-    )
     if over.rowcount:
         events.append(event_row(run, now, "run", State.DONE, State.DONE, EndReason.SUCCEEDED))
     insert_events(connection, events)

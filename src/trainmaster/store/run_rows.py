@@ -158,7 +158,8 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
                 lease_expires_at=lease_now + LEASE_S,
                 earlier_s=row["earlier_s"] + _last_session_s(row, now),
                 session_at=now,
-                ended_at=None,
+                # One that is over stays so until it is requeued: machines that it left are billed from then.
+                ended_at=row["ended_at"] if row["state"] == State.DONE else None,
             )
         )
         if taken.rowcount == 1:

@@ -14,7 +14,8 @@ from store_nouns import NOW, new_run
 from trainmaster.spec import processes
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.processes import start_ticks
-from trainmaster.store import Store, is_alive, tables, this_process
+from trainmaster.spec.states import EndReason, State
+from trainmaster.store import RunChange, Store, is_alive, tables, this_process
 from trainmaster.store.leases import LEASE_S
 
 HERE = this_process().rsplit(":", 2)[0]
@@ -204,3 +205,15 @@ def test_who_gives_up_a_lease_does_not_ask_for_the_time_first(store, url, monkey
         assert found.run_row("r-1")["lease_expires_at"] > time.time() + 3000, "and the time was carried on"
     finally:
         found.close()
+
+
+def test_who_only_saves_what_a_run_has_left_does_not_move_its_end(store, lease):
+    store.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.INTERNAL)], NOW + 5)
+    store.release(lease, NOW + 5)
+    later = store.acquire("r-1", NOW + 900)
+    assert store.run_row("r-1")["ended_at"] == NOW + 5
+    store.release(later, NOW + 901)
+    store.requeue(store.acquire("r-1", NOW + 1000), NOW + 1000)
+    row = store.run_row("r-1")
+    assert row["ended_at"] is None, "it goes on"
+    assert row["earlier_s"] == 5
