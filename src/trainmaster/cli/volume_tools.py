@@ -152,7 +152,11 @@ def collected_lines(done: Collected, url: str, grace: str, command: str) -> list
             "One that was killed on another machine counts for an hour."
         )
     if has_deleted or not done.under_way:
-        young = f"; {done.young_chunks:,} more are too young ({grace})" if done.young_chunks else ""
+        young = (
+            f"; {counted(done.young_chunks, 'chunk')} younger than {grace} left alone"
+            if done.young_chunks
+            else ""
+        )
         freed = counts(done.deleted_chunks, done.deleted_tables)
         lines.append(f"{freed} deleted, {size(done.deleted_bytes)} freed{young}")
     if done.free_at_s is not None:
