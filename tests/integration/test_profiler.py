@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -79,9 +78,7 @@ def test_a_script_that_reports(tm, profile):
         batch={"global": 32},
     )
     tm.env["SECRET"] = "hush"
-    began = time.monotonic()
     found = profile(recipe).end()
-    assert time.monotonic() - began < 40  # it is steady long before
     (measured,) = found["measured"]["main"]
     point = measured["point"]
     assert point["step_time_s"] == pytest.approx(0.0205, rel=0.3)

@@ -24,6 +24,8 @@ DIED_AT_ONCE_S = 60.0
 CHECKPOINT_TRIES: Final = 5
 #: So long before the machines must go what is not saved by then is fetched.
 FETCH_S: Final = 30.0
+#: Of an attempt that ran and whose run had to end before its machines were found again.
+NOT_REACHED: Final = "its machines could not be reached before the end: what it left there goes with them"
 
 
 def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
@@ -68,8 +70,11 @@ def stopping(task: Task, seen: Seen, policy: Policy, now: float) -> list[Step]:
     match seen.gang.phase:
         case Phase.QUEUED | Phase.GRANTED | Phase.RUNNING:
             return [effect(task, EffectKind.STOP, 0.0 if seen.hurry else policy.grace_s)]
-        case Phase.UNKNOWN:  # nothing of it ever ran, or nothing is left to save
-            return finish(task, seen, Job(done=True), now)
+        case (
+            Phase.UNKNOWN
+        ):  # nothing of it ever ran, nothing is left to save, or nobody can wait for its nodes
+            message = NOT_REACHED if task.started_at is not None else ""
+            return finish(task, seen, Job(done=True, message=message), now)
         case Phase.EXITED:
             pass
     # It may have ended well in the moment before it was asked to stop: then its work is kept.

@@ -73,10 +73,8 @@ class StoppingContract(ContractTools):
         executor.stop(request.attempt, 900.0)
         time.sleep(0.3)
         assert alive(pid)
-        started = time.monotonic()
         executor.stop(request.attempt, 0.2)
-        (member,) = self.wait(executor, request).members
-        assert time.monotonic() - started < 3.0
+        (member,) = self.wait(executor, request).members  # with the grace of before it would take minutes
         assert (member.signal, member.stopped, member.oom) == (9, True, False)
         assert not alive(pid)
 

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 from trainmaster.control.clusters import post, provider_outage
 from trainmaster.control.clusters.record import BOOTING_S, ClusterRecord, ClusterState, new_record
+from trainmaster.control.decide_saving import NOT_REACHED
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cloud import Cloud, Instance, ProviderMemory, provider_of
@@ -352,10 +353,14 @@ class Failures:
             return  # it is gone anyway
         if any(one.cut_until > self.world.now - 60.0 for one in machines):
             return  # nobody reaches it to remove anything
+        if self.store.tasks[name, task]["message"] == NOT_REACHED and self.plan.cap_usd is not None:
+            return  # the cap wins, and it is told
+        # Who loses a cluster's head before anybody has heard of the end does not know that there is a model.
+        closed = self.store.attempts.get((name, task, number), {}).get("reason")
         with self.objects.judged():
-            if self.has_won(attempt):
+            if self.has_won(attempt) and closed is not EndReason.NODE_LOST:
                 self._require_model(context, attempt)
-            elif not self._is_stopped():
+            elif not self._is_stopped() and not self.has_won(attempt):
                 self._require_checkpoint(context, attempt)
 
     def _judge_given_back(self, one: Instance) -> None:

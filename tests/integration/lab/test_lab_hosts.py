@@ -65,7 +65,7 @@ def test_the_network_card_has_the_rate_of_the_type(shared_host: Any) -> None:
     _, ssh = shared_host  # 750 Mbit/s at 0.125 is 94 Mbit/s: 6 MB take half a second
     start = time.monotonic()
     assert len(ssh("head -c 6000000 /dev/zero | tr '\\0' x")) == 6_000_000
-    assert 0.4 < time.monotonic() - start < 30  # it may be slower, but never quicker
+    assert time.monotonic() - start > 0.4, "it may be slower, but never quicker"
 
 
 def test_hosts_reach_each_other_and_the_metadata(lab: Any, shared_host: Any) -> None:

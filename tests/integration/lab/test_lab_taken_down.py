@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,10 @@ def test_a_lab_that_is_down_is_said_to_be_so(make_lab_user: Callable[[], Any], t
         assert f"{machine} is terminated" in user.call("terminate", machine, code=2).stderr
 
         user.call("down")
-        began = time.monotonic()
         found = renting.end(code=1)
         assert found["reason"] == "INTERNAL"
         assert "the lab is down, and its machines with it" in renting.text
         assert "AWS cannot be reached" not in renting.text
-        assert time.monotonic() - began < 60, "nobody waits for machines that cannot come back"
 
         refused = renter.call("resume", renting.run, code=2)
         assert "trainmaster lab up" in refused.stderr

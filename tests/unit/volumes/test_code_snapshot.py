@@ -133,10 +133,8 @@ class TestDirectory:
             (base / path).parent.mkdir(parents=True, exist_ok=True)
             with (base / path).open("wb") as file:
                 file.truncate(size)
-        began = time.monotonic()
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(UsageError) as caught:  # reading two terabytes of holes would never end
             take_snapshot(".", base, root)
-        assert time.monotonic() - began < 1
         assert str(caught.value) == (
             "code: . has 2000.1 GB; 100 MB is the limit. The largest: "
             "huge.bin (2000.0 GB), src/deep/raw/images.bin (60 MB), ckpt/ (59 MB).\n"

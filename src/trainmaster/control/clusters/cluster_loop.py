@@ -98,6 +98,7 @@ class ClusterLoop:
         self._told_waits = Reminder()
         self._look_at = float("-inf")
         self._is_look_stale = False
+        self._decide_at = 0.0
         self._thread: threading.Thread | None = None
 
     # --- for the run's loop ------------------------------------------------------------------------
@@ -325,6 +326,8 @@ class ClusterLoop:
             self._hands.dissolve(self.record)
         self._look(now)
         self._notice_outage(now)
+        if now < self._decide_at and not self._ending:
+            return  # what is known is of before we slept: nothing is given up, or asked for, because of it
         is_forming = self._tasks.is_running("form") or bool(
             self._tasks.running("join ") or self._tasks.running("drop ")
         )
@@ -360,6 +363,8 @@ class ClusterLoop:
         if name == "look" and self._is_look_stale:  # what it says was true before we slept
             self._is_look_stale, self._look_at = False, now
             return
+        if name == "look":
+            self._decide_at = 0.0
         self._sight.take(self.record.id, name, result, now)
         if name != "look":
             return
@@ -382,10 +387,12 @@ class ClusterLoop:
         def shown(at: float | None) -> float | None:
             return at if at is None or abs(ahead_s) < 1 else at + ahead_s
 
-        # Others judge it by their own clocks, which may have been set since this process began.
-        self._write(
-            replace(record, leased_until=shown(record.leased_until), kept_until=shown(record.kept_until))
-        )
+        # Others judge it by their own clocks, which may have been set since this process began; a lease never
+        # shows shorter than it is, as what machines have cost is reckoned until its end.
+        leased_until = shown(record.leased_until)
+        if leased_until is not None and record.leased_until is not None:
+            leased_until = max(leased_until, record.leased_until)
+        self._write(replace(record, leased_until=leased_until, kept_until=shown(record.kept_until)))
         self.record = record
 
     def _notice_sleep(self, now: float) -> None:
@@ -396,6 +403,7 @@ class ClusterLoop:
         self._sight.is_told = False
         self._is_look_stale = self._tasks.is_running("look")
         self._look_at = now
+        self._decide_at = now + AWAY_S
         if self.record.rented:
             last = max(self._watch.leased_until().values(), default=self.record.leased_until or now)
             self._notes.put(self._outage.sleep_note(last))

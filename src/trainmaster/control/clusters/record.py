@@ -106,7 +106,9 @@ class Machine:
             # Its first lease begins when it has booted, and nobody can renew that before it was seen.
             unseen_s = max(now - (self.asked_at or now), 0.0)
             started_at = now - BOOTING_S - min(unseen_s, USUAL_LEASE_S + SWITCH_OFF_S)
-        elif self.ended_at is None and leased_until is not None:
+        elif self.ended_at is None:
+            if leased_until is None:  # nobody has renewed anything yet: it lives as long as after its boot
+                leased_until = started_at + BOOTING_S + USUAL_LEASE_S + SWITCH_OFF_S
             started_at += max(now - max(leased_until, started_at), 0.0)
         if self.ended_at is None and self.leased_until is not None:
             started_at -= max(self.leased_until - until, 0.0)

@@ -301,10 +301,14 @@ def test_leases_that_ran_out_name_the_cause(bench: Bench) -> None:
     assert "could not be reached by SSH since" in told
 
 
-def test_others_read_times_as_their_clocks_have_them(bench: Bench) -> None:
-    """The wall clock was set back by an hour since the driver began."""
+@pytest.mark.parametrize("set_s", [-3600, 3600])
+def test_others_read_times_as_their_clocks_have_them(bench: Bench, set_s: int) -> None:
+    """The wall clock was set by an hour since the driver began; a lease never shows shorter than it is.
+
+    What a machine has cost is reckoned until its lease ends, also by a later driver whose clock is right.
+    """
     behind = Bench(record())
-    behind.loop._wall = lambda: behind.clock.now - 3600
+    behind.loop._wall = lambda: behind.clock.now + set_s
     behind.loop.want()
     behind.until(lambda: behind.loop.formation)
     let(behind, 3600.0, 2.0)
@@ -312,9 +316,9 @@ def test_others_read_times_as_their_clocks_have_them(bench: Bench) -> None:
     written, known = behind.written[-1].leased_until, behind.loop.record.leased_until
     assert written is not None
     assert known is not None
-    assert written == pytest.approx(known - 3600)
+    assert written == pytest.approx(known + max(set_s, 0))
     assert behind.loop.keep(600.0, behind.clock.now)
-    assert behind.written[-1].kept_until == pytest.approx(behind.clock.now - 3000)
+    assert behind.written[-1].kept_until == pytest.approx(behind.clock.now + set_s + 600)
 
 
 def test_machines_are_ended_over_ssh_while_they_cannot_be_given_back(bench: Bench) -> None:

@@ -252,9 +252,8 @@ def test_a_head_that_does_not_answer_does_not_hold_up_the_run(bench: Bench) -> N
     slow = bench.clusters[0].is_slow = threading.Event()
     bench.loop.form(0)
     bench.fleet.submit([gang()])
-    before = time.monotonic()
     bench.fleet.changes(0.01)
-    assert time.monotonic() - before < 1
+    assert not slow.is_set(), "it has come back though its head does not answer yet"
     slow.set()
     bench.until(lambda: bench.asked("submit", ONE))
 
