@@ -281,7 +281,7 @@ def test_users_own_ray(bench, tmp_path):
     script = f'env | grep ^RAY_ && exit 9; export HOME={home}; exec {sys.executable} -W ignore -c "{code}"'
     gang = bench.gang("0", script)
     bench.executor.submit([gang])
-    status = bench.wait(gang, patience_s=60.0)
+    status = bench.wait(gang, patience_s=150.0)
     log = (Path(gang.directory) / "worker-0.log").read_text()
     assert status.members[0].exit_code == 0, log
     assert log.split()[-1] == "3", log
