@@ -132,18 +132,16 @@ def test_a_task_that_leaves_its_home_full(tm):
 
 
 @is_root
-def test_a_full_store_fails_the_task_and_resume_saves_it(tm):
+def test_a_full_store_is_waited_for(tm):
     with small_disk(tm.root / "store", "1m") as store:
         env = {**tm.env, "TRAINMASTER_STORE": f"file://{store}"}
         recipe = tm.task("head -c 3000000 /dev/urandom > $TRAINMASTER_OUTPUT_DIR/model")
-        result = tm.call("run", recipe, "--json", env=env, code=1)
-        summary = tm.summary(result)
-        assert summary["reason"] == "INTERNAL"
-        assert summary["models"] == []
-        assert "space" in result.err
-        assert str(store) in result.err
+        call = tm.start("run", recipe, "--json", env=env)
+        tm.until(lambda: "saving is tried again" in call.err, "the note")
+        assert "space" in call.err
+        assert str(store) in call.err
         subprocess.run(["mount", "-o", "remount,size=16m", store], check=True)
-        assert tm.resume(summary["run"], env=env)["models"]
+        assert tm.summary(call.wait(0, 150))["models"]
 
 
 @is_root
@@ -237,4 +235,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_while_it_runs(tm):
         call = tm.start("run", tm.task(command, checkpoint={"every": "1s"}), "--json", env=env)
         tm.until(lambda: "main/0: no checkpoint: " in call.err, "the warning")
         (tm.notes / "go").touch()
-        assert "space" in call.wait(1).err
+        tm.until(lambda: "saving is tried again" in call.err, "the note")
+        assert "space" in call.err
+        subprocess.run(["mount", "-o", "remount,size=16m", store], check=True)
+        call.wait(0, 150)

@@ -142,7 +142,8 @@ def _secure(context: TaskContext, fields: dict[str, object]) -> None:
 
 def is_lasting(error: Exception) -> bool:
     """Whether waiting cannot help: what is to be published is at fault, not its way to the store."""
-    return isinstance(error, UnfitError)
+    # What the script has made of its directories no waiting changes.
+    return isinstance(error, UnfitError | NotADirectoryError)
 
 
 def place_of(context: TaskContext, fields: Mapping[str, object] | None = None) -> str:
