@@ -60,7 +60,7 @@ def nothing_is_left(tm):
     assert [path for path in (tm.home / "profiles").glob("*") if path.name != ".lock"] == []
     runs = {path.name for path in (tm.home / "runs").glob("*")}
     assert not any("profile" in name for name in runs)
-    assert {path.name for path in (tm.home / "store").glob("*/*")} <= runs
+    assert {path.name.removesuffix(".json") for path in (tm.home / "store").glob("*/*")} <= runs
 
 
 def seconds(number, **shapes):

@@ -90,9 +90,16 @@ def _owners_without_namespace() -> AbstractContextManager[object]:
 
 @contextmanager
 def _sleep_is_billed() -> Iterator[None]:
-    started = Machine._started_at_most
-    with patch.object(
-        Machine, "_started_at_most", lambda self, now, until, _: started(self, now, until, None)
+    """Two guards: who wakes up asks before deciding, and time after a lease is not counted."""
+    started, wake = Machine._started_at_most, ClusterLoop._notice_sleep
+
+    def hasty(self: ClusterLoop, now: float) -> None:
+        wake(self, now)
+        self._decide_at = 0.0
+
+    with (
+        patch.object(Machine, "_started_at_most", lambda self, now, until, _: started(self, now, until, None)),
+        patch.object(ClusterLoop, "_notice_sleep", hasty),
     ):
         yield
 
