@@ -98,7 +98,7 @@ def _sleep_is_billed() -> Iterator[None]:
         self._decide_at = 0.0
 
     with (
-        patch.object(Machine, "_started_at_most", lambda self, now, until, _: started(self, now, until, None)),
+        patch.object(Machine, "_started_at_most", lambda self, now, end, _: started(self, now, end, None)),
         patch.object(ClusterLoop, "_notice_sleep", hasty),
     ):
         yield
