@@ -64,6 +64,8 @@ def _table(found: list[dict[str, Any]]) -> str:
     from trainmaster.cli.output import bill, duration, table
 
     def row(one: dict[str, Any]) -> list[str]:
+        if "problem" in one:
+            return [one["id"], one["provider"], "unknown", "unknown", one["problem"]]
         kinds: dict[str, int] = {}
         for machine in one["machines"]:
             kind = machine["type"] + " (spot)" * machine["spot"]

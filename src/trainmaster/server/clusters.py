@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, DamagedClusterError, readable
 from trainmaster.providers.base import Node, Provider, ProviderGoneError
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KEPT: Final = "kept"
 USED: Final = "used"
 LEFT: Final = "left"
+DAMAGED: Final = "damaged"
 
 Tell = Callable[[str], None]
 
@@ -40,8 +41,13 @@ def clusters_of_home(store: Store, home: Home, now: float) -> list[dict[str, Any
     """
     found = []
     for row in store.living_clusters(None, home.identity()):
-        record = ClusterRecord.of_row(row)
-        if (how := _how(row, record, now, store.clock_s())) and record.machines:
+        how = _how(row, now, store.clock_s())
+        try:
+            record = ClusterRecord.of_row(row)
+        except DamagedClusterError as error:
+            found.append(_shown_damaged(row, _how_damaged(row, store.clock_s()), one_line(error)))
+            continue
+        if how and record.machines:
             found.append(_shown(record, row, how, now))
     return found
 
@@ -65,11 +71,14 @@ def end_clusters(
     """
     rows = {row["id"]: row for row in store.living_clusters(None, home.identity())}
     now = time.time()
-    records = {name: ClusterRecord.of_row(row) for name, row in rows.items()}
     lease_now = store.clock_s()
-    how = {name: _how(row, records[name], now, lease_now) for name, row in rows.items()}
+    records = {record.id: record for record in readable(rows.values(), tell)}
+    how = {
+        name: _how(row, now, lease_now) if name in records else _how_damaged(row, lease_now)
+        for name, row in rows.items()
+    }
     if wanted is None:
-        chosen = [name for name in rows if how[name] in (KEPT, LEFT)]
+        chosen = [name for name in rows if how[name] in (KEPT, LEFT, DAMAGED)]
     else:
         chosen = list(dict.fromkeys(wanted))
         for name in chosen:
@@ -84,6 +93,10 @@ def end_clusters(
     failed: TrainmasterError | None = None
     for name in chosen:
         try:
+            if name not in records:
+                ended.append(_end_damaged(store, home, environ, rows[name]))
+                tell(f"{name}: given back, whatever it had; what it has cost is unknown")
+                continue
             is_ended = _end(store, home, environ, records[name], rows[name], tell)
         except TrainmasterError as error:  # the others are to be given back all the same
             tell(f"{name}: {one_line(error)}")
@@ -141,11 +154,29 @@ def _end(
     return True
 
 
-def _how(row: Mapping[Any, Any], record: ClusterRecord, now: float, lease_now: float) -> str:
+def _end_damaged(
+    store: Store, home: Home, environ: Mapping[str, str], row: Mapping[Any, Any]
+) -> dict[str, Any]:
+    """By its name alone, which its machines are tagged with."""
+    try:
+        place = ProviderPlace(home.root, home.identity(), dict(environ))
+        get_provider(row["provider"], place).release(row["id"])
+    except ProviderGoneError:  # and its machines with it
+        pass
+    store.end_damaged_cluster(row["id"], row["data"], time.time())
+    return _shown_damaged(row, DAMAGED, "")
+
+
+def _how_damaged(row: Mapping[Any, Any], lease_now: float) -> str:
+    """Who drives its run knows it, and writes it anew; nobody else ever can."""
+    return USED if is_alive(row["lease_owner"], row["lease_expires_at"], lease_now) else DAMAGED
+
+
+def _how(row: Mapping[Any, Any], now: float, lease_now: float) -> str:
     """Whether a run uses it, it is kept warm, or was left behind; empty if nothing of it is there."""
-    if record.state is ClusterState.KEPT:
-        return KEPT if (record.kept_until or 0.0) > now else ""
-    if record.state in (ClusterState.PLANNED, ClusterState.ENDED):
+    if row["state"] == ClusterState.KEPT:
+        return KEPT if (row["kept_until"] or 0.0) > now else ""
+    if row["state"] in (ClusterState.PLANNED, ClusterState.ENDED):
         return ""
     if row["run_state"] != State.DONE or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
         return USED
@@ -171,6 +202,20 @@ def _shown(record: ClusterRecord, row: Mapping[Any, Any], how: str, now: float) 
         "usd_per_hour": record.usd_per_hour(),
         "kept_until": record.kept_until,
         "idle_usd": record.idle_usd(now, row["run_ended_at"] if how == LEFT else None),
+    }
+
+
+def _shown_damaged(row: Mapping[Any, Any], how: str, problem: str) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "provider": row["provider"],
+        "state": how,
+        "run": row["run_id"],
+        "machines": [],
+        "usd_per_hour": None,
+        "kept_until": None,
+        "idle_usd": None,
+        "problem": problem,
     }
 
 

@@ -15,7 +15,7 @@ from trainmaster.control.clusters.cluster_loop import ClusterLoop
 from trainmaster.control.clusters.decision import Patience
 from trainmaster.control.clusters.fleet import Fleet
 from trainmaster.control.clusters.member_places import MemberPlaces
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits, resumed
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits, readable, resumed
 from trainmaster.control.clusters.workplace import Workplace
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
@@ -230,8 +230,8 @@ class Machines:
 
     def _warm(self, planned: ClusterRecord, now: float) -> ClusterRecord | None:
         """A warm cluster that is what was planned, taken over."""
-        for row in self._store.living_clusters(planned.provider, planned.home_id):
-            kept = ClusterRecord.of_row(row)
+        rows = self._store.living_clusters(planned.provider, planned.home_id)
+        for kept in readable(rows, self._tell):
             if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
                 continue
             roles = tuple(
@@ -278,9 +278,8 @@ class Machines:
             or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
         ]
         known += [record.id for record in self.fleet.records()]
-        for row in rows:
-            if row["id"] not in known:  # its keys are of no use to anybody
-                self._workplace.forget(ClusterRecord.of_row(row), ())
+        for record in readable((row for row in rows if row["id"] not in known), self._tell):
+            self._workplace.forget(record, ())  # its keys are of no use to anybody
         try:
             if lost := self._provider.reap([*known, *others]):
                 self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")

@@ -13,7 +13,7 @@ from trainmaster.control.budget import USUAL_LEASE_S, Meter
 from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.clusters.needs import Pick
 from trainmaster.control.clusters.plan import ClusterPlan
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, fits
+from trainmaster.control.clusters.record import ClusterState, fits, readable
 from trainmaster.control.clusters.shopping import Shop, pinned, plan_clusters
 from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.server.promise import Promise, dollars, told_in_full
@@ -252,7 +252,7 @@ def _shop(supply: Supply) -> Shop:
 def _is_warm(service: Service, plan: ClusterPlan) -> bool:
     """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
     rows = service.store.living_clusters(plan.provider, service.home.identity())
-    kept = [ClusterRecord.of_row(row) for row in rows if row["state"] == ClusterState.KEPT]
+    kept = readable([row for row in rows if row["state"] == ClusterState.KEPT], lambda _: None)
     now = datetime.now(UTC).timestamp()
     return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)
 

@@ -84,10 +84,10 @@ def _kept_usd(store: Store, run: str) -> float:
     rows = [row for row in store.clusters_of(run) if row["kept_until"] is not None]
     if not rows:
         return 0.0
-    from trainmaster.control.clusters.record import ClusterRecord  # few runs keep any
+    from trainmaster.control.clusters.record import readable  # few runs keep any
 
-    now = store.clock_s()
-    return sum(ClusterRecord.of_row(row).idle_usd(now) for row in rows)
+    now = store.clock_s()  # what damaged ones cost nobody knows: `clusters` lists them
+    return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
 
 
 def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:

@@ -130,6 +130,15 @@ def end_unused(connection: Connection, row: ClusterRow, now: float, idle_usd: fl
     return written.rowcount == 1
 
 
+def end_damaged(connection: Connection, cluster: str, data: str, now: float) -> None:
+    """Write that a cluster is given back whose data mean nothing, unless others were written since."""
+    connection.execute(
+        t.cluster.update()
+        .where(t.cluster.c.id == cluster, t.cluster.c.data == data)
+        .values(state=ENDED, kept_until=None, changed_at=now)
+    )
+
+
 def _run_of(row: ClusterRow) -> sa.Select[Any]:
     return sa.select(t.cluster.c.run_id).where(t.cluster.c.id == row.id)
 

@@ -293,6 +293,12 @@ class Store:
             lambda connection, _: cluster_rows.end_unused(connection, row, now, idle_usd)
         )
 
+    def end_damaged_cluster(self, cluster: str, data: str, now: float) -> None:
+        """See `cluster_rows.end_damaged`."""
+        self._transactions.write(
+            lambda connection, _: cluster_rows.end_damaged(connection, cluster, data, now)
+        )
+
     def put_cost(self, lease: Lease, cost_usd: float) -> None:
         """Write what a run has cost so far.
 

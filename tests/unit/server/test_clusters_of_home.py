@@ -163,6 +163,46 @@ def test_one_that_cannot_be_given_back_keeps_none_of_the_others(world: World) ->
     assert world.end() == ["second.train"], "the next time"
 
 
+def damage(world: World, run: str, data: str = '{"machines": [') -> None:
+    with world.store.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE cluster SET data = :data WHERE run_id = :run"), {"run": run, "data": data}
+        )
+
+
+def test_a_damaged_row_hides_neither_its_machines_nor_those_of_others(world: World) -> None:
+    world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+    world.has("gone", ClusterState.ACTIVE, over=False)
+    damage(world, "gone")
+    listed = world.listed()
+    assert listed["warm.train"]["state"] == "kept"
+    assert listed["gone.train"]["state"] == "used", "its driver lives, and writes it anew"
+    assert "the row of cluster gone.train" in listed["gone.train"]["problem"]
+    with pytest.raises(UsageError, match="trainmaster cancel gone"):
+        world.end("gone.train")
+    with world.store.engine.begin() as connection:
+        connection.execute(text("UPDATE run SET lease_owner = NULL WHERE id = 'gone'"))
+    assert world.listed()["gone.train"]["state"] == "damaged"
+    world.provider.refusals["gone.train"] = ProviderError("EC2 does not answer", "Try later.")
+    with pytest.raises(ProviderError):
+        world.end("gone.train")
+    assert "gone.train" in world.listed(), "it may still have machines"
+    world.provider.refusals.clear()
+    assert world.end("gone.train") == ["gone.train"]
+    assert world.provider.released == ["gone.train"]
+    assert list(world.listed()) == ["warm.train"]
+
+
+def test_all_that_is_damaged_is_given_back_with_the_rest(world: World) -> None:
+    world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
+    world.has("left", ClusterState.ACTIVE)
+    damage(world, "left", "[" * 100_000)
+    assert "left" in run_summary(world.store, "left")["run"]
+    assert sorted(world.end()) == ["left.train", "warm.train"]
+    assert sorted(world.provider.released) == ["left.train", "warm.train"]
+    assert world.listed() == {}
+
+
 def test_a_lab_of_which_nothing_is_left_has_no_machines_either(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, new_record
+from trainmaster.control.clusters.record import (
+    ClusterRecord,
+    ClusterState,
+    DamagedClusterError,
+    Machine,
+    new_record,
+)
 from trainmaster.control.layout import Home
 from trainmaster.server import machines as machines_module
 from trainmaster.server.machines import Machines
@@ -203,3 +210,28 @@ def test_nobody_hangs_up_under_a_late_look_for_lost_machines(world: World) -> No
     threading.Timer(0.1, go_on.set).start()
     machines.close()
     assert order[:2] == ["reaped", "closed"]
+
+
+def test_a_damaged_row_keeps_nothing_from_being_given_back(world: World) -> None:
+    """Neither what is warm from being used, nor what is lost from being found."""
+    for run, state in (("over", "ACTIVE"), ("warm", "KEPT")):
+        world.keep_warm(run)
+        with world.store.engine.begin() as connection:
+            connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = :run"), {"run": run})
+            values = {"run": run, "state": state}
+            connection.execute(
+                text("UPDATE cluster SET data = '{}', state = :state WHERE run_id = :run"), values
+            )
+    world.machines(world.start("run"))
+    assert set(world.provider.spared[0]) == {"run.train", "warm.train"}
+    assert any(
+        "the row of cluster over.train" in said and "clusters end over.train" in said for said in world.said
+    )
+
+
+def test_a_run_whose_own_row_is_damaged_says_what_to_do(world: World) -> None:
+    lease = world.start("run")
+    with world.store.engine.begin() as connection:
+        connection.execute(text("UPDATE cluster SET data = 'x'"))
+    with pytest.raises(DamagedClusterError, match=r"trainmaster clusters end run\.train"):
+        world.machines(lease)

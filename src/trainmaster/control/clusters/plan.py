@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
+
+#: How rows that a disk may have damaged, or a later version has written, are read by Pydantic: exactly.
+EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Rental:
         as_of: the day on which the price held, ISO; empty where nothing is paid.
     """
 
+    __pydantic_config__ = EXACTLY
     instance_type: str = ""
     region: str = ""
     zone: str = ""
@@ -94,6 +98,7 @@ class RolePlan:
         least: how many of them are enough to begin with, and to go on; 0: all.
     """
 
+    __pydantic_config__ = EXACTLY
     role: str
     count: int
     rentals: tuple[Rental, ...]
@@ -122,6 +127,7 @@ class ClusterPlan:
         notes: for the user: what was chosen by default, wishes that mean nothing there.
     """
 
+    __pydantic_config__ = EXACTLY
     name: str
     experiments: tuple[str, ...]
     provider: str
@@ -146,19 +152,3 @@ class ClusterPlan:
     def as_json(self) -> dict[str, Any]:
         """For the cluster's row."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> ClusterPlan:
-        """What `as_json` gave."""
-        roles = tuple(
-            RolePlan(**{**role, "rentals": tuple(Rental(**rental) for rental in role["rentals"])})
-            for role in data["roles"]
-        )
-        return cls(
-            **{
-                **data,
-                "roles": roles,
-                "experiments": tuple(data["experiments"]),
-                "notes": tuple(data["notes"]),
-            }
-        )

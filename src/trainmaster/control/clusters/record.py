@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
-from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.clusters.plan import EXACTLY, ClusterPlan, Rental, RolePlan
+from trainmaster.spec.errors import StoreError, one_line
+from trainmaster.spec.plain_json import parsed_json
 from trainmaster.store import ClusterRow
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+class DamagedClusterError(StoreError):
+    """What is written of a cluster means nothing: its machines may be rented all the same."""
 
 
 class ClusterState(StrEnum):
@@ -52,6 +62,7 @@ class Machine:
         leased_until: of one that is over: Unix seconds at which it has ended itself, if nobody else ends it.
     """
 
+    __pydantic_config__ = EXACTLY
     seat: str
     role: str
     token: str
@@ -119,6 +130,7 @@ class Machine:
 class Failure:
     """A place that did not give machines, or took them back; see `CapacityFailure`."""
 
+    __pydantic_config__ = EXACTLY
     region: str
     zone: str
     spot: bool
@@ -147,6 +159,7 @@ class ClusterRecord:
         waited_s: from then to the first time that it was up.
     """
 
+    __pydantic_config__ = EXACTLY
     id: str
     provider: str
     home_id: str
@@ -236,7 +249,7 @@ class ClusterRecord:
     def as_row(self) -> ClusterRow:
         """For the store."""
         data = asdict(self)
-        for name in ("id", "provider", "home_id", "state", "kept_until", "waited_s"):
+        for name in _COLUMNS:
             del data[name]
         data["plan"] = self.plan.as_json()
         return ClusterRow(
@@ -251,22 +264,78 @@ class ClusterRecord:
 
     @classmethod
     def of_row(cls, row: Mapping[Any, Any]) -> ClusterRecord:
-        """What `as_row` gave."""
-        data = json.loads(row["data"])
-        machines = [Machine(**{**one, "rental": Rental(**one["rental"])}) for one in data.pop("machines")]
-        failures = [Failure(**one) for one in data.pop("failures")]
-        return cls(
-            id=row["id"],
-            provider=row["provider"],
-            home_id=row["home_id"],
-            state=ClusterState(row["state"]),
-            kept_until=row["kept_until"],
-            waited_s=row["waited_s"],
-            plan=ClusterPlan.from_json(data.pop("plan")),
-            machines=tuple(machines),
-            failures=tuple(failures),
-            **data,
+        """What `as_row` gave.
+
+        Raises:
+            DamagedClusterError: something else is there.
+        """
+        try:
+            columns = {name: row[name] for name in _COLUMNS}
+            document = json.dumps({**parsed_json(row["data"]), **columns})
+            found = _reader().validate_json(document)
+            if problem := _problem(found):
+                raise ValueError(problem)
+        except (ValueError, TypeError, RecursionError) as error:
+            words = " ".join(str(error).split())[:300]
+            raise DamagedClusterError(
+                f"the row of cluster {row['id']} in the database (table cluster) is damaged: {words}",
+                f"Machines of it may be rented: `trainmaster clusters end {row['id']}` gives them back; "
+                "unrenewed they end themselves. If a later Trainmaster has written it, use that one.",
+            ) from None
+        return found
+
+
+_COLUMNS: Final = ("id", "provider", "home_id", "state", "kept_until", "waited_s")
+#: More than any of them ever is: what is beyond would only make sums of money that are none.
+_MOST_NODES: Final = 1 << 20
+_MOST: Final = 1e12
+
+
+@cache
+def _reader() -> TypeAdapter[ClusterRecord]:
+    from pydantic import TypeAdapter  # not needed by who only makes plans
+
+    return TypeAdapter(ClusterRecord)
+
+
+def _problem(record: ClusterRecord) -> str:
+    """What cannot be in a record of ours; empty if it is one."""
+    if not record.id or "/" in record.id or record.id.startswith(".") or not record.id.isprintable():
+        return "its id is none"  # a directory has this name
+    if any(not role.rentals or role.count < 0 for role in record.plan.roles):
+        return "its plan has a role without machines"
+    if record.plan.nodes > _MOST_NODES:
+        return f"it has {record.plan.nodes} nodes"
+    seats = {seat for seat, _ in record.seats}
+    if any(machine.seat not in seats for machine in record.live):
+        return "a machine has no seat in it"
+    rentals = [machine.rental for machine in record.machines]
+    rentals += [rental for role in record.plan.roles for rental in role.rentals]
+    for rental in rentals:
+        numbers = (
+            rental.usd_per_hour,
+            rental.most_usd_per_hour,
+            rental.extras_usd_per_hour,
+            rental.minimum_s,
         )
+        if any(not 0 <= number < _MOST for number in numbers) or not 1e-3 <= rental.quantum_s < _MOST:
+            return f"the price of a machine ({rental.words})"
+    times = [record.kept_until, record.paid_from, record.leased_until, record.keep_s]
+    times += [at for m in record.machines for at in (m.started_at, m.ended_at, m.leased_until)]
+    if any(at is not None and not 0 <= at < _MOST for at in times):
+        return "a time"
+    return ""
+
+
+def readable(rows: Iterable[Mapping[Any, Any]], tell: Callable[[str], None]) -> list[ClusterRecord]:
+    """Clusters as they are written, without those whose rows are damaged, which are told."""
+    found = []
+    for row in rows:
+        try:
+            found.append(ClusterRecord.of_row(row))
+        except DamagedClusterError as error:
+            tell(f"note: {one_line(error)}")
+    return found
 
 
 def cluster_id(run: str, plan: ClusterPlan) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import asdict
 from datetime import date
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from trainmaster.control.clusters.hourly import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.control.clusters.needs import Needs, Pick
-from trainmaster.control.clusters.plan import ClusterPlan
+from trainmaster.control.clusters.record import ClusterRecord, new_record
 from trainmaster.control.clusters.shopping import MOST_RENTALS, Shop, pinned, plan_clusters
 from trainmaster.control.gangs import node_labels, slots_on_nodes, workers_per_node
 from trainmaster.providers import Offer
@@ -334,7 +335,7 @@ def test_a_plan_survives_its_row(recipe):
         "distributed": {"strategy": "ps-async", "workers": 2, "hardware": {"ps": {"instance": "large"}}},
     }
     plan = only(plan_clusters(recipe({"a": keys}), shop()))
-    assert ClusterPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert ClusterRecord.of_row(asdict(new_record("r", plan, "h").as_row())).plan == plan
 
 
 @st.composite

@@ -1,0 +1,43 @@
+"""JSON that anybody may have written, or a disk may have damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+
+def parsed_json(data: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN401 - whatever it says
+    """What a text in JSON says.
+
+    Args:
+        data: the text.
+        finite: whether numbers that are infinite or none are refused.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+
+    >>> parsed_json("[1, 1e999]")
+    [1, inf]
+    >>> parsed_json("[1, 1e999]", finite=True)
+    Traceback (most recent call last):
+    ValueError: 1e999 is no finite number
+    >>> parsed_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+    """
+    try:
+        if finite:
+            return json.loads(data, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no finite number")
