@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.control.locking import locked
+from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.flat import CODES
 from trainmaster.volumes.packed.materialising import META_NAME
+from trainmaster.volumes.packed.table import FileTable
 from trainmaster.volumes.scratch import move_into_place, scratch_directory
 
 _COMPRESSION: Final = 1  # 140 MB/s, and hardly larger than with the best
@@ -52,23 +54,33 @@ def unpack_columns(sent: Path, target: Path) -> None:
         target: see `materialised`.
 
     Raises:
-        OSError: there is no room, or it is not what was packed.
+        OSError: there is no room, or it is not what was packed: then it may be sent or fetched anew.
     """
     with locked(target):
-        if not (target / META_NAME).is_file():
-            with scratch_directory(target) as scratch:
-                for name in (*CODES, META_NAME):
-                    packed = sent / f"{name}{_END}"
-                    if packed.is_file():  # volumes without links have no columns for them
-                        _unpack(packed, scratch / name)
-                shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
-                move_into_place(scratch, target)
-        shutil.rmtree(sent, ignore_errors=True)
+        try:
+            if not (target / META_NAME).is_file():
+                with scratch_directory(target) as scratch:
+                    for name in (*CODES, META_NAME):
+                        packed = sent / f"{name}{_END}"
+                        if packed.is_file():  # volumes without links have no columns for them
+                            _unpack(packed, scratch / name)
+                    _check(scratch, sent)
+                    shutil.rmtree(target, ignore_errors=True)  # what somebody has half removed
+                    move_into_place(scratch, target)
+        finally:
+            shutil.rmtree(sent, ignore_errors=True)
+
+
+def _check(columns: Path, sent: Path) -> None:
+    try:
+        FileTable(columns)
+    except DamagedVolumeError as error:
+        raise OSError(f"{sent} did not arrive whole: {error.args[0]}") from error
 
 
 def _unpack(packed: Path, target: Path) -> None:
     try:
         with gzip.open(packed) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out, _BLOCK_BYTES)
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise OSError(f"{packed} did not arrive whole: {error}") from error

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _ROWS_PER_BUCKET = 2
 _SLASH = ord("/")
+#: Behind the paths.
+PADDING_BYTES = 8
 
 
 def bucket_bits(row_count: int) -> int:
@@ -23,7 +25,7 @@ def padded_arena(columns: ColumnWriter) -> "NDArray[np.uint8]":
     """Gives all paths with eight bytes more, as the hashes need them."""
     import numpy as np
 
-    columns.add("paths", np.zeros(8, np.uint8))
+    columns.add("paths", np.zeros(PADDING_BYTES, np.uint8))
     return columns.array("paths")
 
 

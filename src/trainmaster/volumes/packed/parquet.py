@@ -149,7 +149,11 @@ def read_table(path: Path, name: TableName, rows: int | None, where: str) -> Ite
                 "Use another version, or push again.",
             )
         for batch in file.iter_batches(batch_size=_GROUP_ROWS, use_threads=False):
-            yield _decoded(batch, COLUMNS[name])
+            have -= len(batch)
+            if len(batch):
+                yield _decoded(batch, COLUMNS[name])
+        if have:  # groups of rows may say something else than the file
+            raise ValueError(f"it has {abs(have):,} rows {'less' if have > 0 else 'more'} than it says")
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise DamagedVolumeError(
             f"{where} is damaged: {str(error).splitlines()[0]}.", "Use another version, or push again."

@@ -1,13 +1,13 @@
 """The files of a version: found by row or by path, without an object per row."""
 
-import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from trainmaster.spec.plain_json import parsed_json
 from trainmaster.volumes.manifest import Kind
 from trainmaster.volumes.packed.faults import DamagedVolumeError
-from trainmaster.volumes.packed.finding import bucket_bits
+from trainmaster.volumes.packed.finding import PADDING_BYTES, bucket_bits
 from trainmaster.volumes.packed.flat import CODES, mapped_columns
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES, path_hash
 from trainmaster.volumes.packed.materialising import META_NAME
@@ -75,13 +75,9 @@ class FileTable:
 
     def __init__(self, directory: Path) -> None:
         try:
-            meta = json.loads((directory / META_NAME).read_bytes())
-            self.file_count: int = meta["file_count"]
-            folders: int = meta["directory_count"]
-            self.link_count: int = meta["link_count"]
-            self.chunk_count: int = meta["chunk_count"]
-            self.total_bytes: int = meta["total_bytes"]
-        except (OSError, ValueError, KeyError) as error:
+            meta = parsed_json((directory / META_NAME).read_bytes())
+            self.file_count, folders, self.link_count, self.chunk_count, self.total_bytes = _counts(meta)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedVolumeError(
                 f"{directory} holds no columns of a volume ({error}).", "Remove it; it is made again."
             ) from error
@@ -100,11 +96,41 @@ class FileTable:
         self._buckets, self._hashed_rows = columns["bucket_starts"], columns["hashed_rows"]
         self._hashed_low = columns["hashed_low"]
         self._shift = 64 - bucket_bits(self.row_count)
-        if len(self.sizes) != self.row_count or len(self.chunk_sizes) != self.chunk_count:
-            raise DamagedVolumeError(f"{directory} is incomplete.", "Remove it; it is made again.")
+        self._check_lengths(folders)
 
     def __reduce__(self) -> tuple[type["FileTable"], tuple[Path]]:
         return FileTable, (self.directory,)
+
+    def _check_lengths(self, folders: int) -> None:
+        """A disk that was full, or has lost its power, may have kept less than all of a column."""
+        rows, files, chunks, have = self.row_count, self.file_count, self.chunk_count, self._columns
+        parts = len(have["part_offsets"])
+        expected = {
+            **dict.fromkeys(("sizes", "modes", "mtimes", "parents", "hashed_rows", "hashed_low"), rows),
+            "first_chunks": files,
+            "offsets": files,
+            "hashes": files * FILE_HASH_BYTES,
+            "children": rows - 1,
+            "child_starts": folders + 1,
+            "bucket_starts": (1 << 64 - self._shift) + 1,
+            "chunk_sizes": chunks,
+            "chunk_hashes": chunks * CHUNK_HASH_BYTES,
+            "part_starts": chunks + 1 if parts or have["part_starts"] else 0,
+            "part_lengths": parts,
+        }
+        ends = {"path": rows, "target": self.link_count, "part_key": parts, "part_etag": parts}
+        for name, count in ends.items():
+            starts = have[f"{name}_starts"]
+            if starts or not name.startswith("part"):
+                expected[f"{name}_starts"] = count + 1
+                padding = PADDING_BYTES if name == "path" else 0
+                expected[f"{name}s"] = starts[-1] + padding if starts else 0
+        for name, length in expected.items():
+            if len(have[name]) != length:
+                raise DamagedVolumeError(
+                    f"{self.directory / name} has {len(have[name]):,} values, not {length:,}.",
+                    f"Remove {self.directory}; it is made again.",
+                )
 
     def row_of(self, path: str | bytes) -> int:
         """Gives the row at a path, ``""`` for the root; -1 if there is none."""
@@ -236,6 +262,17 @@ class FileTable:
             self._columns["part_lengths"][number],
             texts[1].decode("utf-8", "replace"),
         )
+
+
+def _counts(meta: Any) -> tuple[int, int, int, int, int]:  # noqa: ANN401 - it is judged here
+    files, folders, links, chunks, total_bytes = (
+        meta[name] for name in ("file_count", "directory_count", "link_count", "chunk_count", "total_bytes")
+    )
+    rows = (files, folders, links, chunks)
+    is_sane = all(type(count) is int and 0 <= count < 1 << 32 for count in rows) and folders
+    if not is_sane or type(total_bytes) is not int or total_bytes < 0:
+        raise ValueError(f"its {META_NAME} has counts that are none")
+    return files, folders, links, chunks, total_bytes
 
 
 class Part(NamedTuple):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from hostile_bytes import changed_bytes
 from trainmaster.control.clusters.node_tables import packed_columns, unpack_columns
 from trainmaster.volumes.packed import open_volume, push
 from trainmaster.volumes.packed.table import FileTable
@@ -46,11 +50,52 @@ def test_what_did_not_arrive_whole_is_no_table(tmp_path: Path) -> None:
     sent, target = tmp_path / "sent" / "t", tmp_path / "tables" / "t"
     sent.mkdir(parents=True)
     (sent / "sizes.gz").write_bytes(b"no archive")
-    with pytest.raises(OSError, match="gzip"):
+    with pytest.raises(OSError, match=r"did not arrive whole.*gzip"):
         unpack_columns(sent, target)
+    assert not sent.exists(), "else nothing else would ever be sent or fetched"
+    sent.mkdir()
     with gzip.open(sent / "sizes.gz", "wb") as out:
         out.write(bytes(1000))
     (sent / "sizes.gz").write_bytes((sent / "sizes.gz").read_bytes()[:-9])
-    with pytest.raises(OSError, match="did not arrive whole"):
+    with pytest.raises(OSError, match=r"did not arrive whole"):
         unpack_columns(sent, target)
     assert not target.exists()
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("packed")
+    (place / "source" / "deep").mkdir(parents=True)
+    (place / "source" / "deep" / "one").write_bytes(b"1")
+    push(place / "source", f"file://{place}/volume")
+    return packed_columns(
+        open_volume(f"file://{place}/volume", place / "here").table.directory, place / "here"
+    )
+
+
+@settings(max_examples=40)
+@given(data=st.data(), is_packed_anew=st.booleans())
+def test_whatever_arrives_is_a_table_or_none(packed: Path, data: st.DataObject, is_packed_anew: bool) -> None:
+    name = data.draw(st.sampled_from(sorted(file.name for file in packed.iterdir())))
+    sent, target = packed.parent / "sent" / "t", packed.parent / "tables" / "t"
+    good = (packed / name).read_bytes()
+    changed = data.draw(changed_bytes(gzip.decompress(good) if is_packed_anew else good))
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(packed, sent)
+    (sent / name).write_bytes(gzip.compress(changed) if is_packed_anew else changed)
+    try:
+        unpack_columns(sent, target)
+    except OSError as error:
+        assert str(sent) in str(error)  # noqa: PT017
+        assert not target.exists()
+    else:
+        assert FileTable(target).row_count == 3 or name == "meta.json.gz"
+    assert not sent.exists()
+    assert {file.name for file in (packed.parent / "tables").iterdir()} <= {"t", "t.lock"}
+
+
+def test_columns_of_which_some_are_missing_are_no_table(packed: Path, tmp_path: Path) -> None:
+    shutil.copytree(packed, tmp_path / "sent")
+    (tmp_path / "sent" / "parents.gz").unlink()
+    with pytest.raises(OSError, match=r"did not arrive whole.*parents has 0 values"):
+        unpack_columns(tmp_path / "sent", tmp_path / "t")
