@@ -5,6 +5,9 @@ communication, nobody lost), for those that it leaves a narrower one (the fastes
 they are drawn in the order of the bounds, until the next bound is worse than what was found. Candidates that
 differ in price and place only take the same time in every draw, and are drawn once. The pick is that of brute
 force.
+
+Of those that cannot be told apart from the best the cheaper is taken, then the one of fewer machines; never one
+that another beats in both time and money.
 """
 
 from __future__ import annotations
@@ -22,8 +25,12 @@ from trainmaster.advisor.likeness import Likeness
 from trainmaster.advisor.ranks import Ranks
 from trainmaster.advisor.shapes import Bools, Floats
 
-#: Within so much of the best, fewer machines win.
+#: Medians within so much of each other cannot be told apart.
 ALIKE: Final = 1.02
+#: Nor, up to so much, those of which now the one and now the other is better in the same draws.
+SELDOM_ALIKE: Final = 1.1
+#: Of a sign test: 5 % that clusters which are equally good in truth are told apart.
+_SIGN_Z: Final = 1.645
 _FIRST: Final = 16
 _CHUNK: Final = 64
 _BOUND_CHUNK: Final = 512
@@ -220,49 +227,85 @@ def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
     best = _least(parts[0], limits)
     todo = np.ones(len(candidates), dtype=bool)
     todo[promising] = False
-    bound = np.full(len(candidates), -np.inf)
+    bound, least_usd = np.full(len(candidates), -np.inf), np.zeros(len(candidates))
     for alone in (True, False):
-        rows = np.flatnonzero(todo & (bound <= best * ALIKE))
+        rows = np.flatnonzero(todo & (bound <= best * SELDOM_ALIKE))
         if len(rows):
-            bound[rows], over = _bounds(candidates[rows], drawing, limits, alone=alone)
+            bound[rows], least_usd[rows], over = _bounds(candidates[rows], drawing, limits, alone=alone)
             todo[rows[over > _ROUNDED]] = False
     for some in draws.in_chunks(np.flatnonzero(todo & (bound <= best * _ROUNDED)), bound):
         if len(some := some[bound[some] <= best * _ROUNDED]):
             todo[some] = False
             parts.append(draws.at(some))
             best = min(best, _least(parts[-1], limits))
-    # the best is known; of what comes near it only that can be preferred which has no more machines
-    machines = candidates.machines + candidates.servers
-    rows = np.flatnonzero(todo & (bound <= best * ALIKE))
-    rows = rows[np.argsort(machines[rows], kind="stable")]
+    # The best is known; of what comes near it only that can be preferred, or beat what is, which costs no more.
+    rows = np.flatnonzero(todo & (bound <= best * SELDOM_ALIKE * _ROUNDED))
+    rows = rows[np.argsort(least_usd[rows], kind="stable")]
+    cheapest = _cheapest_alike(Drawn.joined(parts), limits)
     for some in np.split(rows, range(_BOUND_CHUNK, len(rows), _BOUND_CHUNK)):
-        drawn = Drawn.joined(parts)
-        if (row := pick(drawn, limits)) is not None:
-            some = some[machines[some] <= drawn.candidates.machines[row] + drawn.candidates.servers[row]]
-        if len(some):
+        if len(some := some[least_usd[some] <= cheapest * ALIKE * _ROUNDED]):
             parts.append(draws.at(some))
+            cheapest = min(cheapest, _cheapest_alike(parts[-1], limits, best))
     drawn = Drawn.joined(parts)
-    return Choice(drawn, pick(drawn, limits), _nearest(drawn, limits), len(candidates))
+    return Choice(drawn, pick(drawn, drawing, limits), _nearest(drawn, limits), len(candidates))
 
 
-def pick(drawn: Drawn, limits: Limits) -> int | None:
-    """The row to take: within 2 % of the best the fewest machines, then the best, then the cheaper."""
+def pick(drawn: Drawn, drawing: Drawing, limits: Limits) -> int | None:
+    """The row to take; None if none keeps the limits.
+
+    Of those that cannot be told apart from the best (`ALIKE`; or `SELDOM_ALIKE`, and a sign test of the same
+    draws does not tell them apart either) the cheaper. Where costs cannot be told apart, the fewest machines, then
+    the best. None that another one beats: cheaper, and no slower.
+    """
     good = np.flatnonzero(drawn.feasible(limits))
     if not len(good):
         return None
-    value = _objective(drawn, limits)[good]
-    alike = good[value <= value.min() * ALIKE + 1e-12]
-    machines = drawn.candidates.machines[alike] + drawn.candidates.servers[alike]
+    value, cost = _objective(drawn, limits), drawn.cost_usd[:, 1]
+    best = good[np.argmin(value[good])]
+    some = good[value[good] <= value[best] * SELDOM_ALIKE + 1e-12]
+    is_alike = value[some] <= value[best] * ALIKE + 1e-12
+    matters = ~is_alike & (cost[some] <= cost[some[is_alike]].min() * ALIKE + 1e-12)
+    is_alike[matters] = _is_a_draw(drawn.candidates, some[matters], best, drawing, limits)
+    alike = some[is_alike & ~_is_beaten(drawn.time_s[some, 1], cost[some])]
+    alike = alike[cost[alike] <= cost[alike].min() * ALIKE + 1e-12]
+    candidates = drawn.candidates
+    machines = candidates.machines[alike] + candidates.servers[alike]
     # With few draws medians tie; the price and the position keep the order of evaluation out of it.
-    order = np.lexsort(
-        (
-            drawn.candidates.machine[alike],
-            drawn.candidates.price[alike],
-            _objective(drawn, limits)[alike],
-            machines,
-        )
-    )
+    order = np.lexsort((candidates.machine[alike], candidates.price[alike], value[alike], machines))
     return int(alike[order[0]])
+
+
+def _cheapest_alike(drawn: Drawn, limits: Limits, best: float = math.inf) -> float:
+    """Dollars of the cheapest that is as good as the best: the given one, or that of these rows."""
+    good = drawn.feasible(limits)
+    value = np.where(good, _objective(drawn, limits), math.inf)
+    alike = good & (value <= min(best, value.min(initial=math.inf)) * ALIKE)
+    return float(drawn.cost_usd[alike, 1].min(initial=math.inf))
+
+
+def _is_a_draw(
+    candidates: Candidates, rows: NDArray[np.int_], best: np.int_, drawing: Drawing, limits: Limits
+) -> Bools:
+    """(m,) in about half of the worlds better than the best: a sign test finds no difference."""
+    found = np.zeros(len(rows), dtype=bool)
+    least = drawing.draws / 2 - _SIGN_Z * math.sqrt(drawing.draws) / 2
+    for start in range(0, len(rows), _CHUNK):
+        some = candidates[np.concatenate([[best], rows[start : start + _CHUNK]])]
+        time_s = drawing.time_s(some)
+        value = limits.objective(time_s, drawing.cost_usd(time_s, some))
+        better = (value[:, 1:] < value[:, :1]) + 0.5 * (value[:, 1:] == value[:, :1])
+        wins = better.sum(axis=0)
+        found[start : start + _CHUNK] = (wins >= least) & (wins > 0)  # a single draw tells everything apart
+    return found
+
+
+def _is_beaten(time_s: Floats, cost_usd: Floats) -> Bools:
+    """(m,) another one is cheaper, and no slower."""
+    order = np.lexsort((cost_usd, time_s))
+    cheapest = np.minimum.accumulate(cost_usd[order])
+    beaten = np.empty(len(order), dtype=bool)
+    beaten[order] = cost_usd[order] > cheapest * _ROUNDED
+    return beaten
 
 
 def pareto(drawn: Drawn) -> NDArray[np.int_]:
@@ -280,8 +323,8 @@ def pareto(drawn: Drawn) -> NDArray[np.int_]:
 
 def _bounds(
     candidates: Candidates, drawing: Drawing, limits: Limits, *, alone: bool
-) -> tuple[Floats, Floats]:
-    """(m,) below what the objective's median can be, and what share of the limits is needed at least."""
+) -> tuple[Floats, Floats, Floats]:
+    """(m,) below what medians of objective and dollars can be, and what share of the limits is needed at least."""
     kinds = drawing.alike(candidates, alone=True)
     first, back = kinds.first, kinds.back
     if not alone:  # of each kind the fastest network; an unknown one is neither faster nor slower
@@ -298,7 +341,8 @@ def _bounds(
     times = replace(values[0], values=np.concatenate([part.values for part in values], axis=1))[back]
     times = replace(times, values=np.maximum(times.values, drawing.at_least_s(candidates)))
     costs = replace(times, values=drawing.cost_usd(times.values, candidates))
-    return limits.objective(times.quantile(0), costs.quantile(0)), _over(times.sure, costs.sure, limits)
+    usd = costs.quantile(0)
+    return limits.objective(times.quantile(0), usd), usd, _over(times.sure, costs.sure, limits)
 
 
 def _least(drawn: Drawn, limits: Limits) -> float:

@@ -111,20 +111,37 @@ def kept_by_nine_of_ten(values, limit):
     return sum(value <= limit for value in values) >= 0.9 * len(values)
 
 
+def wins_a_fair_share(values, best):
+    """Of as many fair coins fewer than these would show heads in about one of twenty throws only."""
+    wins = sum(value < other for value, other in zip(values, best, strict=True))
+    ties = sum(value == other for value, other in zip(values, best, strict=True))
+    return 2 * wins + ties >= len(values) - 1.645 * math.sqrt(len(values)) and wins + ties > 0
+
+
 def oracle(times, costs, machines, prices, limits):
     """What should be picked: (machines, objective, price), or None; and the smallest excess of any."""
     good, least_excess = [], math.inf
     for time, cost, count, price in zip(times, costs, machines, prices, strict=True):
-        value = limits.time_weight * median(time) + limits.cost_weight * median(cost)
         if kept_by_nine_of_ten(time, limits.deadline_s) and kept_by_nine_of_ten(cost, limits.budget_usd):
-            good.append((value, count, price))
+            draws = [limits.time_weight * t + limits.cost_weight * c for t, c in zip(time, cost, strict=True)]
+            value = limits.time_weight * median(time) + limits.cost_weight * median(cost)
+            good.append((value, median(time), median(cost), count, price, draws))
         needed = math.ceil(0.9 * len(time) - 1e-9) - 1
         excess = max(sorted(time)[needed] / limits.deadline_s, sorted(cost)[needed] / limits.budget_usd)
         least_excess = min(least_excess, excess)
     if not good:
         return None, least_excess
-    best = min(value for value, _, _ in good)
-    count, value, price = min((count, value, price) for value, count, price in good if value <= best * 1.02)
+    best = min(good, key=lambda each: each[0])
+    near = [
+        each
+        for each in good
+        if each[0] <= best[0] * 1.02 or (each[0] <= best[0] * 1.1 and wins_a_fair_share(each[5], best[5]))
+    ]
+    near = [each for each in near if not any(o[1] <= each[1] and o[2] < each[2] * (1 - 1e-9) for o in good)]
+    least = min(each[2] for each in near)
+    value, _, _, count, price, _ = min(
+        (each for each in near if each[2] <= least * 1.02), key=lambda each: (each[3], each[0], each[4])
+    )
     return (count, value, price), least_excess
 
 
@@ -171,3 +188,82 @@ def test_most_of_the_candidates_are_proved_not_to_win():
         choice = choose(candidates, world, Limits(time_weight=0.0, cost_weight=1.0))
         shares.append(len(choice.drawn) / len(candidates))
     assert median(shares) < 0.5
+
+
+@dataclass
+class Listed:
+    """Clusters whose times in all draws are given, in seconds, with their prices per hour."""
+
+    times: list[list[float]]
+    prices: list[float]
+    counts: list[float]
+
+    @property
+    def draws(self):
+        return len(self.times[0])
+
+    def candidates(self):
+        rows = np.arange(len(self.times))
+        one = np.ones(len(rows))
+        return Candidates(
+            machine=rows, server=one * -1, workers=one, nodes=one, at_once=one, machines=np.array(self.counts),
+            servers=one * 0, steps=one, epochs=one, batch=one, price=np.array(self.prices),
+        )  # fmt: skip
+
+    def time_s(self, some):
+        return np.array(self.times)[some.machine].T
+
+    def cost_usd(self, time_s, some):
+        return some.price * time_s / 3600
+
+    def at_best_s(self, some, *, alone):
+        return self.time_s(some)
+
+    def at_least_s(self, some):
+        return self.time_s(some).min(0)
+
+    def typical_s(self, some):
+        return np.median(self.time_s(some), axis=0)
+
+    def rate(self, some):
+        return np.ones(len(some))
+
+    def alike(self, some, *, alone=False):
+        return Likeness(np.arange(len(some)), np.arange(len(some)))
+
+
+def picked(world, limits):
+    choice = choose(world.candidates(), world, limits)
+    return int(choice.drawn.candidates.machine[choice.best])
+
+
+FASTEST = Limits(time_weight=1.0, cost_weight=0.0)
+
+
+def test_of_clusters_that_are_equally_fast_the_cheapest_is_picked():
+    """What was picked once: the dearest of the three, for its two machines."""
+    usd = [0.114, 0.085, 0.019]
+    times = [63.44, 63.07, 63.91]
+    prices = [cost / time * 3600 for cost, time in zip(usd, times, strict=True)]
+    assert picked(Listed([[time] * 60 for time in times], prices, [2, 3, 2]), FASTEST) == 2
+
+
+def test_clusters_of_which_now_one_and_now_the_other_is_faster_cannot_be_told_apart():
+    rng = np.random.default_rng(5)
+    slow, other = rng.normal(1050, 300, 60).tolist(), rng.normal(1000, 300, 60).tolist()
+    gap = median(slow) / median(other)
+    assert 1.02 < gap < 1.1
+    assert picked(Listed([other, slow], [2.0, 1.0], [1, 1]), FASTEST) == 1
+    always_slower = [time * gap for time in other]
+    assert picked(Listed([other, always_slower], [2.0, 1.0], [1, 1]), FASTEST) == 0, "it is told apart"
+
+
+def test_where_prices_are_alike_too_fewer_machines_are_picked():
+    world = Listed([[100.0] * 60, [101.0] * 60, [101.0] * 60], [1.0, 0.99, 0.99], [4, 2, 3])
+    assert picked(world, FASTEST) == 1
+    assert picked(world, Limits(time_weight=0.0, cost_weight=1.0)) == 1
+
+
+def test_one_that_is_beaten_is_not_picked_for_its_fewer_machines():
+    world = Listed([[100.0] * 60, [101.0] * 60], [1.0, 1.0], [4, 2])
+    assert picked(world, FASTEST) == 0

@@ -163,7 +163,7 @@ def test_a_later_deadline_is_never_dearer(deadline, times, price):
     for limit in (deadline, deadline * times):
         limits = Limits(deadline_s=limit)
         everything = Drawn.of(some, timing)
-        row = pick(everything, limits)
+        row = pick(everything, timing, limits)
         least.append(math.inf if row is None else everything.cost_usd[row, 1])
     assert least[1] <= least[0] * 1.02 + 1e-9  # within 2 % fewer machines win
 

@@ -81,7 +81,7 @@ def test_the_pick_is_that_of_brute_force(prices, deadline, budget, spot, time_we
     candidates = Candidates.of(subject.workload, timing.machines, timing.servers, None)
     limits = Limits(deadline, budget, time_weight=time_weight)
     everything = Drawn.of(candidates, timing)
-    brute = pick(everything, limits)
+    brute = pick(everything, timing, limits)
     choice = choose(candidates, timing, limits)
     if brute is None:
         assert choice.best is None

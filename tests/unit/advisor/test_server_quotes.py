@@ -80,7 +80,7 @@ def test_the_pick_is_that_of_brute_force_over_all_pairs(offers, sync, deadline, 
     asked, limits = subject(sync, cores=cores), Limits(deadline, budget, time_weight=time_weight)
     timing, candidates = everything(asked, offers)
     brute = Drawn.of(candidates, timing)
-    best = pick(brute, limits)
+    best = pick(brute, timing, limits)
     if best is None:
         with pytest.raises(NoFeasibleQuote):
             make_quote([asked], market(*offers), limits)
