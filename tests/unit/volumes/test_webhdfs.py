@@ -1,5 +1,7 @@
 import os
 import socket
+import time
+from types import SimpleNamespace
 
 import pytest
 from fake_hdfs import FakeHdfs
@@ -12,7 +14,8 @@ from trainmaster.volumes.packed import get, open_volume, push
 
 @pytest.fixture
 def hdfs(monkeypatch):
-    monkeypatch.setattr(_webhdfs.time, "sleep", lambda _: None)
+    impatient = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)  # other threads go on sleeping
+    monkeypatch.setattr(_webhdfs, "time", impatient)
     server = FakeHdfs()
     yield server
     server.close()
