@@ -6,8 +6,8 @@ they are drawn in the order of the bounds, until the next bound is worse than wh
 differ in price and place only take the same time in every draw, and are drawn once. The pick is that of brute
 force.
 
-Of those that cannot be told apart from the best the cheaper is taken, then the one of fewer machines; never one
-that another beats in both time and money.
+Of those that cannot be told apart from the best the cheaper is taken, then the one of fewer machines; never
+one that another beats in both time and money.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def choose(candidates: Candidates, drawing: Drawing, limits: Limits) -> Choice:
             todo[some] = False
             parts.append(draws.at(some))
             best = min(best, _least(parts[-1], limits))
-    # The best is known; of what comes near it only that can be preferred, or beat what is, which costs no more.
+    # The best is known; of what comes near it only what costs no more can be preferred, or beat what is.
     rows = np.flatnonzero(todo & (bound <= best * SELDOM_ALIKE * _ROUNDED))
     rows = rows[np.argsort(least_usd[rows], kind="stable")]
     cheapest = _cheapest_alike(Drawn.joined(parts), limits)
@@ -254,8 +254,8 @@ def pick(drawn: Drawn, drawing: Drawing, limits: Limits) -> int | None:
     """The row to take; None if none keeps the limits.
 
     Of those that cannot be told apart from the best (`ALIKE`; or `SELDOM_ALIKE`, and a sign test of the same
-    draws does not tell them apart either) the cheaper. Where costs cannot be told apart, the fewest machines, then
-    the best. None that another one beats: cheaper, and no slower.
+    draws does not tell them apart either) the cheaper. Where costs cannot be told apart, the fewest machines,
+    then the best. None that another one beats: cheaper, and no slower.
     """
     good = np.flatnonzero(drawn.feasible(limits))
     if not len(good):
@@ -324,7 +324,7 @@ def pareto(drawn: Drawn) -> NDArray[np.int_]:
 def _bounds(
     candidates: Candidates, drawing: Drawing, limits: Limits, *, alone: bool
 ) -> tuple[Floats, Floats, Floats]:
-    """(m,) below what medians of objective and dollars can be, and what share of the limits is needed at least."""
+    """(m,) of objective and dollars what no median is below; what share of the limits is needed at least."""
     kinds = drawing.alike(candidates, alone=True)
     first, back = kinds.first, kinds.back
     if not alone:  # of each kind the fastest network; an unknown one is neither faster nor slower

@@ -204,9 +204,9 @@ class Listed:
 
     def candidates(self):
         rows = np.arange(len(self.times))
-        one = np.ones(len(rows))
+        one, counts = np.ones(len(rows)), np.array(self.counts)
         return Candidates(
-            machine=rows, server=one * -1, workers=one, nodes=one, at_once=one, machines=np.array(self.counts),
+            machine=rows, server=one * -1, workers=one, nodes=one, at_once=one, machines=counts,
             servers=one * 0, steps=one, epochs=one, batch=one, price=np.array(self.prices),
         )  # fmt: skip
 

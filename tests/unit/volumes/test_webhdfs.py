@@ -14,7 +14,7 @@ from trainmaster.volumes.packed import get, open_volume, push
 
 @pytest.fixture
 def hdfs(monkeypatch):
-    impatient = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)  # other threads go on sleeping
+    impatient = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)  # others sleep
     monkeypatch.setattr(_webhdfs, "time", impatient)
     server = FakeHdfs()
     yield server
