@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: So many runs are remembered, the latest ones.
 _RUNS = 1024
+#: Tokens count drivers of a run; none is this large.
+_MOST = 1 << 53
 
 
 class Fences:
@@ -33,7 +35,7 @@ class Fences:
     def __init__(self, path: str, note: Callable[[str], None]) -> None:
         self._path = path
         self._note = note
-        self._tokens = _read(path)
+        self._tokens = _read(path, note)
 
     def admit(self, run: str, token: int) -> bool:
         """Whether whoever has this token may speak for a run; then nobody with a smaller one may.
@@ -76,12 +78,18 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-def _read(path: str) -> dict[str, int]:
+def _read(path: str, note: Callable[[str], None]) -> dict[str, int]:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+        if not all(type(token) is int and 0 < token < _MOST for token in found.values()):
+            raise ValueError("it has tokens that are none")
+    except FileNotFoundError:
         return {}
-    if not isinstance(found, dict):
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        note(
+            f"{path} is damaged ({error}): until its next driver has come, an earlier one may speak for a run"
+        )
         return {}
-    return {run: token for run, token in found.items() if type(token) is int}
+    tokens: dict[str, int] = found
+    return tokens

@@ -127,13 +127,62 @@ def parse(data: bytes) -> dict[str, list[Record]]:
             if record["r"] == "forget":
                 for attempt in record["attempts"]:
                     attempts.pop(attempt, None)
-            elif record["r"] == "start":
+            elif record["r"] == "start" and _is_start(record):
                 attempts[record["attempt"]] = [record]
-            else:
+            elif _may_follow(record, attempts[record["attempt"]][0]):
                 attempts[record["attempt"]].append(record)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue  # torn by a full disk or a power cut
     return attempts
+
+
+def _is_start(record: Record) -> bool:
+    engine = record["engine"]
+    return (
+        all(isinstance(record[name], str) for name in ("attempt", "run", "directory"))
+        and record["grace_s"] is not None
+        and _is_time(record["grace_s"])
+        and all(isinstance(name, str) and type(essential) is bool for name, essential in record["members"])
+        and (engine is None or all(isinstance(engine[name], str) for name in ("program", "kind")))
+        and (engine is None or all(isinstance(text, str) for text in engine["settings"].values()))
+    )
+
+
+def _may_follow(record: Record, start: Record) -> bool:
+    kind, members = record["r"], start["members"]
+    if kind == "pids":
+        return len(record["pids"]) == len(members) and all(
+            _is_process(pid) and _is_count(ticks) and _is_time(at) for pid, ticks, at in record["pids"]
+        )
+    if kind == "exit":
+        name, pid, started_at, ended_at, code, number, stopped, lost, oom, error = record["status"]
+        return (
+            type(record["member"]) is int
+            and name == members[record["member"]][0]
+            and record["member"] >= 0
+            and _is_process(pid)
+            and _is_time(started_at)
+            and ended_at is not None
+            and _is_time(ended_at)
+            and _is_count(code)
+            and _is_count(number)
+            and all(type(each) is bool for each in (stopped, lost, oom))
+            and (error is None or isinstance(error, str))
+        )
+    return kind == "end" and record["ended_at"] is not None and _is_time(record["ended_at"])
+
+
+def _is_process(value: object) -> bool:
+    """Signals go there: 0, 1 and negative numbers mean something else."""
+    return value is None or (type(value) is int and 1 < value < 1 << 31)
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and -(1 << 63) <= value < 1 << 63)
+
+
+def _is_time(value: object) -> bool:
+    return value is None or (type(value) in (int, float) and -1e15 < value < 1e15)  # type: ignore[operator]
 
 
 def _line(record: Record) -> bytes:

@@ -106,11 +106,6 @@ class ClusterNode:
         """For the cluster's record."""
         return {**asdict(self), "gpus": list(self.gpus)}
 
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> ClusterNode:
-        """The contrary of `as_json`."""
-        return cls(**{**row, "gpus": tuple(row["gpus"])})
-
 
 def node_file(node: ClusterNode) -> str:
     """What the agent reads: which node it is on."""

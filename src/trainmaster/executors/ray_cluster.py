@@ -29,6 +29,7 @@ from trainmaster.executors._ray_commands import (
 )
 from trainmaster.executors._ray_tls import AUTHORITY_FILE, Authority
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.spec.plain_json import parsed_json, typed
 
 __all__ = [
     "ClusterNode",
@@ -111,13 +112,9 @@ class RayCluster:
         cls, directory: Path, run: Runner | None = None, stream: Opener | None = None
     ) -> RayCluster | None:
         """The cluster that was started from there, None when there is none or its head runs no more."""
-        try:
-            record = json.loads((directory / _RECORD).read_text())
-        except (OSError, ValueError):
-            return None
-        nodes = [ClusterNode.from_json(row) for row in record["nodes"]]
+        nodes, taken = recorded(directory)
         cluster = cls(directory, nodes, run, stream)
-        cluster._taken.update(record.get("taken", {}))
+        cluster._taken.update(taken)
         return cluster if nodes and cluster.runs(cluster.head) else None
 
     @property
@@ -330,3 +327,16 @@ def _write(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+
+
+def recorded(directory: Path) -> tuple[list[ClusterNode], dict[str, list[int]]]:
+    """Nodes of the cluster that was started last from there, the head first, and ports that it took.
+
+    Without any if there was none, or the file is damaged: then it is started anew.
+    """
+    try:
+        record = typed(dict[str, Any], parsed_json((directory / _RECORD).read_bytes(), finite=True))
+        nodes = typed(list[ClusterNode], record["nodes"])
+        return nodes, typed(dict[str, list[int]], record.get("taken", {}))
+    except (OSError, ValueError, LookupError):
+        return [], {}

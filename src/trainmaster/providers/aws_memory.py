@@ -10,9 +10,21 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from trainmaster.providers.base import ProviderError
 from trainmaster.spec.errors import MissingPartError
+from trainmaster.spec.plain_json import parsed_json, typed
+
+_Type = TypeVar("_Type")
+_REGIONS_HINT: Final = (
+    'Write {"regions": ["us-east-1"]} there, with every region in which this home may have machines: '
+    "no other place is looked at, and what is rented there ends only with its lease."
+)
+_ATTEMPT_HINT: Final = (
+    "Look in the EC2 console which machines the cluster has, end those that nobody uses, and remove the file."
+)
+_HOST_KEY_HINT: Final = "Remove the file, and end the cluster: its machines cannot be told from others."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class AwsMemory:
 
     def regions(self) -> list[str]:
         """Where this home has ever rented."""
-        return [str(region) for region in self._read("regions.json").get("regions", [])]
+        return self._known("regions.json", list[str], "regions", [], _REGIONS_HINT)
 
     def add_region(self, region: str) -> None:
         """Remember it, for good."""
@@ -41,7 +53,7 @@ class AwsMemory:
 
     def attempt(self, cluster: str, token: str) -> str:
         """The zone in which a request was last asked for; '' if it was not, or was refused there."""
-        return str(self._read(_name(cluster, token)).get("zone", ""))
+        return self._known(_name(cluster, token), str, "zone", "", _ATTEMPT_HINT)
 
     def set_attempt(self, cluster: str, token: str, zone: str) -> None:
         """A request is about to be sent there; '' when it is known to have given nothing."""
@@ -50,8 +62,12 @@ class AwsMemory:
 
     def attempts(self, cluster: str) -> list[str]:
         """Tokens of the requests of a cluster that were sent and not refused."""
-        found = [self._read(path.name) for path in sorted(self.directory.glob(f"{_digest(cluster)}-*.json"))]
-        return [str(values["token"]) for values in found if values.get("zone")]
+        names = [path.name for path in sorted(self.directory.glob(f"{_digest(cluster)}-*.json"))]
+        return [
+            self._known(name, str, "token", "", _ATTEMPT_HINT)
+            for name in names
+            if self._known(name, str, "zone", "", _ATTEMPT_HINT)
+        ]
 
     def forget(self, cluster: str) -> None:
         """The cluster is given back."""
@@ -69,8 +85,8 @@ class AwsMemory:
                 if not (self.directory / name).exists():
                     private, public = _new_key()
                     self._write(name, {"private": private.decode(), "public": public.decode()})
-        known = self._read(name)
-        return str(known["private"]), str(known["public"])
+        half = {key: self._known(name, str, key, "", _HOST_KEY_HINT) for key in ("private", "public")}
+        return half["private"], half["public"]
 
     @property
     def private_key(self) -> Path:
@@ -92,12 +108,17 @@ class AwsMemory:
         _publish(self.private_key, private)
         _publish(public, half + b" trainmaster\n")
 
-    def _read(self, name: str) -> dict[str, Any]:
+    def _known(self, name: str, kind: type[_Type], key: str, default: _Type, hint: str) -> _Type:
+        """What a file says; if it is damaged nothing may be taken for not being there."""
+        path = self.directory / name
         try:
-            found = json.loads((self.directory / name).read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            found = typed(dict[str, Any], parsed_json(path.read_bytes()))
+            return typed(kind, found[key]) if key in found else default
+        except FileNotFoundError:
+            return default
+        except ValueError as error:
+            words = " ".join(str(error).split())[:200]
+            raise ProviderError(f"{path} is damaged: {words}", hint) from None
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         _publish(self.directory / name, json.dumps(values).encode())

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.base import Node
 from trainmaster.providers.inventory import InventoryHost
+from trainmaster.spec.plain_json import parsed_json, typed
 
 
 class HostMemory:
@@ -28,17 +28,15 @@ class HostMemory:
     def recall(self, cluster: str) -> list[Node]:
         """The nodes of a cluster as they were when it was last written."""
         try:
-            rows = json.loads(self._file(cluster).read_text(encoding="utf-8"))["nodes"]
-            return [_node(row) for row in rows]
-        except (OSError, ValueError, KeyError, TypeError):
+            return [typed(Node, row) for row in parsed_json(self._file(cluster).read_bytes())["nodes"]]
+        except (OSError, ValueError, LookupError, TypeError):
             return []  # the hosts know
 
     def tokens(self, cluster: str) -> dict[str, str]:
         """By which request each of these nodes came."""
         try:
-            found = json.loads(self._file(cluster).read_text(encoding="utf-8"))["tokens"]
-            return {str(name): str(token) for name, token in found.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return typed(dict[str, str], parsed_json(self._file(cluster).read_bytes())["tokens"])
+        except (OSError, ValueError, LookupError, TypeError):
             return {}
 
     def remember(self, cluster: str, nodes: Iterable[Node], tokens: Mapping[str, str] | None = None) -> None:
@@ -59,8 +57,8 @@ class HostMemory:
         found = []
         for file in self._directory.glob("*.json"):
             try:
-                found.append(str(json.loads(file.read_text(encoding="utf-8"))["cluster"]))
-            except (OSError, ValueError, KeyError, TypeError):
+                found.append(typed(str, parsed_json(file.read_bytes())["cluster"]))
+            except (OSError, ValueError, LookupError, TypeError):
                 continue
         return found
 
@@ -87,7 +85,3 @@ def as_host(node: Node) -> InventoryHost:
         gpus=node.gpus,
         labels=dict(node.labels),
     )
-
-
-def _node(row: Mapping[str, Any]) -> Node:
-    return Node(**{**row, "state": NodeState(row["state"]), "key": Path(row["key"]) if row["key"] else None})

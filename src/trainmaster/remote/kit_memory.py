@@ -19,12 +19,15 @@ from typing import Any, Final
 
 import trainmaster
 from trainmaster.remote.kit import Kit, Layer, make_kits
+from trainmaster.spec.plain_json import parsed_json, typed
 
 #: Changes when what is written changes, or what a kit is made of.
 _FORMAT: Final = 1
 _NAME_CHARACTERS: Final = 16
 
 Stamp = tuple[int, int, int]
+_Places = list[tuple[str, Stamp]]
+_Files = list[tuple[str, str, Stamp]]
 
 
 def remembered_kits(cache: Path, roots: Sequence[str], imports: Sequence[str]) -> tuple[Kit, Kit]:
@@ -52,13 +55,13 @@ def remembered_kits(cache: Path, roots: Sequence[str], imports: Sequence[str]) -
 
 def _recall(path: Path) -> tuple[Kit, Kit] | None:
     try:
-        data = json.loads(path.read_text())
-        if any(_stamp(place) != tuple(stamp) for place, stamp in data["places"]):
+        data = parsed_json(path.read_bytes())
+        if any(_stamp(place) != tuple(stamp) for place, stamp in typed(_Places, data["places"])):
             return None
-        kits = [_kit(row) for row in data["kits"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        kits = [_kit(typed(dict[str, Any], row)) for row in data["kits"]]
+    except (OSError, ValueError, LookupError, TypeError):
         return None
-    if any(kit is None for kit in kits):
+    if not kits or any(kit is None for kit in kits):
         return None
     first, *others = (kit for kit in kits if kit is not None)
     return first, others[0] if others else first
@@ -69,23 +72,24 @@ def _kit(row: dict[str, Any]) -> Kit | None:
     if packages is None or source is None:
         return None
     return Kit(
-        minor=(row["minor"][0], row["minor"][1]),
-        soabi=row["soabi"],
+        minor=typed(tuple[int, int], row["minor"]),
+        soabi=typed(str, row["soabi"]),
         packages=packages,
         source=source,
-        pins=tuple(row["pins"]),
-        imports=tuple(row["imports"]),
+        pins=typed(tuple[str, ...], row["pins"]),
+        imports=typed(tuple[str, ...], row["imports"]),
     )
 
 
 def _layer(row: dict[str, Any]) -> Layer | None:
     """The layer, if its files are what they were."""
     files = []
-    for name, file, stamp in row["files"]:
+    for name, file, stamp in typed(_Files, row["files"]):
         if _stamp(file) != tuple(stamp):
             return None
         files.append((name, Path(file)))
-    return Layer(row["kind"], row["name"], tuple(files), row["size_bytes"])
+    kind, name = typed(str, row["kind"]), typed(str, row["name"])
+    return Layer(kind, name, tuple(files), typed(int, row["size_bytes"]))
 
 
 def _write(path: Path, kits: tuple[Kit, Kit], places: list[tuple[str, Stamp]], begun_ns: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.control.clusters.member_places import PLACES
+from trainmaster.control.clusters.member_places import PLACES, read_places
 from trainmaster.control.layout import Home
 from trainmaster.spec.errors import MissingPartError, NotFoundError
 
@@ -94,7 +93,7 @@ def _machine(home: Home, run: str, member: str | None, records: Sequence[Cluster
         (home.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
     )
     for path in reversed(places):
-        known: dict[str, str] = json.loads(path.read_text())
+        known = read_places(path)
         if member is None and known:
             return next(iter(known.values()))
         if member in known:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, NoReturn
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from pydantic import TypeAdapter
+
+_Type = TypeVar("_Type")
 
 
 def parsed_json(data: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN401 - whatever it says
@@ -32,6 +40,30 @@ def parsed_json(data: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN
         return json.loads(data)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def typed(kind: type[_Type], value: object) -> _Type:
+    """A value that was read from JSON as a dataclass, whose fields all have the types that they should have.
+
+    Args:
+        kind: of what is wanted.
+        value: such as `parsed_json` gives.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    try:
+        found: _Type = _adapter(cast("Hashable", kind)).validate_json(json.dumps(value), strict=True)
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    return found
+
+
+@cache
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # few need it
+
+    return TypeAdapter(cast("Any", kind))
 
 
 def _finite(text: str) -> float:

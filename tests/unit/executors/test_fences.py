@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostile_bytes import changed_json
 from trainmaster.executors._fences import Fences
 
 
@@ -36,8 +37,20 @@ def test_the_latest_thousand_runs_are_remembered(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"r": "2"}', '{"r": true}'])
 def test_a_damaged_file_is_an_empty_one(tmp_path, text):
+    said: list[str] = []
     (tmp_path / "fences.json").write_text(text)
-    assert fences(tmp_path).admit("r", 1)
+    assert fences(tmp_path, said).admit("r", 1)
+    assert f"{tmp_path}/fences.json is damaged" in said[0]
+
+
+@given(data=changed_json({"r": 3, "s": 5}))
+def test_whatever_is_in_the_file_the_next_driver_is_admitted(tmp_path_factory, data):
+    place = tmp_path_factory.getbasetemp()
+    (place / "fences.json").write_bytes(data)
+    found = fences(place)
+    assert found.admit("new", 1)
+    assert found.admit("r", found._tokens.get("r", 0) + 1)
+    assert fences(place)._tokens == found._tokens
 
 
 def test_without_room_on_the_disk_it_is_kept_in_memory_and_said(tmp_path):

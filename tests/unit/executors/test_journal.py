@@ -1,9 +1,13 @@
+import json
 import os
 import resource
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hostile_bytes import changed_json
 from trainmaster.executors import _journal
 from trainmaster.executors._gangs import EXITED, RUNNING, Gang, Member
 from trainmaster.executors._journal import Journal, parse
@@ -45,6 +49,22 @@ def test_round_trip(tmp_path):
     ]
     assert [gang.status() for gang in replayed] == [gang.status() for gang in gangs]
     assert [gang.records() for gang in replayed] == [gang.records() for gang in gangs]
+
+
+JOURNAL = [record for gang in (ended_gang("a"), running_gang("b")) for record in gang.records()]
+JOURNAL += [{"r": "forget", "attempts": ["nobody"]}]
+
+
+@given(st.integers(0, len(JOURNAL) - 1), st.data())
+def test_whatever_became_of_it_a_supervisor_can_start(number, data):
+    lines = [json.dumps(record).encode() for record in JOURNAL]
+    lines[number] = data.draw(changed_json(JOURNAL[number]))
+    for records in parse(b"\n".join(lines)).values():
+        gang = Gang.from_records(records)
+        json.dumps([gang.status(), gang.records()])
+        assert all(member.pid is None or member.pid > 1 for member in gang.members), "signals go there"
+    untouched = {record.get("attempt") for record in JOURNAL} - {JOURNAL[number].get("attempt"), None}
+    assert {*parse(b"\n".join(lines))} >= untouched or JOURNAL[number]["r"] == "forget"
 
 
 def test_forgotten(tmp_path):

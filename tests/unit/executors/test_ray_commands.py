@@ -48,7 +48,7 @@ def test_nothing_of_the_user_gets_into_it():
     ],
 )
 def test_refused(change, message, tmp_path):
-    node = ClusterNode.from_json({**HEAD.as_json(), **change})
+    node = replace(HEAD, **change)
     with pytest.raises(ExecutorError, match=message):
         RayCluster.start(tmp_path, [node], run=lambda *_: b"")
 

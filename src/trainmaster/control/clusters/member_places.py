@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.spec.plain_json import parsed_json
+
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
     from trainmaster.control.clusters.post import Places
@@ -36,6 +38,15 @@ class _Known:
     places: Places
     candidates: frozenset[str]
     machines: dict[str, str]
+
+
+def read_places(path: Path) -> dict[str, str]:
+    """The machine of each member, as an earlier driver has written it; nothing if the file is damaged."""
+    with contextlib.suppress(OSError, ValueError):
+        found = parsed_json(path.read_bytes())
+        if isinstance(found, dict) and all(isinstance(machine, str) for machine in found.values()):
+            return {name: machine for name, machine in found.items() if machine}
+    return {}
 
 
 class MemberPlaces:
@@ -116,11 +127,7 @@ class MemberPlaces:
             self._write(attempt, {name: known.machines.get(name, "") for name, _ in known.places})
 
     def _read(self, attempt: str) -> dict[str, str]:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads((self._directory_of(attempt) / PLACES).read_text())
-            if isinstance(found, dict):
-                return {str(name): str(machine) for name, machine in found.items() if machine}
-        return {}
+        return read_places(self._directory_of(attempt) / PLACES)
 
     def _write(self, attempt: str, machines: Mapping[str, str]) -> None:
         directory = self._directory_of(attempt)

@@ -12,12 +12,14 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from trainmaster.providers.base import Node, NodeState
-from trainmaster.remote.facts import HostFacts, PythonFacts
+from trainmaster.providers.base import Node
+from trainmaster.remote.facts import HostFacts
+from trainmaster.spec.plain_json import parsed_json, typed
 
 _FILE: Final = "nodes.json"
+_Type = TypeVar("_Type")
 
 
 class NodeMemory:
@@ -37,7 +39,7 @@ class NodeMemory:
         found = {}
         for machine in machines:
             row = self._row(machine)
-            node = _node(row["node"]) if row else None
+            node = _known(Node, row.get("node")) if row else None
             if node is not None:
                 found[machine] = node
         return found
@@ -45,7 +47,7 @@ class NodeMemory:
     def facts(self, machine: str) -> HostFacts | None:
         """What a machine was when it became a node."""
         row = self._row(machine)
-        return _facts(row["facts"]) if row else None
+        return _known(HostFacts, row.get("facts")) if row else None
 
     def learn(self, node: Node, facts: HostFacts, *, is_new: bool = True) -> None:
         """A machine has become a node; one that is new has no keys of the others."""
@@ -85,9 +87,12 @@ class NodeMemory:
         if self._data is None:
             self._data = {"nodes": {}, "logins": []}
             with contextlib.suppress(OSError, ValueError):
-                found = json.loads(self._path.read_text())
+                found = parsed_json(self._path.read_bytes(), finite=True)
                 if isinstance(found, dict) and found.keys() == self._data.keys():
-                    self._data = found
+                    self._data = {
+                        "nodes": typed(dict[str, Any], found["nodes"]),
+                        "logins": typed(list[str], found["logins"]),
+                    }
         return self._data
 
     def _write(self, data: Mapping[str, Any]) -> None:
@@ -103,18 +108,8 @@ def _plain(node: Node) -> dict[str, Any]:
     return {**row, "key": str(node.key) if node.key else None, "labels": dict(node.labels)}
 
 
-def _node(row: Mapping[str, Any]) -> Node | None:
+def _known(kind: type[_Type], row: object) -> _Type | None:
     try:
-        key = Path(row["key"]) if row["key"] else None
-        return Node(**{**row, "key": key, "state": NodeState(row["state"])})
-    except (TypeError, ValueError, KeyError):  # another version has written it
-        return None
-
-
-def _facts(row: Mapping[str, Any]) -> HostFacts | None:
-    try:
-        pythons = tuple(PythonFacts(**python) for python in row["pythons"])
-        lists = {"pythons": pythons, "gpus": tuple(row["gpus"]), "have": frozenset(row["have"])}
-        return HostFacts(**{**row, **lists})
-    except (TypeError, KeyError):
+        return typed(kind, row)
+    except ValueError:  # another version has written it, or the disk is damaged
         return None

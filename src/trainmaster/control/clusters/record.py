@@ -6,17 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.control.clusters.plan import EXACTLY, ClusterPlan, Rental, RolePlan
 from trainmaster.spec.errors import StoreError, one_line
-from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.store import ClusterRow
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 
 class DamagedClusterError(StoreError):
@@ -271,11 +267,10 @@ class ClusterRecord:
         """
         try:
             columns = {name: row[name] for name in _COLUMNS}
-            document = json.dumps({**parsed_json(row["data"]), **columns})
-            found = _reader().validate_json(document)
+            found = typed(cls, {**parsed_json(row["data"]), **columns})
             if problem := _problem(found):
                 raise ValueError(problem)
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             words = " ".join(str(error).split())[:300]
             raise DamagedClusterError(
                 f"the row of cluster {row['id']} in the database (table cluster) is damaged: {words}",
@@ -289,13 +284,6 @@ _COLUMNS: Final = ("id", "provider", "home_id", "state", "kept_until", "waited_s
 #: More than any of them ever is: what is beyond would only make sums of money that are none.
 _MOST_NODES: Final = 1 << 20
 _MOST: Final = 1e12
-
-
-@cache
-def _reader() -> TypeAdapter[ClusterRecord]:
-    from pydantic import TypeAdapter  # not needed by who only makes plans
-
-    return TypeAdapter(ClusterRecord)
 
 
 def _problem(record: ClusterRecord) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -357,13 +356,9 @@ class Workplace:
 
     def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
         """Nodes of the cluster that was started last, the head first."""
-        from trainmaster.executors.ray_cluster import ClusterNode
+        from trainmaster.executors.ray_cluster import recorded
 
-        try:
-            rows = json.loads((self._directory(record) / "cluster.json").read_text())["nodes"]
-        except (OSError, ValueError):
-            return []
-        return [ClusterNode.from_json(row) for row in rows]
+        return recorded(self._directory(record))[0]
 
     def _shell(self, record: ClusterRecord) -> SshNodes:
         from trainmaster.executors.ray_over_ssh import SshNodes
