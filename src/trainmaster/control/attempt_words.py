@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainmaster.control.job_context import TaskContext
+from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import read_tail
-from trainmaster.executors.metrics import LogMetrics, MetricsReader, json_safe
+from trainmaster.executors.metrics import MetricsReader, json_safe
 from trainmaster.spec.states import EndReason
 
 #: How much of the end of a log is searched for metrics and for known failures.

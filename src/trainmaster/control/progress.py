@@ -12,8 +12,9 @@ from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.measuring import trace_of
+from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import read_log
-from trainmaster.executors.metrics import LogMetrics, MetricsReader, StepRate, json_safe
+from trainmaster.executors.metrics import MetricsReader, StepRate, json_safe
 from trainmaster.spec import Experiment
 from trainmaster.sweeps.curve import Curve
 

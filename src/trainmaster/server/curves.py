@@ -117,8 +117,9 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
 
 def _rows(place: AttemptPlace, member: str, pattern: str | None) -> Iterator[Metrics]:
     """What a member reported; if nothing, then what it printed."""
+    from trainmaster.executors.log_metrics import LogMetrics
     from trainmaster.executors.logs import read_log
-    from trainmaster.executors.metrics import LogMetrics, MetricsReader
+    from trainmaster.executors.metrics import MetricsReader
 
     reader = MetricsReader(place.metrics(member))
     while rows := reader.read():

@@ -11,7 +11,8 @@ from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
-from trainmaster.executors.metrics import LogMetrics, MetricsReader
+from trainmaster.executors.log_metrics import LogMetrics
+from trainmaster.executors.metrics import MetricsReader
 from trainmaster.spec.states import EndReason
 from trainmaster.testing.simulated_plan import Plan
 from trainmaster.testing.simulated_world import ViolationError, World

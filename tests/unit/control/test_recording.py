@@ -15,7 +15,8 @@ from trainmaster.control.measuring import trace_of
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.metrics import LogMetrics, MetricsReader
+from trainmaster.executors.log_metrics import LogMetrics
+from trainmaster.executors.metrics import MetricsReader
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.executors.metrics import CHUNK, MAX_KEYS, LogMetrics, MetricsReader, StepRate, json_safe
+from trainmaster.executors.log_metrics import LogMetrics
+from trainmaster.executors.metrics import CHUNK, MAX_KEYS, MetricsReader, StepRate, json_safe
 from trainmaster.spec.errors import UsageError
 
 # --- the metrics file ---
@@ -278,12 +279,12 @@ def test_bars_that_do_not_train_are_no_steps(line):
         ("loss=0.4 accuracy: 0.93", {"loss": 0.4, "accuracy": 0.93}),
         ("epoch 3: val_acc 0.91", {"epoch": 3, "val_acc": 0.91}),
         # PyTorch's examples: MNIST and ImageNet
-        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.302585", {"epoch": 1, "loss": 2.302585}),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.302585", {"epoch": 1, "examples": 640, "loss": 2.302585}),
         ("Test set: Average loss: 0.0483, Accuracy: 9843/10000 (98%)", {"loss": 0.0483}),
         (
             "Epoch: [0][  10/5005]\tTime  0.512 (  1.020)\tData  0.000 (  0.500)\t"
             "Loss 6.9871e+00 (7.0021e+00)\tAcc@1   0.00 (  0.10)",
-            {"epoch": 0, "loss": 6.9871},
+            {"epoch": 0, "step": 10, "loss": 6.9871, "acc@1": 0.0},
         ),
         ("Epoch [3/10], Step [100/600], Loss: 0.2345", {"epoch": 3, "step": 100, "loss": 0.2345}),
         # nanoGPT
@@ -300,7 +301,10 @@ def test_bars_that_do_not_train_are_no_steps(line):
         ("{'eval_loss': '0.3', 'eval_runtime': '1.5'}", {"eval_loss": 0.3, "eval_runtime": 1.5}),
         ('{"step": 7, "loss": 0.5}', {"step": 7, "loss": 0.5}),
         # XGBoost
-        ("[10]\ttrain-rmse:0.41123\ttest-rmse:0.52001", {"train_rmse": 0.41123, "test_rmse": 0.52001}),
+        (
+            "[10]\ttrain-rmse:0.41123\ttest-rmse:0.52001",
+            {"step": 10, "train_rmse": 0.41123, "test_rmse": 0.52001},
+        ),
         ("[2026-11-20 10:00:00] INFO train: step 120 loss 0.4", {"step": 120, "loss": 0.4}),
         ("loss 0.4", {"loss": 0.4}),
         ("valid_iou: 0.5 validation_x = 2 dev_y=3", {"valid_iou": 0.5, "validation_x": 2, "dev_y": 3}),
@@ -420,11 +424,47 @@ def test_nothing_like_a_metric_raises(text):
 
 @pytest.mark.timeout(60)  # a pattern that looks back takes minutes for one of these lines
 @pytest.mark.parametrize(
-    "part", ["a_", "val_", "loss ", "1", "1.", "|", "0%|", "val_a ", "[", "'a': 1, ", "x"]
+    "part",
+    [
+        "a_",
+        "val_",
+        "loss ",
+        "1",
+        "1.",
+        "|",
+        "0%|",
+        "val_a ",
+        "[",
+        "'a': 1, ",
+        "x",
+        " ",
+        "━ ",
+        "a-b:1\t",
+        "a's b: ",
+        "loss_",
+        "acc@",
+        ", a",
+    ],
 )
-def test_no_line_makes_a_pattern_look_back_again_and_again(part):
-    rows((part * 4096)[:4096])
-    rows("{" + (part * 4096)[:4000] + "}")
+@pytest.mark.parametrize(
+    "start",
+    [
+        "",
+        "{",
+        "Epoch 1",
+        "Epoch 1/9 •",
+        "Test: [1/2] loss ",
+        "Train: 1 [",
+        "[1]\t",
+        "[LightGBM] [Info] Iteration:1, ",
+        "num_updates ",
+        "| epoch 1 | batches |",
+        "epoch 1: {",
+    ],
+)
+def test_no_line_makes_a_pattern_look_back_again_and_again(start, part):
+    rows((start + part * 4096)[:4096])
+    rows((start + part * 4096)[:4094] + "•}")
 
 
 # --- speed ---
