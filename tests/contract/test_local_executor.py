@@ -152,18 +152,12 @@ class TestLocalExecutor(ExecutorContract):
             connect().submit([self.gang("0", "true")])
 
     def test_follower_is_not_kept_waiting(self, executor):
-        gang = self.gang("0", "for i in {1..20}; do echo $EPOCHREALTIME; sleep 0.03; done")
+        gang = self.gang("0", "for i in 1 2 3; do echo $i; until [ -e seen-$i ]; do sleep 0.02; done; done")
         executor.submit([gang])
-        worst_s, seen = 0.0, 0
-        deadline = time.monotonic() + 20
-        while seen < 20 and time.monotonic() < deadline:
-            lines = self.log(gang).split()
-            for line in lines[seen:]:
-                worst_s = max(worst_s, time.time() - float(line))
-            seen = len(lines)
-            time.sleep(0.002)
-        assert seen == 20
-        assert worst_s < 0.1
+        for number in range(1, 4):
+            until(lambda count=number: len(self.log(gang).split()) == count, "its next line")
+            (self.directory / f"seen-{number}").touch()  # it writes the next one only now
+        assert self.wait(executor, gang).members[0].exit_code == 0
 
     def test_gpus(self, connect):
         executor = connect()
@@ -200,15 +194,18 @@ class TestLocalExecutor(ExecutorContract):
         assert self.wait(other, second).members[0].exit_code == 0
 
     def test_samples(self, executor):
-        gang = self.gang("0", "(while :; do :; done) & sleep 2.6; kill $!")
-        self.run(executor, gang)
-        lines = (Path(gang.directory) / "samples.jsonl").read_text().splitlines()
+        gang = self.gang("0", "(while :; do :; done) & until [ -e go ]; do sleep 0.02; done; kill $!")
+        executor.submit([gang])
+        file = Path(gang.directory) / "samples.jsonl"
+        until(lambda: file.exists() and file.read_bytes().count(b"\n") >= 3, "three lines while it runs")
+        (self.directory / "go").touch()
+        ended = self.wait(executor, gang)
+        lines = file.read_text().splitlines()
         rows = [json.loads(line) for line in lines]
         assert {row["member"] for row in rows} == {"worker-0"}
-        assert rows[0]["seconds"] <= 1.5, "a machine that does other things may be late"
-        assert rows[0]["processes"] == 3
+        assert rows[0]["processes"] >= 2, "bash and its loop, and at most times a sleep"
         assert rows[-1]["processes"] == 0, "the last line is of its end"
-        assert rows[-1]["seconds"] >= 2.5
+        assert rows[-1]["seconds"] == pytest.approx(ended.ended_at - ended.started_at, abs=0.01)
         cpu_seconds = [row["cpu_seconds"] for row in rows]
         assert cpu_seconds == sorted(cpu_seconds)
         assert cpu_seconds[-1] > 0.5

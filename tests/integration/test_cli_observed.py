@@ -75,7 +75,7 @@ def test_samples_while_it_runs(tm, talk):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for name in ("worker-0", "worker-1"):
         lines = [row for row in rows if row["member"] == name]
-        assert lines[0]["seconds"] < 10, "within a second, where nothing else keeps the machine busy"
+        assert lines[0]["processes"] > 0, "while it runs"
         assert lines[-1]["processes"] == 0, "its end"
         for key in ("seconds", "cpu_seconds", "peak_rss_bytes", "bytes_sent", "bytes_received"):
             values = [row[key] for row in lines]

@@ -34,7 +34,7 @@ def test_a_run_prints_one_json_object(tm):
     assert summary["state"] == "DONE"
     assert summary["reason"] == "SUCCEEDED"
     assert summary["cost_usd"] == 0.0
-    assert 0 < summary["seconds"] < 60
+    assert summary["seconds"] > 0
     assert summary["experiments"] == {
         "main": {
             "state": "DONE",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import resource
+from types import SimpleNamespace
 
 import pytest
 
+from trainmaster.executors import _samples
 from trainmaster.executors._gangs import Gang, Member
 from trainmaster.executors._gpus import Gpu
 from trainmaster.executors._samples import Sampler
@@ -55,6 +56,7 @@ class Stage:
         self.sampler = Sampler(str(directory / "node.jsonl"), self.watched.append, self.books, self.gpus)
         self.living = {}
         self.now = 0.0
+        self.look_s = 0.0  # seconds of a processor that each look takes
 
     def member(self, pid, name="worker-0", **keys):
         (self.directory / name).mkdir(exist_ok=True)
@@ -84,17 +86,27 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path):
-    return Stage(tmp_path)
+def stage(tmp_path, monkeypatch):
+    stage = Stage(tmp_path)
+    clock = SimpleNamespace(thread_time=lambda: stage.books.looks * stage.look_s)
+    monkeypatch.setattr(_samples, "time", clock)
+    return stage
 
 
 def test_the_first_line_comes_within_a_second_and_then_one_a_second(stage):
     stage.member(os.getpid())
     stage.go(10)
     seconds = [row["seconds"] for row in stage.rows()]
-    assert seconds[0] <= 1
-    assert len(seconds) == 10
-    assert all(0.9 < later - earlier < 1.2 for earlier, later in itertools.pairwise(seconds))
+    assert seconds == pytest.approx([0.8 + number for number in range(10)], abs=0.01)
+
+
+def test_looks_that_take_long_become_rare(stage):
+    """At most three hundredths of one core."""
+    stage.look_s = 0.09
+    stage.member(os.getpid())
+    stage.go(10)
+    seconds = [row["seconds"] for row in stage.rows()]
+    assert seconds == pytest.approx([0.8, 3.8, 6.8, 9.8], abs=0.01)
 
 
 def test_whenever_it_started(stage):
@@ -104,7 +116,7 @@ def test_whenever_it_started(stage):
         stage.go(start_s)
         stage.member(os.getppid(), f"ps-{number}")
         stage.go(3)
-        assert stage.rows(f"ps-{number}")[0]["seconds"] <= 1
+        assert 0.7 <= stage.rows(f"ps-{number}")[0]["seconds"] <= 1, "of the stage's clock"
         stage.end(os.getppid())
 
 
