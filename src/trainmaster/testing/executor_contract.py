@@ -7,7 +7,8 @@ from trainmaster.testing.executor_contract_gangs import GangContract
 from trainmaster.testing.executor_contract_output import OutputContract
 from trainmaster.testing.executor_contract_slots import SlotContract
 from trainmaster.testing.executor_contract_stopping import StoppingContract
-from trainmaster.testing.executor_contract_tools import PATIENCE_S, RUN, SECRET, alive, shell_quoted, until
+from trainmaster.testing.executor_contract_tools import PATIENCE_S, RUN, SECRET, alive, shell_quoted
+from trainmaster.testing.waits import until
 
 __all__ = ["PATIENCE_S", "RUN", "SECRET", "ExecutorContract", "alive", "shell_quoted", "until"]
 

@@ -10,7 +10,8 @@ import pytest
 
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
-from trainmaster.testing.executor_contract_tools import PATIENCE_S, ContractTools, alive, until
+from trainmaster.testing.executor_contract_tools import PATIENCE_S, ContractTools, alive
+from trainmaster.testing.waits import until
 
 
 class AdoptionContract(ContractTools):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from trainmaster.executors.base import Executor, Phase
 from trainmaster.executors.logs import read_log
-from trainmaster.testing.executor_contract_tools import ContractTools, until
+from trainmaster.testing.executor_contract_tools import ContractTools
+from trainmaster.testing.waits import until
 
 #: 4 segments of 32 MiB and some notes.
 LOG_BOUND_BYTES = 140 << 20

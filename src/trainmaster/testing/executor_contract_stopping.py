@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from trainmaster.executors.base import Executor, MemberRequest, Phase
-from trainmaster.testing.executor_contract_tools import ContractTools, alive, shell_quoted, until
+from trainmaster.testing.executor_contract_tools import ContractTools, alive, shell_quoted
+from trainmaster.testing.waits import until
 
 
 class StoppingContract(ContractTools):

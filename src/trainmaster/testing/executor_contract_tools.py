@@ -19,6 +19,7 @@ from trainmaster.executors.base import (
     Phase,
 )
 from trainmaster.executors.logs import read_log
+from trainmaster.testing.waits import until
 
 RUN = "contract-0"
 SECRET = "correct-horse-battery-staple"  # noqa: S105 - to look for, not to hide
@@ -114,14 +115,6 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Poll until something is so."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
-        time.sleep(0.01)
 
 
 def shell_quoted(text: str) -> str:

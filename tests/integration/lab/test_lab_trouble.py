@@ -70,10 +70,8 @@ def test_a_spot_machine_is_warned_and_taken_back(lab: Any) -> None:
     when = datetime.strptime(notice["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     assert before + 599 <= when <= after + 600
     assert lab.state(name) == "running"
-    before = time.time()
     lab.call("interrupt", name, "--notice", 1)  # a later notice counts instead
     lab.until_state(name, "terminated")
-    assert time.time() >= before + 1
     assert lab.instance(name)["StateReason"]["Code"] == "Server.SpotInstanceTermination"
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from trainmaster.control.decide_task import EffectKind, Job
 from trainmaster.control.jobs import THREADS, Jobs
+from trainmaster.testing.waits import until
 
 KEY = ("train", 0, 1, EffectKind.STAGE)
 
 
-def collected(jobs: Jobs) -> Job:
-    deadline = time.monotonic() + 5
-    while jobs.pending:
-        assert time.monotonic() < deadline
+def until_collected(jobs: Jobs, but: int = 0) -> None:
+    def is_so() -> bool:
         jobs.collect()
-        time.sleep(0.001)
+        return jobs.pending <= but
+
+    until(is_so, f"all jobs but {but} are done")
+
+
+def collected(jobs: Jobs) -> Job:
+    until_collected(jobs)
     return jobs.of("train", 0, 1)[EffectKind.STAGE]
 
 
@@ -31,10 +35,7 @@ def test_a_job_that_was_dropped_and_begun_anew_is_not_done_when_the_first_one_is
     jobs.drop("train", 0, 1)
     jobs.begin(KEY, lambda: work(second, "the next one"))
     first.set()
-    deadline = time.monotonic() + 5
-    while jobs.pending > 1:
-        assert time.monotonic() < deadline
-        jobs.collect()
+    until_collected(jobs, but=1)
     assert not jobs.of("train", 0, 1)[EffectKind.STAGE].done
     second.set()
     assert collected(jobs).fields == {"on": "the next one"}
@@ -75,9 +76,5 @@ def test_how_long_publishing_took_is_told() -> None:
         jobs.begin(("train", number, 1, EffectKind.CHECKPOINT), lambda job=job: work(job))
     now[0] = 107.0
     release.set()
-    deadline = time.monotonic() + 5
-    while jobs.pending:
-        assert time.monotonic() < deadline
-        jobs.collect()
-        time.sleep(0.001)
+    until_collected(jobs)
     assert told == [7.0, 7.0], "nothing new, and what failed, tell nothing"

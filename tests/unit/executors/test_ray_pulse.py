@@ -67,6 +67,21 @@ def test_who_answers_now_and_then_lives(heard: list[str]) -> None:
             return
 
 
+class Heard(Pulse):
+    """Says when it has been told of some signs of life."""
+
+    def __init__(self) -> None:
+        super().__init__(time.monotonic())
+        self.often = asyncio.Event()
+        self._count = 0
+
+    def beat(self, now: float) -> None:
+        super().beat(now)
+        self._count += 1
+        if self._count == 10:
+            self.often.set()
+
+
 def test_a_node_whose_ray_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_ray_pulse, "_PERIOD_S", 0.01)
 
@@ -74,11 +89,12 @@ def test_a_node_whose_ray_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
         over = asyncio.Event()
         server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        task = asyncio.create_task(feel("127.0.0.1", port, Pulse(time.monotonic()), over.set))
-        await asyncio.sleep(0.1)
+        pulse = Heard()
+        task = asyncio.create_task(feel("127.0.0.1", port, pulse, over.set))
+        await asyncio.wait_for(pulse.often.wait(), 60)
         before = over.is_set()
         server.close()
-        await asyncio.wait_for(over.wait(), 5)
+        await asyncio.wait_for(over.wait(), 60)
         await task
         return before, over.is_set()
 
@@ -95,8 +111,9 @@ def test_a_node_that_is_busy_is_not_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
         async def scene() -> bool:
             over = asyncio.Event()
-            task = asyncio.create_task(feel("127.0.0.1", port, Pulse(time.monotonic()), over.set))
-            await asyncio.sleep(0.2)
+            pulse = Heard()
+            task = asyncio.create_task(feel("127.0.0.1", port, pulse, over.set))
+            await asyncio.wait_for(pulse.often.wait(), 60)
             task.cancel()
             return over.is_set()
 

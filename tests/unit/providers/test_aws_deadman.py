@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from trainmaster.providers.aws_deadman import deadman_script, end_command, renew
 from trainmaster.providers.aws_requests import Renter, host_key_answers, resolved
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
+from trainmaster.testing.waits import until
 
 USER = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")
 SHELLS = [shell for shell in ("sh", "dash", "bash --posix", "busybox sh") if shutil.which(shell.split()[0])]
@@ -93,14 +93,18 @@ class Machine:
             return 0
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert time.monotonic() < deadline, (self.asked(), sorted(self.run.glob("*")))
-            time.sleep(0.01)
+        until(condition, f"asked: {self.asked()}, there: {sorted(self.run.glob('*'))}", 120)
 
     def stays(self) -> None:
         """Some turns of the loop later it has not ended."""
-        time.sleep(0.2)
+        turns: set[str] = set()  # each has a `sleep` of its own
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+
+        def is_over() -> bool:
+            turns.update(children.read_text().split())
+            return len(turns) > 5
+
+        until(is_over, "its turns", 120)
         assert self.is_watched()
         assert self.asked() == []
 

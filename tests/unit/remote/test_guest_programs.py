@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainmaster.testing.waits import until
 
 BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
@@ -149,10 +150,7 @@ def test_what_a_killed_one_has_left_is_cleared_away(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(command("install.py", order(tmp_path)) + SOME[:250_000])
         process.stdin.flush()
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("packages/.partial-*/site/a/b.py")):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: list(tmp_path.glob("packages/.partial-*/site/a/b.py")), "half of it", 120)
         process.send_signal(signal.SIGKILL)
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()

@@ -213,11 +213,13 @@ def test_a_lab_of_which_nothing_is_left_has_no_machines_either(
         raise ProviderGoneError("no lab is up")
 
     monkeypatch.setattr(clusters_module, "get_provider", none)
+    before = time.time()
     assert world.end() == ["warm.train"]
     assert world.listed() == {}
     (row,) = world.store.clusters_of("warm")
     (machine,) = ClusterRecord.of_row(row).machines
-    assert machine.ended_at == pytest.approx(time.time(), abs=5), "so that the bill ends"
+    assert machine.ended_at is not None
+    assert before <= machine.ended_at <= time.time(), "so that the bill ends"
 
 
 def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +17,7 @@ from trainmaster.server.keeping import QuoteKeeper, _Known, _share
 from trainmaster.server.promise import Promise, quote_summary, record_truth
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
+from trainmaster.testing.waits import until
 
 BEGAN = 1000.0
 
@@ -78,9 +78,7 @@ class World:
                 self.trace.add(now, step)
                 self.progress["main", 0].metrics["step"] = step
             lines += self.keeper.look(self.board, self.progress, now)
-            until = time.monotonic() + 5
-            while self.keeper._busy and self.keeper._done.empty() and time.monotonic() < until:
-                time.sleep(0.001)
+            until(lambda: not self.keeper._busy or not self.keeper._done.empty(), "its quote")
         return lines
 
 

@@ -27,6 +27,7 @@ from trainmaster.server import machines as machines_module
 from trainmaster.server.machines import Machines
 from trainmaster.spec.errors import UsageError
 from trainmaster.store import Lease, NewRun, Store
+from trainmaster.testing.waits import until
 
 RENTAL = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
 PLAN = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (RENTAL,)),))
@@ -130,10 +131,7 @@ def test_who_goes_on_with_machines_does_not_wait_for_their_provider(world: World
     world.machines(world.start("run", replace(planned, state=ClusterState.ACTIVE, machines=(machine,))))
     assert asked.wait(10)
     go_on.set()
-    deadline = time.monotonic() + 10
-    while not any("aws sso login" in said for said in world.said):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: any("aws sso login" in said for said in world.said), "it is told")
 
 
 def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +155,7 @@ def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.M
 
 
 def reaped(world: World, count: int = 1) -> None:
-    deadline = time.monotonic() + 5
-    while len(world.provider.spared) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(lambda: len(world.provider.spared) >= count, f"{count} looks for lost machines")
 
 
 def test_a_cluster_that_is_about_to_be_rented_anew_is_spared(world: World) -> None:

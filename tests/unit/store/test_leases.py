@@ -153,7 +153,7 @@ def test_a_host_whose_clock_is_ahead_takes_no_living_drivers_lease(store, url):
         held = host.create_run(new_run(), time.time() - 7200)  # one clock is two hours behind
         held_by(host, "other/boot/pids:1:1", expires_at=host.run_row("r-1")["lease_expires_at"])
         assert other.acquire("r-1", time.time() + 7200) is None, "and another one ahead"
-        assert abs(other.clock_s() - host.clock_s()) < LEASE_S / 2
+        assert abs(other.clock_s() - host.clock_s()) < 3600
         held_by(host, "other/boot/pids:1:1", expires_at=host.clock_s() - 1)
         assert other.acquire("r-1", time.time() - 7200).token == held.token + 1
     finally:
@@ -186,7 +186,7 @@ def test_a_clock_that_is_set_does_not_change_what_a_server_says(store, url, monk
     try:
         before = found.clock_s()
         monkeypatch.setattr(time, "time", lambda: 1.0)
-        assert 0 <= found.clock_s() - before < LEASE_S
+        assert 0 <= found.clock_s() - before < 3600, "by the server's clock, not by 1970's"
     finally:
         found.close()
 

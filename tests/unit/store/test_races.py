@@ -106,14 +106,21 @@ def test_a_lease_that_changes_between_the_look_and_the_write(store, lease, monke
 
 
 def test_two_processes_open_a_new_database_at_once(url):
-    code = "import sys; from trainmaster.store import Store; sys.stdin.readline(); Store(sys.argv[1]).close()"
+    code = (
+        "import sys; from trainmaster.store import Store; print('ready', flush=True); "
+        "sys.stdin.readline(); Store(sys.argv[1]).close()"
+    )
     openers = [
         subprocess.Popen(
-            [sys.executable, "-c", code, url], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for _ in range(3)
     ]
-    time.sleep(1)  # let them get to the line
+    assert [opener.stdout.readline() for opener in openers] == ["ready\n"] * 3
     for opener in openers:
         opener.stdin.write("go\n")
         opener.stdin.flush()

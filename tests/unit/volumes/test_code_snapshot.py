@@ -5,7 +5,6 @@ import shutil
 import stat
 import subprocess
 import threading
-import time
 import zipfile
 from pathlib import Path
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from trainmaster.control.clusters.record import ClusterRecord, new_record
 from trainmaster.control.clusters.tasks import Tasks
 from trainmaster.providers.base import Node, NodeRequest, NodeState, ProviderError
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.testing.waits import until
 
 NOW = 1000.0
 
@@ -224,10 +224,10 @@ class Bench:
     def turn(self) -> None:
         """One turn, and what it has begun."""
         self.loop._turn()
-        deadline = time.monotonic() + 5
-        while any(thread.name.split()[0] in KINDS for thread in threading.enumerate()):
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(
+            lambda: not any(thread.name.split()[0] in KINDS for thread in threading.enumerate()),
+            "all that the turn has begun is done",
+        )
 
     def until(self, condition: Callable[[], Any], most_s: float = 100) -> Any:
         until = self.clock.now + most_s

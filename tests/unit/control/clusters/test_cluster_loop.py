@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from trainmaster.providers.base import (
     ProviderGoneError,
 )
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, UsageError
+from trainmaster.testing.waits import until
 
 
 @pytest.fixture
@@ -247,11 +247,12 @@ def test_more_machines_than_are_prepared_at_once_all_get_their_turn() -> None:
     bench = Bench(record(count=40))
     bench.loop.want()
     hold = bench.workplace.hold = threading.Event()
-    deadline = time.monotonic() + 5
-    while sum(t.name.startswith("prepare") for t in threading.enumerate()) < 32:
-        assert time.monotonic() < deadline
+
+    def most_are_under_way() -> bool:
         bench.loop._turn()
-        time.sleep(0.01)
+        return sum(t.name.startswith("prepare") for t in threading.enumerate()) >= 32
+
+    until(most_are_under_way, "as many as are prepared at once")
     hold.set()
     bench.until(lambda: bench.loop.formation)
     assert len(bench.workplace.rays[0].nodes) == 40

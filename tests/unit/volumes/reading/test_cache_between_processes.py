@@ -1,11 +1,11 @@
 """What the processes of a node owe each other, also when they are killed."""
 
 import random
-import time
 
 import pytest
 from chunk_sources import SLOT, MadeSource, kill, python, read
 
+from trainmaster.testing.waits import until
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.slot_table import VALID
 
@@ -101,7 +101,8 @@ def test_killed_at_any_moment_no_slot_claims_what_it_does_not_hold(tmp_path, sou
     rng = random.Random(1)
     for attempt in range(4):
         readers = [started(program, tmp_path, f"{attempt}{number}") for number in range(2)]
-        time.sleep(rng.uniform(0.01, 0.1))
+        enough = len(source.fetches()) + rng.randrange(1, 20)
+        until(lambda enough=enough: len(source.fetches()) >= enough, "they fetch")
         for reader in readers:
             kill(reader)
         table = cache.slots.table

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from trainmaster.spec.errors import PublishError
+from trainmaster.testing.waits import until
 from trainmaster.volumes.reading.forked import Helper
 
 
@@ -28,9 +28,7 @@ def helper() -> Iterator[Helper]:
     yield made
     made._process.kill()
     made._process.wait()
-    deadline = time.monotonic() + 5
-    while made.alive and time.monotonic() < deadline:  # its thread hears of it
-        time.sleep(0.001)
+    until(lambda: not made.alive, "its thread hears of it")
     for pipe in (made._process.stdin, made._process.stdout):
         assert pipe is not None
         with contextlib.suppress(OSError):  # what was written last was read by nobody

@@ -3,7 +3,6 @@
 
 import random
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +13,10 @@ from hypothesis import strategies as st
 from read_volumes import CHUNK, home, tree, volume  # noqa: F401 - fixtures
 
 from trainmaster.spec.errors import UsageError
+from trainmaster.testing.waits import until
 from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import MissingChunkError, push
-from trainmaster.volumes.reading import Progress, SampleOrder, download, samples
+from trainmaster.volumes.reading import Progress, SampleOrder, download, prefetcher, samples
 from trainmaster.volumes.reading.download import Downloader
 from trainmaster.volumes.reading.eviction import victims
 from trainmaster.volumes.reading.prefetch import Line, depth_chunks, soonest
@@ -97,7 +97,7 @@ def test_a_reader_that_stops_early_leaves_no_order_behind(volume):
 
 
 def test_a_chunk_that_is_missing_is_asked_for_ahead_once_and_told_to_who_reads_it(volume, home, monkeypatch):
-    asked = []
+    asked, failed = [], []
     chunks = sorted(path for path in (home / "store/volumes/pets/chunks").rglob("*") if path.is_file())
     chunks[0].unlink()
     obtain = volume.cache.obtain
@@ -105,17 +105,27 @@ def test_a_chunk_that_is_missing_is_asked_for_ahead_once_and_told_to_who_reads_i
     def watched(chunk, **how):
         if how.get("ahead"):
             asked.append(chunk.number)
-        return obtain(chunk, **how)
+        try:
+            return obtain(chunk, **how)
+        except MissingChunkError:
+            failed.append(bool(how.get("ahead")))
+            raise
 
     monkeypatch.setattr(volume.cache, "obtain", watched)
+    monkeypatch.setattr(prefetcher, "_LOOK_AGAIN_S", 0.001)
+    steps = []
+    step = prefetcher.Prefetcher._step
+    monkeypatch.setattr(prefetcher.Prefetcher, "_step", lambda self: steps.append(1) or step(self))
 
     def train():
         for row in samples(SampleOrder(volume, window=2)):
             volume.read(row)
-            time.sleep(0.001)
+            enough = len(steps) + 2
+            until(lambda enough=enough: len(steps) >= enough, "the prefetcher has looked, and once more")
 
     with pytest.raises(MissingChunkError):
         train()
+    assert failed == [True, False], "ahead, and then by who reads it"
     assert len(asked) == len(set(asked))
 
 

@@ -1,7 +1,7 @@
 # ruff: noqa: F811 - fixtures are imported
 """Volumes in PyTorch's DataLoader."""
 
-import time
+import multiprocessing
 
 import pytest
 from read_volumes import home, tree, volume  # noqa: F401 - fixtures
@@ -86,12 +86,21 @@ def test_workers_that_live_on_see_the_next_epoch(volume, tree):
     assert list(VolumeLoader(fresh, 10, collate_fn=list)) == second
 
 
+#: A worker has read a sample.
+has_begun = multiprocessing.Event()
+
+
+def pair_told(data, path):
+    has_begun.set()
+    return pair(data, path)
+
+
 def late(worker):
-    time.sleep(0.5 * worker)
+    assert worker == 0 or has_begun.wait(60), "the first worker reads nothing"
 
 
 def test_a_worker_that_starts_late_begins_where_the_others_did(volume):
-    stream = VolumeStream(volume, pair, window=2, seed=4)
+    stream = VolumeStream(volume, pair_told, window=2, seed=4)
     slow = VolumeLoader(stream, 7, num_workers=2, collate_fn=list, worker_init_fn=late, prefetch_factor=1)
     assert list(slow) == list(loader(volume))
 

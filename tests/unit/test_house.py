@@ -1,0 +1,180 @@
+"""Rules for the tests themselves, read from their text: what a busy machine breaks proves nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_KINDS = ("monotonic", "time", "perf_counter", "process_time", "thread_time")
+CLOCKS = {f"{kind}{suffix}" for kind in _KINDS for suffix in ("", "_ns")}
+#: Asserts about a time that passed, by file: how many, and why no busy machine breaks them.
+TIMED = {
+    "tests/integration/volumes/test_peers_slow_line.py": (3, "at least, by the clock that it waits by"),
+    "tests/integration/lab/test_lab_hosts.py": (1, "at least: the kernel lets no more through"),
+    "tests/integration/lab/test_lab_trouble.py": (1, "at least: the API was told to be late"),
+    "src/trainmaster/testing/executor_contract_gangs.py": (1, "at least: it waits for changes"),
+}
+#: Sleeps of unit tests, by file: how many, and why nothing can be waited for instead.
+SLEEPS: dict[str, tuple[int, str]] = {}
+
+
+def timed_asserts(source: str) -> list[int]:
+    """Lines of asserts that compare how long something took, and not a clock with a wait's own end."""
+    if not any(kind in source for kind in _KINDS):
+        return []
+    tree = ast.parse(source)
+    took = _took(tree)
+    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    return sorted(
+        node.lineno
+        for node in asserts
+        if any(isinstance(each, ast.Compare) and _is_timed(each, took) for each in ast.walk(node.test))
+    )
+
+
+def sleeps(source: str) -> list[int]:
+    """Lines that sleep, or import `sleep` by its name."""
+    if "sleep" not in source:
+        return []
+    nodes = list(ast.walk(ast.parse(source)))
+    calls = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+    ]
+    imports = [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and any(each.name == "sleep" for each in node.names)
+    ]
+    return sorted(calls + imports)
+
+
+def _is_clock(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr=name)):
+            return name in CLOCKS
+        case ast.Call(func=ast.Name(id=name)):
+            return name in CLOCKS - {"time"}
+        case _:
+            return False
+
+
+def _is_timed(compare: ast.Compare, took: set[str]) -> bool:
+    sides = [compare.left, *compare.comparators]
+    if any(_has_difference(side, took) for side in sides):
+        return True
+    about = [side for side in sides if "approx" in ast.unparse(side)]
+    if any(_is_clock(each) for side in about for each in ast.walk(side)):
+        return True
+    # A clock alone with a margin on the other side: `time.monotonic() < began + 5`.
+    return any(map(_is_clock, sides)) and any(isinstance(side, ast.BinOp) for side in sides)
+
+
+def _has_difference(node: ast.AST, took: set[str]) -> bool:
+    for each in ast.walk(node):
+        match each:
+            case ast.BinOp(left=left, op=ast.Sub(), right=right) if _is_clock(left):
+                if not isinstance(right, ast.Constant):  # that is a moment, some seconds ago
+                    return True
+            case ast.Name(id=name) if name in took:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _took(tree: ast.Module) -> set[str]:
+    """Names of what holds a time that passed: assigned, appended, or returned by a function of this name."""
+    holders = [holder for node in ast.walk(tree) for holder in _holders(node)]
+    found: set[str] = set()
+    while more := {name for name, value in holders if name not in found and _has_difference(value, found)}:
+        found |= more
+    return found
+
+
+def _holders(node: ast.AST) -> list[tuple[str, ast.expr]]:
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return [(name, value)]
+        case ast.Assign(targets=[ast.Tuple(elts=parts)], value=value):  # these carry their unit
+            names = [part.id for part in parts if isinstance(part, ast.Name)]
+            return [(name, value) for name in names if name.endswith("_s")]
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value]):
+            return [(name, value)]
+        case ast.FunctionDef(name=name):
+            returns = [each.value for each in ast.walk(node) if isinstance(each, ast.Return)]
+            return [(name, value) for value in returns if value is not None]
+        case _:
+            return []
+
+
+def _counted(folders: list[str], find: Callable[[str], list[int]]) -> dict[str, list[int]]:
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = {str(path.relative_to(ROOT)): find(path.read_text(encoding="utf-8")) for path in paths}
+    return {path: lines for path, lines in found.items() if lines}
+
+
+def _surplus(found: dict[str, list[int]], allowed: dict[str, tuple[int, str]]) -> list[str]:
+    """Files whose number is another one than what is allowed, with their lines."""
+    numbers = {name: allowed.get(name, (0, ""))[0] for name in sorted({*found, *allowed})}
+    return [
+        f"{name}: lines {found.get(name, [])}, {number} allowed"
+        for name, number in numbers.items()
+        if len(found.get(name, [])) != number
+    ]
+
+
+def test_no_test_asserts_how_long_something_took() -> None:
+    """Say what happened instead: who was called, how often, in which order, before which event."""
+    assert _surplus(_counted(["tests", "src/trainmaster/testing"], timed_asserts), TIMED) == []
+
+
+def test_no_unit_test_sleeps() -> None:
+    """Wait for an event or a condition (`trainmaster.testing.waits.until`), or give it a clock."""
+    assert _surplus(_counted(["tests/unit"], sleeps), SLEEPS) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert time.monotonic() - began < 5",
+        "took_s = time.perf_counter() - began\nassert 0 < took_s < 5",
+        "took = []\ntook.append(time.process_time() - began)\nassert min(took) < 0.05",
+        "worst = 0.0\nworst = max(worst, time.time() - float(line))\nlater = worst\nassert later < 2",
+        "def got():\n    return data, time.monotonic() - began\nassert got()[1] >= 1",
+        "def got():\n    return data, time.monotonic() - began\ndata, took_s = got()\nassert took_s < 1",
+        "assert ended_at == pytest.approx(time.time(), abs=5)",
+        "assert time.time() >= before + 1",
+        "assert monotonic() < began + 5",
+    ],
+)
+def test_it_finds_asserts_about_time(body: str) -> None:
+    assert timed_asserts(body) == [len(body.splitlines())]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert time.monotonic() < deadline, what",
+        "assert machine.ended_at - machine.started_at == 5",
+        "assert before <= ended_at <= time.time()",
+        "assert store.acquire('r-1', time.time() + 7200) is None",
+        "machine = Machine(started_at=time.time() - 3600)\nassert machine.started_at < 5",
+        "def got():\n    return data, time.monotonic() - began\ndata, took_s = got()\nassert data == 1",
+    ],
+)
+def test_it_lets_waits_and_told_moments_be(body: str) -> None:
+    assert timed_asserts(body) == []
+
+
+def test_it_finds_sleeps() -> None:
+    assert sleeps("event.wait(1)\ntime.sleep(1)\nprogram = 'time.sleep(60)'\nawait asyncio.sleep(0)") == [
+        2,
+        4,
+    ]
+    assert sleeps("from time import sleep") == [1]
