@@ -1,6 +1,5 @@
 """What lies in the shards of others: tar files (WebDataset too) and MosaicML's MDS."""
 
-import json
 import os
 import struct
 import tarfile
@@ -9,9 +8,11 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from trainmaster.spec.errors import PublishError
+from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.range_reader import RangeReader
-from trainmaster.volumes.packed.tar_members import TarContents, readable, time_ns
+from trainmaster.volumes.packed.tar_members import Header, TarContents, members, time_ns
+from trainmaster.volumes.unpacking import DAMAGE
 
 _HINT = "Nothing was indexed. `trainmaster volume push` takes any tar."
 
@@ -59,32 +60,27 @@ def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[Member]:
     label = store.url_of(detail.key)
     contents = TarContents(label)
     folder = _folder(detail.key, ".tar")
-    members = []
+    found = []
     reader = RangeReader(store, detail)
     try:
-        archive = tarfile.open(fileobj=reader, mode="r:", errors="surrogateescape")  # noqa: SIM115
-    except (tarfile.TarError, EOFError) as error:
+        archive = tarfile.open(fileobj=reader, mode="r:", errors="surrogateescape", tarinfo=Header)  # noqa: SIM115
+    except DAMAGE as error:
         raise PublishError(f"{label} is no tar, or a compressed one ({error}).", _HINT) from error
     with archive:
-        while (member := readable(label, archive.next)) is not None:
-            archive.members.clear()  # type: ignore[attr-defined] # it would keep them all
+        for member in members(label, archive, detail.size_bytes):
             if member.islnk():
                 raise PublishError(f"{label}: {member.name!r} is a hard link.", _HINT)
             path = contents.take(member)
             if path is None:
                 continue
-            if member.offset_data + member.size > detail.size_bytes:
-                raise PublishError(f"{label} is damaged: it ends in the middle of {path!r}.", _HINT)
             name = os.fsencode(f"{folder}/{path}")
-            members.append(
-                Member(name, member.offset_data, member.size, member.mode & 0o777, time_ns(member))
-            )
+            found.append(Member(name, member.offset_data, member.size, member.mode & 0o777, time_ns(member)))
     if contents.links:
         raise PublishError(
             f"{label}: {os.fsdecode(contents.links[0][0])!r} is a symbolic link.",
             _HINT,
         )
-    return members
+    return found
 
 
 def mds_shards(store: ObjectStore, details: dict[str, ObjectDetail]) -> Iterator[ShardIndex]:
@@ -100,10 +96,10 @@ def mds_shards(store: ObjectStore, details: dict[str, ObjectDetail]) -> Iterator
     for key in sorted(key for key in details if PurePosixPath(key).name == "index.json"):
         label = store.url_of(key)
         try:
-            shards = json.loads(store.get(key) or b"")["shards"]
+            shards = parsed_json(store.get(key) or b"")["shards"]
             for shard in shards:
                 yield _shard(store, details, key, shard)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise PublishError(
                 f"{label} is no index of MosaicML Streaming ({type(error).__name__}: {error}).", _HINT
             ) from error
@@ -167,7 +163,8 @@ def _shard(
         raise PublishError(
             f"{store.url_of(index)} names {key}, which is not there or has another size.", _HINT
         )
-    names, encodings, sizes = shard["column_names"], shard["column_encodings"], shard["column_sizes"]
+    names, encodings = (typed(list[str], shard[key]) for key in ("column_names", "column_encodings"))
+    sizes = typed(list[int | None], shard["column_sizes"])
     if not len(names) == len(encodings) == len(sizes):
         raise ValueError("columns without names or sizes")
     return ShardIndex(detail, names, encodings, sizes)

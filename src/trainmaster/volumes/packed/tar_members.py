@@ -1,13 +1,26 @@
 """What is taken from a tar, whoever wrote it, and what is refused."""
 
+import math
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Self, TypeVar
 
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.names import link_stays_inside, stays_inside
 from trainmaster.volumes.packed.sources import Folder
+from trainmaster.volumes.unpacking import DAMAGE
 
+_Type = TypeVar("_Type")
+_LONG_HEADERS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+# `tarfile` reads them whole.
+_MOST_HEADER_BYTES = 16 << 20
 _HINT = "Nothing was pushed. Unpack it yourself into a directory and push that."
 
 
@@ -82,18 +95,59 @@ class TarContents:
 def time_ns(member: tarfile.TarInfo) -> int:
     """Gives the time of a member's last change."""
     limit = 1 << 62
-    return max(-limit, min(limit, int(member.mtime * 1_000_000_000)))
+    seconds = limit / 1_000_000_000
+    return int(max(-seconds, min(seconds, member.mtime)) * 1_000_000_000)
 
 
-def readable(label: str, read: Callable[[], tarfile.TarInfo | None]) -> tarfile.TarInfo | None:
-    """Reads the next header.
+class Header(tarfile.TarInfo):
+    """A header, which `tarfile` would believe whatever it says of itself; give it to ``tarfile.open``."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+        """Reads one.
+
+        Raises:
+            TarError: it is none, or says that more headers belong to it than ever do.
+        """
+        found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+        if found.size < 0 or (found.type in _LONG_HEADERS and found.size > _MOST_HEADER_BYTES):
+            raise tarfile.ReadError("one of its headers is out of all measure")
+        return found
+
+
+def members(label: str, archive: tarfile.TarFile, size_bytes: int | None = None) -> Iterator[tarfile.TarInfo]:
+    """Reads one header after the other.
+
+    Args:
+        label: names the archive.
+        archive: opened with :class:`Header`.
+        size_bytes: of the archive, if its members must be whole already.
 
     Raises:
-        PublishError: there is none that can be read.
+        PublishError: there is one that cannot be read, or none that anybody writes.
+    """
+    offset = -1
+    while (member := understood(label, archive.next)) is not None:
+        archive.members.clear()  # type: ignore[attr-defined] # it would keep them all
+        if member.size < 0 or member.offset <= offset:
+            raise damaged(label, tarfile.ReadError("its headers lie in a circle"))
+        if not math.isfinite(member.mtime):
+            raise damaged(label, tarfile.ReadError(f"{member.name!r} has a time that is none"))
+        if size_bytes is not None and member.isreg() and member.offset_data + member.size > size_bytes:
+            raise damaged(label, EOFError(f"it ends in the middle of {member.name!r}"))
+        offset = member.offset
+        yield member
+
+
+def understood(label: str, read: Callable[[], _Type]) -> _Type:
+    """Does what may find that an archive is none.
+
+    Raises:
+        PublishError: it does.
     """
     try:
         return read()
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+    except DAMAGE as error:
         raise damaged(label, error) from error
     except OSError as error:
         if error.errno is not None:
@@ -101,6 +155,6 @@ def readable(label: str, read: Callable[[], tarfile.TarInfo | None]) -> tarfile.
         raise damaged(label, error) from error  # gzip's BadGzipFile, bz2, lzma
 
 
-def damaged(label: str, error: Exception) -> PublishError:
+def damaged(label: str, error: BaseException) -> PublishError:
     """Gives the error for a tar that cannot be read to its end."""
     return PublishError(f"{label} is damaged, or no tar ({error}).", "Fetch or make it again.")

@@ -11,7 +11,7 @@ from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.hashes import path_hash
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 from trainmaster.volumes.packed.sources import Folder, Survey, changed, load_pieces, stamp_of
-from trainmaster.volumes.packed.tar_members import TarContents, readable, time_ns
+from trainmaster.volumes.packed.tar_members import Header, TarContents, members, time_ns, understood
 
 
 class _Member(NamedTuple):
@@ -36,7 +36,8 @@ class TarSource:
         self.label = self._place = place
         self._contents = TarContents(place)
         self._dropped: frozenset[int] = frozenset()
-        self._stamp = stamp_of(os.stat(place))
+        status = os.stat(place)
+        self._stamp, self._size_bytes = stamp_of(status), status.st_size
         with open(place, "rb") as file:
             header = file.read(512)
         self.is_plain = header[257:262] == b"ustar" or not any(header)
@@ -95,9 +96,8 @@ class TarSource:
     def _members(self) -> Iterator[_Member]:
         self._contents = TarContents(self.label)
         places: dict[bytes, tuple[int, int]] | None = None
-        with tarfile.open(self._place, "r:", errors="surrogateescape") as archive:
-            while (member := readable(self.label, archive.next)) is not None:
-                archive.members.clear()  # type: ignore[attr-defined] # it would keep them all
+        with self._archive() as archive:
+            for member in members(self.label, archive, self._size_bytes):
                 if member.islnk():
                     places = self._places() if places is None else places
                     yield self._hard_link(member, places)
@@ -111,6 +111,12 @@ class TarSource:
                         time_ns(member),
                         member.offset_data,
                     )
+
+    def _archive(self) -> tarfile.TarFile:
+        return understood(
+            self.label,
+            lambda: tarfile.open(self._place, "r:", errors="surrogateescape", tarinfo=Header),
+        )
 
     def _hard_link(self, member: tarfile.TarInfo, places: dict[bytes, tuple[int, int]]) -> _Member:
         path = os.fsencode(self._contents.path_of(member))
@@ -127,9 +133,8 @@ class TarSource:
         """Finds where the contents of files lie; only asked for if there are hard links."""
         contents = TarContents(self.label)
         places = {}
-        with tarfile.open(self._place, "r:", errors="surrogateescape") as archive:
-            while (member := readable(self.label, archive.next)) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]
+        with self._archive() as archive:
+            for member in members(self.label, archive, self._size_bytes):
                 if member.isreg():
                     places[os.fsencode(contents.path_of(member))] = (member.size, member.offset_data)
         return places

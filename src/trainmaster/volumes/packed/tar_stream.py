@@ -5,6 +5,7 @@
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import IO
 
 from trainmaster.spec.errors import PublishError
@@ -12,7 +13,8 @@ from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.archive_file import ArchiveFile
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 from trainmaster.volumes.packed.sources import Folder, Survey, changed, stamp_of
-from trainmaster.volumes.packed.tar_members import TarContents, damaged, readable, time_ns
+from trainmaster.volumes.packed.tar_members import Header, TarContents, damaged, members, time_ns, understood
+from trainmaster.volumes.unpacking import DAMAGE
 
 
 class TarStream:
@@ -67,9 +69,9 @@ class TarStream:
         with ArchiveFile(self._place, self._stored) as self._file:
             try:
                 archive = tarfile.open(  # noqa: SIM115 - closed below
-                    fileobj=self._file.unpacked(), mode="r|*", errors="surrogateescape"
+                    fileobj=self._file.unpacked(), mode="r|*", errors="surrogateescape", tarinfo=Header
                 )
-            except (tarfile.TarError, EOFError) as error:
+            except DAMAGE as error:
                 raise PublishError(
                     f"{self.label} is no tar, or a damaged one ({error}).",
                     "A volume is made from a directory or a tar (also by gzip, bzip2, xz or zstd): "
@@ -98,8 +100,7 @@ class TarStream:
             raise changed(self._place)
 
     def _files(self, archive: tarfile.TarFile, limit_bytes: int) -> Iterator[SourceFile]:
-        while (member := readable(self.label, archive.next)) is not None:
-            archive.members.clear()  # type: ignore[attr-defined] # it would keep them all
+        for member in members(self.label, archive):
             if member.islnk():
                 raise PublishError(
                     f"{self.label}: {member.name!r} is a hard link, which a stream cannot follow back.",
@@ -122,14 +123,8 @@ class TarStream:
     def _read_into(self, target: memoryview, file: SourceFile | str) -> None:
         done = 0
         while done < len(target):
-            try:
-                data = self._current.read(min(1 << 20, len(target) - done)) if self._current else b""
-            except (tarfile.TarError, EOFError, ValueError) as error:
-                raise damaged(self.label, error) from error
-            except OSError as error:
-                if error.errno is not None:
-                    raise
-                raise damaged(self.label, error) from error
+            current, room = self._current, min(1 << 20, len(target) - done)
+            data = understood(self.label, partial(current.read, room)) if current else b""
             if not data:
                 raise damaged(self.label, EOFError(f"it ends in the middle of {file!r:.80}"))
             target[done : done + len(data)] = data
