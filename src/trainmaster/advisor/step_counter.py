@@ -68,7 +68,8 @@ class StepCounter:
         """One observation; None if it says nothing of how far the script is."""
         number, now = _number(examples), _number(epoch)
         by, raw = self._finest(_number(step), number, now)
-        crossed = now is not None and self._epoch is not None and now > self._epoch
+        # Some give parts of epochs: only a whole one is an end.
+        crossed = now is not None and self._epoch is not None and math.floor(now) > math.floor(self._epoch)
         if by is _By.NOTHING:
             return None
         if by < self._by:  # an epoch's summary between steps

@@ -188,6 +188,8 @@ def task_text(progress: TaskProgress) -> str:
     parts = [metrics_text(progress.metrics)] if progress.metrics else []
     if progress.steps_per_s:
         parts.append(f"{progress.steps_per_s:.3g} steps/s")
+    elif progress.examples_per_s:
+        parts.append(f"{progress.examples_per_s:.3g} examples/s")
     if progress.eta_s is not None:
         parts.append(f"{duration(progress.eta_s)} left")
     return "  ".join(parts)

@@ -32,12 +32,14 @@ def trace_of(experiment: Experiment, resolution_s: float) -> StepTrace:
         resolution_s: how often somebody will look.
     """
     values = experiment.builtin_values()
-    batch = values.get("batch_global")
+    batch: float | None = values.get("batch_global")
     per_epoch: float | None = None
     if batch and experiment.examples:
         per_epoch = math.ceil(experiment.examples / batch)
     elif experiment.steps and experiment.epochs:
         per_epoch = experiment.steps / experiment.epochs
+    if not batch and per_epoch and experiment.examples:
+        batch = experiment.examples / per_epoch
     return StepTrace(resolution_s, per_epoch, batch)
 
 

@@ -29,7 +29,8 @@ class TaskProgress:
     Attributes:
         metrics: last value per key of rank 0, JSON-safe.
         steps_per_s: recent rate, None until known.
-        eta_s: seconds left until ``total_steps``, None if unknown.
+        examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
+        eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
         changed: there is something new since this was last set to False.
         metric: of the search, if it has a pruner.
         curve: that metric by step, over all attempts.
@@ -41,6 +42,8 @@ class TaskProgress:
     total_steps: int | None
     reader: MetricsReader
     scanner: LogMetrics
+    total_examples: int | None = None
+    examples_per_step: int | None = None
     rate: StepRate = field(default_factory=StepRate)
     metrics: dict[str, object] = field(default_factory=dict)
     log_offset: int = 0
@@ -60,17 +63,20 @@ class TaskProgress:
             curve: of the attempts before, to be continued; None if nobody needs a curve.
             resolution_s: how often `update` will be called.
         """
-        search = context.experiment.search
-        first = context.members[0]
+        experiment, search = context.experiment, context.experiment.search
+        values, first = experiment.builtin_values(), context.members[0]
+        epochs, examples = experiment.epochs, experiment.examples
         return cls(
             directory=context.place.directory,
             first_member=first,
-            total_steps=context.experiment.builtin_values().get("steps"),
+            total_steps=values.get("steps"),
+            total_examples=epochs * examples if epochs and examples else None,
+            examples_per_step=values.get("batch_global"),
             reader=MetricsReader(context.place.metrics(first)),
             scanner=LogMetrics(metrics_pattern(context)),
             metric=search.metric if search is not None and curve is not None else None,
             curve=Curve() if curve is None else curve,
-            trace=trace_of(context.experiment, resolution_s),
+            trace=trace_of(experiment, resolution_s),
         )
 
     @property
@@ -79,9 +85,17 @@ class TaskProgress:
         return self.rate.steps_per_s
 
     @property
+    def examples_per_s(self) -> float | None:
+        """Recent rate."""
+        return self.rate.examples_per_s
+
+    @property
     def eta_s(self) -> float | None:
         """Seconds left."""
-        return self.rate.eta_s(self.total_steps) if self.total_steps else None
+        left_s = self.rate.eta_s(self.total_steps) if self.total_steps else None
+        if left_s is None and self.total_examples and self.rate.steps_per_s is None:
+            left_s = self.rate.examples_eta_s(self.total_examples)
+        return left_s
 
     def update(self, now: float) -> bool:
         """Read what is new; a bounded amount per call. False if there was nothing."""
@@ -97,10 +111,16 @@ class TaskProgress:
                 self._draw(row, self.metric)
             if self.trace is not None:
                 self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
-        step, examples = self.metrics.get("step"), self.metrics.get("examples")
-        if rows and isinstance(step, int | float):
-            self.rate.observe(now, step, examples if isinstance(examples, int | float) else None)
+        if rows:
+            step, examples = self._last("step"), self._last("examples")
+            if step is None and examples is not None and self.examples_per_step:
+                step = examples / self.examples_per_step
+            self.rate.observe(now, step, examples)
         return bool(rows or data)
+
+    def _last(self, key: str) -> float | None:
+        value = self.metrics.get(key)
+        return value if isinstance(value, int | float) else None
 
     def _draw(self, row: Mapping[str, object], metric: str) -> None:
         value = row.get(metric)

@@ -181,6 +181,9 @@ _LIGHTGBM = re.compile(
 )
 _ACCELERATE = re.compile(r"epoch (\d{1,6}): (\{[^{}]*\})$", re.I)
 _DETECTRON = re.compile(r"\biter: (\d{1,12}) +total_loss: ")
+_MNIST_TEST = re.compile(
+    rf"Test set: Average loss: ({NUMBER}), Accuracy: (\d{{1,12}})/(\d{{1,12}}) \( *\d{{1,3}}%\)", re.I
+)
 _EVALUATION = re.compile(r"\W*(Test|Val|Eval)[a-z]*: +\[ *\d+/ *\d+\]")
 _AVERAGE = re.compile(rf"(?<![\w@])([A-Za-z][\w@]*):?\s+{NUMBER}\s+\(\s*({NUMBER})\)", re.I)
 
@@ -238,6 +241,8 @@ def other(text: str) -> Metrics | None:
         return {"epoch": int(match[1]), **pairs} if pairs else {}
     if "total_loss: " in text and (match := _DETECTRON.search(text)):
         return {"step": int(match[1]), **_scores(text)}
+    if "Test set: " in text and (match := _MNIST_TEST.search(text)):
+        return {"test_loss": number(match[1]), "test_accuracy": int(match[2]) / max(1, int(match[3]))}
     if "/" in text and (match := _EVALUATION.match(text)):
         subset = match[1].lower()
         return {

@@ -158,14 +158,15 @@ class StepRate:
     def __init__(self, window_s: float = 30.0, points: int = 64) -> None:
         self._window_s = window_s
         self._points = points
-        self._seen: deque[tuple[float, float, float | None]] = deque()
+        self._seen: deque[tuple[float, float | None, float | None]] = deque()
 
-    def observe(self, time_s: float, step: float, examples: float | None = None) -> None:
-        """At ``time_s`` (of any steady clock) so many steps and examples were done in all."""
-        if not all(math.isfinite(number) for number in (time_s, step, examples or 0)):
+    def observe(self, time_s: float, step: float | None, examples: float | None = None) -> None:
+        """At ``time_s`` (of any steady clock) so many steps, or examples, or both, were done in all."""
+        done = examples if step is None else step
+        if done is None or not all(math.isfinite(number) for number in (time_s, done, examples or 0)):
             return
         seen, now = self._seen, (time_s, step, examples)
-        if seen and (time_s < seen[-1][0] or step < seen[-1][1]):
+        if seen and (time_s < seen[-1][0] or _is_anew(seen[-1][1:], now[1:])):
             seen.clear()
         # The newest point slides along until it is far enough from the one before it to stay.
         if len(seen) > 1 and seen[-1][0] - seen[-2][0] < self._window_s / self._points:
@@ -187,12 +188,18 @@ class StepRate:
 
     def eta_s(self, total_steps: float, now_s: float | None = None) -> float | None:
         """Seconds until ``total_steps``, from the last observation or from ``now_s``; None if unknown."""
-        rate = self.steps_per_s
+        return self._eta_s(1, total_steps, now_s)
+
+    def examples_eta_s(self, total_examples: float, now_s: float | None = None) -> float | None:
+        """The same until ``total_examples``."""
+        return self._eta_s(2, total_examples, now_s)
+
+    def _eta_s(self, field: int, total: float, now_s: float | None) -> float | None:
+        rate = self._rate(field)
         if not rate:
             return None
-        time_s, step, _ = self._seen[-1]
-        passed = 0.0 if now_s is None else max(0.0, now_s - time_s)
-        return max(0.0, (total_steps - step) / rate - passed)
+        passed = 0.0 if now_s is None else max(0.0, now_s - self._seen[-1][0])
+        return max(0.0, (total - (self._seen[-1][field] or 0.0)) / rate - passed)
 
     def _rate(self, field: int) -> float | None:
         if len(self._seen) < 2:
@@ -202,3 +209,10 @@ class StepRate:
         if before is None or after is None or last[0] <= first[0] or after < before:
             return None
         return (after - before) / (last[0] - first[0])
+
+
+def _is_anew(before: tuple[float | None, float | None], now: tuple[float | None, float | None]) -> bool:
+    """Steps went back, or examples where there are no steps, or now there are steps."""
+    if before[0] is not None and now[0] is not None:
+        return now[0] < before[0]
+    return (before[0] is None) != (now[0] is None) or (now[1] or 0.0) < (before[1] or 0.0)

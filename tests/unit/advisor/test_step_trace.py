@@ -258,6 +258,18 @@ def test_examples_beside_steps_tell_the_batch():
     assert trace.steady().examples_per_step == pytest.approx(32)
 
 
+def test_parts_of_epochs_beside_steps_end_none():
+    """Hugging Face's Trainer says ``'epoch': 0.09`` now and then, and steps between."""
+    trace = StepTrace()
+    for step in range(1, 251):
+        trace.add(0.1 * step + 2.0 * (step > 100) + 2.0 * (step > 200), step)
+        if step % 10 == 0:
+            trace.add(0.1 * step + 2.0 * (step > 100) + 2.0 * (step > 200), epoch=step / 100)
+    steady = trace.steady()
+    assert steady.step_time_s == pytest.approx(0.1)
+    assert steady.pause_s == pytest.approx(2.0)
+
+
 def test_steps_are_finer_than_epochs_seen_before():
     trace = StepTrace(steps_per_epoch=10)
     trace.add(1.0, None, None, 0)

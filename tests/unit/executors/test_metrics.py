@@ -280,7 +280,10 @@ def test_bars_that_do_not_train_are_no_steps(line):
         ("epoch 3: val_acc 0.91", {"epoch": 3, "val_acc": 0.91}),
         # PyTorch's examples: MNIST and ImageNet
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.302585", {"epoch": 1, "examples": 640, "loss": 2.302585}),
-        ("Test set: Average loss: 0.0483, Accuracy: 9843/10000 (98%)", {"loss": 0.0483}),
+        (
+            "Test set: Average loss: 0.0483, Accuracy: 9843/10000 (98%)",
+            {"test_loss": 0.0483, "test_accuracy": 0.9843},
+        ),
         (
             "Epoch: [0][  10/5005]\tTime  0.512 (  1.020)\tData  0.000 (  0.500)\t"
             "Loss 6.9871e+00 (7.0021e+00)\tAcc@1   0.00 (  0.10)",
@@ -513,6 +516,20 @@ def test_time_left():
     rate.observe(10, 5)
     assert rate.steps_per_s == 0.0
     assert rate.eta_s(10) is None
+
+
+def test_examples_alone_have_a_rate():
+    rate = StepRate()
+    rate.observe(0, None, 0)
+    rate.observe(10, None, 640)
+    assert (rate.steps_per_s, rate.examples_per_s) == (None, 64.0)
+    assert rate.eta_s(100) is None
+    assert rate.examples_eta_s(6400) == pytest.approx(90.0)
+    rate.observe(11, None, 0)
+    assert rate.examples_per_s is None, "a restart"
+    rate.observe(12, 10, 64)
+    rate.observe(13, 20, 128)
+    assert rate.steps_per_s == pytest.approx(10.0)
 
 
 def test_nonsense_is_ignored():
