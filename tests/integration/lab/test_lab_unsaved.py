@@ -21,6 +21,9 @@ from trainmaster.volumes import CheckpointSeries, fetch
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 
+#: Long enough for the store to be cut off before the last one, on a busy machine too.
+STEPS = 240
+
 
 @pytest.fixture
 def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingProxy]:
@@ -42,7 +45,7 @@ def store(lab: Any, renter: Renter, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
     renter: Renter, store: CountingProxy, tmp_path: Path
 ) -> None:
-    text = "budget: {saving: $0.002}\n" + GANG.format(workers=2, steps=60, pause=0.15, more="").lstrip()
+    text = "budget: {saving: $0.002}\n" + GANG.format(workers=2, steps=STEPS, pause=0.15, more="").lstrip()
     renting = renter.run(renter.recipe(text))
     run = renting.run
     series = CheckpointSeries(f"{renter.env['TRAINMASTER_STORE']}/checkpoints/{run}/train/0")
@@ -57,13 +60,13 @@ def test_when_the_money_for_waiting_is_used_the_model_is_fetched_and_named(
 
     (unsaved,) = json.loads(renter.call("status", run, "--json").stdout)["unsaved"]
     kept = Path(unsaved["directory"])
-    assert (kept / "model.txt").read_text() == "trained 60"
+    assert (kept / "model.txt").read_text() == f"trained {STEPS}"
     assert "ExpiredToken" in renter.call("models", "save", run, code=1).stderr
     store.refusal = None
     renter.call("models", "save", run)
     found = json.loads(renter.call("status", run, "--json").stdout)
     assert found["reason"] == "SUCCEEDED"
     fetch(found["models"][0]["uri"], tmp_path / "model")
-    assert (tmp_path / "model" / "model.txt").read_text() == "trained 60"
-    assert (tmp_path / "model" / "members" / "worker-1" / "model.txt").read_text() == "trained 60"
+    assert (tmp_path / "model" / "model.txt").read_text() == f"trained {STEPS}"
+    assert (tmp_path / "model" / "members" / "worker-1" / "model.txt").read_text() == f"trained {STEPS}"
     assert renter.attempts(run) == ["SUCCEEDED"], "trained once"
