@@ -31,7 +31,7 @@ _TQDM_BAR = re.compile(
 _TQDM_STEPS = re.compile(r"(?<![a-zA-Z])(?:it|iters?|batch(?:es)?|steps?)/s\b|s/(?:it|iter|batch|step)\b")
 _TQDM_PAIR = re.compile(rf"([A-Za-z_][\w/@.-]*)=\s*({NUMBER})(?=[,\s\]]|$)", re.I)
 _TQDM_EPOCH = re.compile(r"epoch\s*[:\[#]?\s*(\d{1,9})(/\d+)?", re.I)
-_NOT_TRAINING = re.compile(r"(?:[^|]*\|)?\W*(?:val|sanity|test|eval|predict)", re.I)
+_NOT_TRAINING = re.compile(r"\W*(?:val|sanity|test|eval|predict)", re.I)
 # What XGBoost and LightGBM say before they repeat the line of a round long past.
 _BEST_ROUND = ("est iteration is:", "est iteration:")
 # Some of this stands in every line that matters; looking for it first is several times faster.
@@ -75,7 +75,7 @@ class LogMetrics:
         self._from_0 = False  # the first epoch is 0, whatever is usual
         self._bar_total: int | None = None  # of the first bar without a title
         self._bar_done: int | None = None  # of that bar, once it is known that it trains
-        self._best_follows = False
+        self._text = ""
 
     def feed(self, data: bytes) -> list[Metrics]:
         """The metrics of each line that ends in ``data``; a carriage return ends a line too."""
@@ -113,9 +113,9 @@ class LogMetrics:
         return row
 
     def _common(self, text: str) -> Metrics:
-        is_repeated, self._best_follows = self._best_follows, text.endswith(_BEST_ROUND)
+        before, self._text = self._text, text
         if text.startswith("[") and (found := log_formats.boosting(text)) is not None:
-            return {} if is_repeated else found
+            return {} if before.endswith(_BEST_ROUND) else found
         if not _HINT.search(text.lower()):
             return {}
         if match := _EPOCH_LINE.fullmatch(text):
@@ -162,7 +162,7 @@ class LogMetrics:
         return {"epoch": self._epoch, **step, **row}
 
     def _tqdm(self, title: str, bar: re.Match[str]) -> Metrics:
-        if _NOT_TRAINING.match(title):
+        if _NOT_TRAINING.match(title.rpartition("|")[2]):
             return {}
         if "num_updates=" in bar[4]:
             return log_formats.fairseq(bar.string)
