@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import close_to_others, make_private
@@ -16,6 +18,8 @@ from trainmaster.spec.units import parse_duration
 #: A server that restarts is back much sooner; whoever waits longer wants to know.
 PATIENCE_S = 60.0
 _DATABASE_FILES = ("trainmaster.db", "trainmaster.db-wal", "trainmaster.db-shm")
+
+_IDENTITY: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class Home:
         """A name that no other home has; written at its first use.
 
         Homes of several machines may share a database, and their paths may be the same.
+
+        Raises:
+            UsageError: it is damaged: with another name, the home would not know what it has rented.
         """
         path = self.root / "identity"
         if not path.exists():
@@ -72,7 +79,14 @@ class Home:
             with contextlib.suppress(FileExistsError):  # somebody else was quicker
                 os.link(draft, path)
             draft.unlink()
-        return path.read_text().strip()
+        found = path.read_bytes().strip()
+        if not _IDENTITY.fullmatch(found):
+            raise UsageError(
+                f"{path} is damaged: it says {found[:40]!r}, which names no home",
+                "Machines, rows and claims of this home bear what it said. Write that there again: the "
+                "database has it as `home_id` in its table `run`. Until then nothing is started or given back.",
+            )
+        return found.decode()
 
     def at(self, root: Path, identity: str) -> Home | None:
         """The home with this identity: this one, or the one at ``root``; None if neither is."""

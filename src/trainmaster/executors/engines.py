@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import selectors
@@ -19,6 +18,7 @@ from typing import Any
 from trainmaster.executors import _containers
 from trainmaster.executors.base import Container
 from trainmaster.spec.errors import UsageError
+from trainmaster.spec.plain_json import parsed_json
 
 ENGINE_VARIABLE = "TRAINMASTER_CONTAINER_ENGINE"
 KINDS = ("docker", "podman")
@@ -90,7 +90,7 @@ class Engine:
         if code:
             return None
         try:
-            (found,) = json.loads(said)
+            (found,) = parsed_json(said)
             pairs = (str(each).partition("=") for each in found["Config"].get("Env") or ())
             variables = {key: value for key, _, value in pairs}
             digests = [str(each) for each in found.get("RepoDigests") or ()]

@@ -9,7 +9,6 @@ the namenode and another is asked for.
 import errno
 import getpass
 import http.client
-import json
 import os
 import random
 import secrets
@@ -21,6 +20,7 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
+from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.volumes.objects import ObjectChangedError, ObjectDetail, ObjectInfo
 
 DEFAULT_PORT = 9870
@@ -157,13 +157,13 @@ class WebHdfsBackend:
 
     def _status(self, key: str) -> _Status | None:
         try:
-            return _status_of(self._json("GET", key, "GETFILESTATUS")["FileStatus"])
+            return _status_of(self._said("GET", key, "GETFILESTATUS", "FileStatus"))
         except FileNotFoundError:
             return None
 
     def _listed(self, folder: str) -> Sequence[_Status]:
         try:
-            found = self._json("GET", folder, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+            found = self._said("GET", folder, "LISTSTATUS", "FileStatuses", "FileStatus")
         except FileNotFoundError:
             return []
         statuses = [_status_of(item) for item in found]
@@ -175,7 +175,7 @@ class WebHdfsBackend:
         target = self._path(key)
         try:
             answer = self._ask("PUT", scratch, "RENAME", destination=target, **options)
-            if overwrite or json.loads(answer.body)["boolean"]:
+            if overwrite or _part(answer.body, "boolean"):
                 return True
         except (WebHdfsError, FileNotFoundError):
             # The answer to a first try may have been lost, and the second finds nothing to rename.
@@ -257,8 +257,8 @@ class WebHdfsBackend:
                 time.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - only to spread the load
                 pause_s = min(2 * pause_s, 5.0)
 
-    def _json(self, method: str, key: str, operation: str) -> Any:  # noqa: ANN401
-        return json.loads(self._ask(method, key, operation).body)
+    def _said(self, method: str, key: str, operation: str, *names: str) -> Any:  # noqa: ANN401
+        return _part(self._ask(method, key, operation).body, *names)
 
     def _ask(self, method: str, key: str, operation: str, **options: str) -> _Answer:
         """Asks the namenode; one that does not answer is asked again for a while."""
@@ -318,14 +318,35 @@ def _names(host: str) -> Sequence[str]:
 _SCRATCH = ".in-the-making-"
 
 
+def _part(body: bytes, *names: str) -> Any:  # noqa: ANN401
+    """What an answer says under these names."""
+    try:
+        found = parsed_json(body)
+        for name in names:
+            found = found[name]
+    except (ValueError, LookupError, TypeError) as error:
+        raise _no_answer(body) from error
+    return found
+
+
 def _status_of(item: dict[str, Any]) -> _Status:
-    return _Status(
-        item["pathSuffix"],
-        item["type"] == "DIRECTORY",
-        item["length"],
-        item["modificationTime"],
-        item.get("fileId", 0),
-    )
+    try:
+        return typed(
+            _Status,
+            {
+                "name": item["pathSuffix"],
+                "is_directory": item["type"] == "DIRECTORY",
+                "size_bytes": item["length"],
+                "modified_ms": item["modificationTime"],
+                "file_id": item.get("fileId", 0),
+            },
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _no_answer(repr(item).encode(errors="replace")) from error
+
+
+def _no_answer(said: bytes) -> WebHdfsError:
+    return WebHdfsError(f"HDFS answered {said[:200]!r}, which means nothing: is it a namenode?")
 
 
 def _detail(key: str, status: _Status) -> ObjectDetail:
@@ -335,7 +356,7 @@ def _detail(key: str, status: _Status) -> ObjectDetail:
 def _refusal(answer: _Answer, key: str) -> OSError:
     """Gives the error that an answer stands for."""
     try:
-        exception = json.loads(answer.body)["RemoteException"]
+        exception = parsed_json(answer.body)["RemoteException"]
         kind, text = exception["exception"], str(exception["message"]).splitlines()[0]
     except (ValueError, KeyError, TypeError, IndexError):
         kind, text = "", answer.body[:200].decode("utf-8", "replace")

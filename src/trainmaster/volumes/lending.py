@@ -1,6 +1,5 @@
 """What of our environment another machine needs to use an object store in our name, and no more of it."""
 
-import json
 import os
 import re
 import threading
@@ -9,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trainmaster.spec.plain_json import parsed_json
 from trainmaster.volumes._amazon import DEFAULT_REGION, amazon_settings, profile_credentials
 from trainmaster.volumes.narrowing import (
     Grant,
@@ -199,7 +199,7 @@ def _google_key(environ: Mapping[str, str]) -> str:
         if place := environ.get(name):
             try:
                 text = Path(place).read_text(encoding="utf-8")
-                is_key = json.loads(text).get("type") == "service_account"
+                is_key = parsed_json(text).get("type") == "service_account"
             except (OSError, ValueError, AttributeError):
                 return ""
             return text if is_key else ""

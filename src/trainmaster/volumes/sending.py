@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from trainmaster.spec.plain_json import parsed_json
 from trainmaster.volumes.collecting import Content
 from trainmaster.volumes.fetching import fetch
 from trainmaster.volumes.manifest import FileEntry, Manifest
@@ -97,7 +98,7 @@ class Sender:
         """What the journal says of this very upload, as far as the store has it."""
         try:
             head, *lines = self._journal.read_text(encoding="utf-8").splitlines()
-            if json.loads(head) != [self._store.url, self._folder]:
+            if parsed_json(head) != [self._store.url, self._folder]:
                 return {}
         except (FileNotFoundError, ValueError):
             return {}
@@ -105,7 +106,7 @@ class Sender:
         found = {}
         for line in lines:
             try:
-                entry = listed_entry(json.loads(line))
+                entry = listed_entry(parsed_json(line))
             except (ValueError, TypeError):  # the last one, cut off
                 continue
             if sizes.get(entry.object) == entry.size_bytes:

@@ -67,3 +67,13 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(UsageError, match="is not writable"):
         Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("damage", [b"", b"\n", b"\0" * 33, b"\xff\xfe", b"../x", b"a b"])
+def test_a_home_whose_name_is_damaged_is_no_new_one(tmp_path: Path, damage: bytes):
+    """It would not know its machines any more."""
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)})
+    assert home.identity() == home.identity()
+    (tmp_path / "identity").write_bytes(damage)
+    with pytest.raises(UsageError, match=r"identity is damaged(.|\n)*`home_id` in its table `run`"):
+        home.identity()

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import socket
 import time
@@ -5,7 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from fake_hdfs import FakeHdfs
+from hypothesis import given, settings
 
+from hostile_bytes import changed_json
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes import _webhdfs
 from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
@@ -104,3 +107,22 @@ def test_a_volume_in_hdfs(store, hdfs, tmp_path):
     hdfs.dead = True
     get(open_volume(f"{store.url}@1", tmp_path / "cache"), tmp_path / "out")
     assert all((tmp_path / f"out/{n}").read_bytes() == (tmp_path / f"src/{n}").read_bytes() for n in range(5))
+
+
+STATUS = {"pathSuffix": "x", "type": "FILE", "length": 3, "modificationTime": 5, "fileId": 7}
+
+
+@settings(max_examples=80)
+@given(changed_json({"FileStatuses": {"FileStatus": [STATUS]}, "FileStatus": STATUS, "boolean": True}))
+def test_any_answer(said):
+    backend = _webhdfs.WebHdfsBackend.__new__(_webhdfs.WebHdfsBackend)
+    backend._root = "/"
+    backend._ask = lambda *_, **__: _webhdfs._Answer(200, "", said)
+    for ask in (
+        lambda: backend._status("x"),
+        lambda: backend._listed("x"),
+        lambda: backend._place("x", "y", overwrite=False),
+    ):
+        with contextlib.suppress(_webhdfs.WebHdfsError):
+            ask()
+    _webhdfs._refusal(_webhdfs._Answer(500, "", said), "x")

@@ -123,7 +123,8 @@ class Journal:
         position = 0
         while position + _FRAME.size <= end:
             magic, length, checksum = _FRAME.unpack(os.pread(self._descriptor, _FRAME.size, position))
-            payload = os.pread(self._descriptor, length, position + _FRAME.size) if magic == _MAGIC else b""
+            is_whole = magic == _MAGIC and position + _FRAME.size + length <= end
+            payload = os.pread(self._descriptor, length, position + _FRAME.size) if is_whole else b""
             well_formed = len(payload) == length >= _RECORD.size
             if (
                 not well_formed

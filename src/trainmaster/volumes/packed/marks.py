@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import PublishError
+from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.processes import process_space
 from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 
@@ -173,7 +174,7 @@ def owner(store: ObjectStore, key: str) -> str:
     document = _document(store, key)
     if "host" not in document or "pid" not in document:
         return ""
-    return f"process {document['pid']} on {document['host']}"
+    return f"process {document['pid']!r:.20} on {document['host']!r:.80}"  # anybody may have written it
 
 
 def _is_dead(store: ObjectStore, key: str) -> bool:
@@ -215,9 +216,8 @@ def _process_state(pid: int) -> tuple[str, str]:
 
 def _document(store: ObjectStore, key: str) -> dict[str, Any]:
     with suppress(PublishError, OSError, ValueError):
-        document = json.loads(store.get(key) or b"")
-        if isinstance(document, dict):
-            return document
+        document: dict[str, Any] = typed(dict[str, Any], parsed_json(store.get(key) or b""))
+        return document
     return {}
 
 

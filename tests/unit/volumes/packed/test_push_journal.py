@@ -1,5 +1,13 @@
-import pytest
+import os
+import struct
+import tempfile
+from pathlib import Path
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hostile_bytes import changed_bytes
 from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 
@@ -86,3 +94,39 @@ def test_a_key_tells_files_apart():
     assert key() == key()
     assert len({key(), key(stamp=(1, 2, 5, 3, 5)), key(place="/y"), key(start=1)}) == 4
     assert key(stamp=()) is None, "streams are not remembered"
+
+
+def written():
+    with tempfile.TemporaryDirectory() as scratch:
+        one = Journal(Path(scratch), "x")
+        for number in range(3):
+            one.put(b"%d" % number * 32, VALUE._replace(hashes=b"h" * 16 * number))
+        one.close()
+        (path,) = Path(scratch).glob("*.journal")
+        return path.name, path.read_bytes()
+
+
+@settings(max_examples=80)
+@given(st.deferred(lambda: changed_bytes(written()[1])))
+def test_whatever_it_says_was_said_by_us(data):
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / written()[0]).write_bytes(data)
+        one = Journal(Path(scratch), "x")
+        for number in range(3):
+            assert one.get(b"%d" % number * 32) in (None, VALUE._replace(hashes=b"h" * 16 * number))
+        one.put(b"9" * 32, VALUE)
+        one.close(forget_unused=True)
+        one = Journal(Path(scratch), "x")
+        assert one.get(b"9" * 32) == VALUE
+        one.close()
+
+
+def test_a_length_is_not_believed(journal, tmp_path, monkeypatch):
+    journal().close()
+    (path,) = tmp_path.glob("*.journal")
+    path.write_bytes(struct.pack("<4sII", b"TMJ2", 2**32 - 1, 0) + bytes(100))
+    read = os.pread
+    asked = []
+    monkeypatch.setattr(os, "pread", lambda file, size, at: (asked.append(size), read(file, size, at))[1])
+    assert journal().get(b"k" * 32) is None
+    assert max(asked) < 1000
