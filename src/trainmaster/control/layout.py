@@ -84,7 +84,7 @@ class Home:
             raise UsageError(
                 f"{path} is damaged: it says {found[:40]!r}, which names no home",
                 "Machines, rows and claims of this home bear what it said. Write that there again: the "
-                "database has it as `home_id` in its table `run`. Until then nothing is started or given back.",
+                "database has it as `home_id` in its table `run`. Before, nothing is begun or ended.",
             )
         return found.decode()
 

@@ -71,7 +71,13 @@ class TarStream:
                 archive = tarfile.open(  # noqa: SIM115 - closed below
                     fileobj=self._file.unpacked(), mode="r|*", errors="surrogateescape", tarinfo=Header
                 )
-            except DAMAGE as error:
+            except (
+                *DAMAGE,
+                TypeError,
+                OSError,
+            ) as error:  # of a gzip that has just begun, `tarfile` takes `ord`
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
                 raise PublishError(
                     f"{self.label} is no tar, or a damaged one ({error}).",
                     "A volume is made from a directory or a tar (also by gzip, bzip2, xz or zstd): "

@@ -9,8 +9,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import pyarrow
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hostile_bytes import JSON, changed_bytes, changed_json
@@ -41,6 +42,7 @@ def member(name, **fields):
 
 GOOD = tar_of(member("deep/l", type=tarfile.SYMTYPE, linkname="../a"))
 GNU = tar_of(member("d", type=tarfile.DIRTYPE), kind=tarfile.GNU_FORMAT)
+ZSTD = pyarrow.compress(GOOD, codec="zstd", asbytes=True)
 FIELDS = [(0, 100), (100, 8), (124, 12), (136, 12), (156, 1), (157, 100), (257, 8), (345, 155)]
 
 
@@ -84,7 +86,8 @@ def test_any_tar(data, packed):
 
 
 @settings(max_examples=40)
-@given(changed_bytes(gzip.compress(GOOD)) | changed_bytes(lzma.compress(GOOD)))
+@example(b"\x1f\x8b\x08")
+@given(st.sampled_from([gzip.compress(GOOD), lzma.compress(GOOD), ZSTD]).flatmap(changed_bytes))
 def test_any_packed_tar(data):
     with tempfile.TemporaryDirectory() as scratch:
         assert taken("a.tar.gz", data, scratch)
