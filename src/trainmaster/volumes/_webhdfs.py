@@ -166,6 +166,8 @@ class WebHdfsBackend:
             found = self._said("GET", folder, "LISTSTATUS", "FileStatuses", "FileStatus")
         except FileNotFoundError:
             return []
+        if not isinstance(found, list):
+            raise _no_answer(repr(found).encode(errors="replace"))
         statuses = [_status_of(item) for item in found]
         # Of a file, too, there is a listing: itself, without a name.
         return [status for status in statuses if status.name]

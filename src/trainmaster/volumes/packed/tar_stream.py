@@ -75,7 +75,7 @@ class TarStream:
                 *DAMAGE,
                 TypeError,
                 OSError,
-            ) as error:  # of a gzip that has just begun, `tarfile` takes `ord`
+            ) as error:  # `tarfile` takes `ord` of what is not there
                 if isinstance(error, OSError) and error.errno is not None:
                     raise
                 raise PublishError(
