@@ -85,12 +85,19 @@ class TestLocalExecutor(ExecutorContract):
         assert len({executor.supervisor_pid for executor in executors}) == 1
 
     def test_come_and_go(self, connect):
-        """Connecting while the supervisor is about to end."""
+        """Connecting while the supervisor is about to end: whoever comes has one that answers."""
+        supervisors = []
         for index in range(40):
             executor = self.open(connect())
+            assert executor.observe(["nobody's"])[0].phase is Phase.UNKNOWN
+            supervisors.append(executor.supervisor_pid)
             if index % 2:
                 time.sleep(0.001 * (index % 7))
             executor.close()
+            if index % 10 == 9:
+                until(lambda: not alive(supervisors[-1]), "it has ended")
+        assert len(set(supervisors)) >= 4
+        assert self.run(self.open(connect()), self.gang("0", "true")).members[0].exit_code == 0
 
     def test_start_early(self, connect):
         executor = connect()

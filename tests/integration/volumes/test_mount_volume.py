@@ -309,13 +309,32 @@ def test_who_is_interrupted_leaves_no_mount(volume, place, monkeypatch):
 
 
 def test_who_is_killed_while_mounting_leaves_no_mount(volume, place):
+    """It is mounted, and its server is about to say so: the pipe is full until the caller ends."""
     caller = python(
-        "import sys; from pathlib import Path; from trainmaster.volumes.mounting import mount\n"
-        "mount(sys.argv[1], Path(sys.argv[2]))",
+        """
+import os, sys, threading
+from contextlib import suppress
+from pathlib import Path
+from trainmaster.volumes.mounting import lifecycle, mount
+
+def full(*arguments):
+    ready = arguments[4]
+    os.set_blocking(ready, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(ready, bytes(512))
+    os.set_blocking(ready, True)
+    return command(*arguments)
+
+command, lifecycle.command = lifecycle.command, full
+lifecycle._answer = lambda *_: threading.Event().wait()
+mount(sys.argv[1], Path(sys.argv[2]))
+""",
         volume,
         place,
     )
-    wait_until(lambda: processes(place))
+    wait_until(lambda: mounted_at(str(place)) is not None)
+    assert processes(place)
     caller.kill()
     caller.communicate()
     wait_until(lambda: gone(place))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quote_world import GB, knowledge, market, measured, offer, own_machine, training, workload
 
@@ -172,13 +172,20 @@ def test_a_later_deadline_is_never_dearer(deadline, times, price):
 @given(st.floats(0.01, 0.6), st.one_of(st.just(math.inf), st.floats(200, 2000)))
 def test_the_nearest_budget_is_feasible(budget, deadline):
     subject, limits = training(), Limits(deadline_s=deadline, budget_usd=budget)
-    try:
-        make_quote([subject], market(V100), limits)
-    except NoFeasibleQuote as error:
-        if error.nearest_budget_usd is not None:
-            make_quote([subject], market(V100), replace(limits, budget_usd=error.nearest_budget_usd))
-        if error.nearest_deadline_s is not None:
-            make_quote([subject], market(V100), replace(limits, deadline_s=error.nearest_deadline_s))
+    _, error = attempt(subject, market(V100), limits)
+    assume(error is not None)
+    nearest_usd, nearest_s = error.nearest_budget_usd, error.nearest_deadline_s
+    if (nearest_usd, nearest_s) == (None, None):
+        assert deadline < math.inf, "more money alone would do"
+        assert "The cluster that misses least" in error.hint
+    if nearest_usd is not None:
+        assert nearest_usd > budget
+        make_quote([subject], market(V100), replace(limits, budget_usd=nearest_usd))
+        _, still = attempt(subject, market(V100), replace(limits, budget_usd=nearest_usd * 0.9))
+        assert still is not None, "there is none much nearer"
+    if nearest_s is not None:
+        assert nearest_s > deadline
+        make_quote([subject], market(V100), replace(limits, deadline_s=nearest_s))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))

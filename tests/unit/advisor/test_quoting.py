@@ -161,6 +161,10 @@ def test_an_impossible_budget_names_the_nearest():
     assert error.nearest_budget_usd is not None
     assert "budget.total" in error.hint
     make_quote([training()], market(V100), Limits(deadline_s=600, budget_usd=error.nearest_budget_usd * 1.05))
+    with pytest.raises(NoFeasibleQuote):
+        make_quote(
+            [training()], market(V100), Limits(deadline_s=600, budget_usd=error.nearest_budget_usd * 0.9)
+        )
 
 
 def test_an_impossible_deadline_names_the_nearest():
@@ -169,6 +173,8 @@ def test_an_impossible_deadline_names_the_nearest():
     deadline = caught.value.nearest_deadline_s
     assert deadline is not None
     make_quote([training()], market(V100), Limits(deadline_s=deadline * 1.05))
+    with pytest.raises(NoFeasibleQuote):
+        make_quote([training()], market(V100), Limits(deadline_s=deadline * 0.9))
 
 
 def test_too_little_per_hour_is_refused_with_the_least_that_would_do():

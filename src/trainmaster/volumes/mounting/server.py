@@ -121,17 +121,24 @@ def _forget_log() -> None:
 class _Caller:
     """Who waits for the mount to be there."""
 
-    def __init__(self, ready: int) -> None:
+    def __init__(self, ready: int, own: OwnMounts) -> None:
         self.ready = ready
+        self._own = own
         self._told = threading.Lock()
 
     def tell(self, problem: str | None) -> None:
-        """Says that it is there, or why it is not; only the first word counts."""
+        """Says that it is there, or why it is not; only the first word counts.
+
+        A mount of which nobody hears any more is taken away.
+        """
         with self._told:
             ready, self.ready = self.ready, -1
         if ready >= 0:
-            with contextlib.suppress(OSError):
+            try:
                 os.write(ready, f"{json.dumps({'problem': problem})}\n".encode())
+            except OSError:  # it was killed in this moment
+                self._own.take_away()
+                os._exit(0)
             os.close(ready)
 
 
@@ -167,7 +174,8 @@ def _watch(own: OwnMounts, caller: _Caller) -> None:
 
 def serve(uri: str, directory: str, cache: str, ready: int, means: str, record: int, guard_pid: int) -> int:
     """Answers the kernel until the mount ends; where it asks nothing any more, only waits for that."""
-    own, caller = OwnMounts(directory, record), _Caller(ready)
+    own = OwnMounts(directory, record)
+    caller = _Caller(ready, own)
     _watch(own, caller)
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != guard_pid:  # it ended before it could be noticed

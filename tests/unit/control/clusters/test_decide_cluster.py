@@ -107,6 +107,18 @@ def test_no_capacity_leads_to_the_next_place_and_never_straight_back() -> None:
     assert {m.rental for m in step(third.record, now=NOW + 601).record.live} == {A}
 
 
+def test_a_refusal_or_an_answer_is_of_its_own_request_only() -> None:
+    roles = plan(RolePlan("worker", 1, (A,)), RolePlan("parameter_server", 1, (B,)))
+    asked = step(new_record("run", roles, "home")).record
+    worker, server = asked.live
+    assert worker.token != server.token
+    refused = step(asked, Seen(refusals={worker.token: Refusal(("us-a",), "none there")})).record
+    assert server in refused.live
+    assert worker.token not in {m.token for m in refused.live}
+    answered = step(asked, Seen(rented={server.token: ("i-7",)})).record
+    assert [(m.seat, m.id) for m in answered.live] == [(worker.seat, ""), (server.seat, "i-7")]
+
+
 def test_a_provider_that_is_away_is_asked_the_same_again() -> None:
     asked = step(new_record("run", plan(), "home")).record
     away = step(asked, Seen(refusals={"worker-0": Refusal(reason="away", is_capacity=False)}))
@@ -373,6 +385,7 @@ def test_what_its_provider_has_forgotten_has_ended_with_its_lease() -> None:
     over = later.record.machine("i-0")
     assert over is not None
     assert over.ended_at == NOW + 900, "nobody pays for a day"
+    assert ActionKind.GIVE_BACK not in kinds(later), "there is nothing to give back"
     ending = replace(record, state=ClusterState.ENDING)
     ended = step(ending, Seen(nodes={}, is_released=True), now=NOW + 86_400, ending=True).record
     assert ended.spent_usd(NOW + 90_000) == pytest.approx(0.09)

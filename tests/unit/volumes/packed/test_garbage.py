@@ -82,8 +82,8 @@ def test_only_what_no_version_names_goes(volume, tmp_path):
     )
     age(volume, 25)
     done = collect_garbage(store)
-    assert (done.deleted_chunks, done.deleted_tables) == (0, 0)
-    assert (done.marked_chunks, done.marked_tables) == (1, 2)
+    assert (done.deleted_chunks, done.deleted_bytes, done.deleted_tables) == (0, 0, 0)
+    assert (done.marked_chunks, done.marked_tables, done.young_chunks) == (1, 2, 0)
     assert done.marked_bytes == LIMIT
     assert done.free_at_s == pytest.approx(store.info("collections/000001.deletions").modified_s + 24 * 3600)
     assert chunks(volume) == before
@@ -99,6 +99,17 @@ def test_only_what_no_version_names_goes(volume, tmp_path):
         get(open_volume(f"{volume}@{version}", tmp_path / "cache"), tmp_path / f"out{version}")
     assert len(list(store.list("manifests"))) == 4
     assert collect_garbage(store).deleted_chunks == 0
+
+
+def test_what_a_first_push_has_left_that_never_ended_goes(tmp_path):
+    store = ObjectStore(f"file://{tmp_path}/volume")
+    store.put("chunks/00/" + "0" * 64, b"x" * 10)
+    age(store.url, 25)
+    assert collect_garbage(store).marked_chunks == 1
+    age(store.url, 25)
+    assert collect_garbage(store).deleted_bytes == 10
+    with pytest.raises(NotFoundError):
+        collect_garbage(ObjectStore(f"file://{tmp_path}/nothing"))
 
 
 def test_the_grace_holds_for_tables_too(volume):
