@@ -66,9 +66,9 @@ class ExperimentCurves:
 
 def run_curves(store: Store, home: Home, run: str) -> list[ExperimentCurves]:
     """The curves of all experiments of a run that have some; reads the metrics files of their tasks."""
-    from trainmaster.spec import Recipe
+    from trainmaster.server.stored_recipe import stored_recipe
 
-    recipe = Recipe.model_validate_json(store.run_row(run)["recipe"])
+    recipe = stored_recipe(store.run_row(run))
     found = []
     for name in recipe.order():
         experiment, axis = recipe.experiments[name], "report"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.layout import Home
 from trainmaster.server.run_names import owner_of
-from trainmaster.spec import Recipe
+from trainmaster.server.stored_recipe import stored_recipe
 from trainmaster.spec.errors import NotFoundError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 from trainmaster.store import Store, kept_rows
@@ -48,7 +48,7 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
     from trainmaster.control.saving import clean_up
     from trainmaster.control.workshop import Workshop
 
-    recipe = Recipe.model_validate_json(service.store.run_row(run)["recipe"])
+    recipe = stored_recipe(service.store.run_row(run))
     home = service.home_of(run)
     workshop = Workshop(
         home=home, run=run, recipe=recipe, base={}, secrets={},

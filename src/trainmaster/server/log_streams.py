@@ -10,8 +10,8 @@ from pathlib import Path
 from trainmaster.control.gangs import member_names
 from trainmaster.executors.logs import read_log
 from trainmaster.server.service import Service
+from trainmaster.server.stored_recipe import stored_recipe
 from trainmaster.server.summary import is_driven
-from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import State
 from trainmaster.store import queries
@@ -85,7 +85,7 @@ class LogStreams:
         total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
         if task is not None and not 0 <= task < total:
             raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
-        recipe = Recipe.model_validate_json(service.store.run_row(run)["recipe"])
+        recipe = stored_recipe(service.store.run_row(run))
         chosen = [e for name, e in recipe.experiments.items() if experiment in (None, name)]
         self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
         streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)

@@ -68,10 +68,10 @@ class SearchResults:
 def search_results(store: Store, home: Home, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
     from trainmaster.control.progress import read_curve
-    from trainmaster.spec import Recipe
+    from trainmaster.server.stored_recipe import stored_recipe
     from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState
 
-    recipe = Recipe.model_validate_json(store.run_row(run)["recipe"])
+    recipe = stored_recipe(store.run_row(run))
     states = {EndReason.SUCCEEDED: TrialState.COMPLETE, EndReason.PRUNED: TrialState.PRUNED}
     found = []
     for name in recipe.order():

@@ -26,6 +26,7 @@ from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.server.history import History, histories
 from trainmaster.server.run_names import claim_name
 from trainmaster.server.search_results import SearchResults, search_results
+from trainmaster.server.stored_recipe import stored_recipe
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, UsageError
@@ -188,7 +189,7 @@ class Service:
             row = self.store.run_row(run)
             if row["reason"] == EndReason.SUCCEEDED:
                 return None
-        recipe = Recipe.model_validate_json(row["recipe"])
+        recipe = stored_recipe(row)
         notes = self.check(recipe, environ)
         if recipe.provider != "local" and not is_driven(row, self.store.clock_s()):
             from trainmaster.server.machines import check_provider
@@ -242,7 +243,7 @@ class Service:
         lease = self.store.acquire(run, time.time())
         if lease is None:
             return
-        recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
+        recipe = stored_recipe(self.store.run_row(run))
         self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
@@ -253,7 +254,7 @@ class Service:
         lease = self.store.acquire(run, time.time())
         if lease is None:
             return None
-        recipe = Recipe.model_validate_json(self.store.run_row(run)["recipe"])
+        recipe = stored_recipe(self.store.run_row(run))
         return Session(run, lease, recipe, self.secrets_of(recipe, environ))
 
     def home_of(self, run: str) -> Home:

@@ -59,9 +59,9 @@ def shell_command(
 
 def _local_members(service: Service, run: str) -> set[str]:
     from trainmaster.control.gangs import member_names
-    from trainmaster.spec import Recipe
+    from trainmaster.server.stored_recipe import stored_recipe
 
-    recipe = Recipe.model_validate_json(service.store.run_row(run)["recipe"])
+    recipe = stored_recipe(service.store.run_row(run))
     return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}
 
 

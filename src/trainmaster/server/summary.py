@@ -15,6 +15,7 @@ from trainmaster.server.observed import run_usage
 from trainmaster.server.promise import quote_summary
 from trainmaster.server.search_results import best_task
 from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, is_alive, queries
 from trainmaster.store.leases import LEASE_S
@@ -33,7 +34,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         NotFoundError: there is no such run.
     """
     row = store.run_row(run)
-    searches = {name: found.get("search") for name, found in json.loads(row["recipe"])["experiments"].items()}
+    searches = _searches(row)
     experiments: dict[str, Any] = {}
     counts: dict[str, list[RowMapping]] = {}
     for found in store.tallies(run):
@@ -77,6 +78,15 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         "models": models,
         **({"unsaved": unsaved} if unsaved else {}),
     }
+
+
+def _searches(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """The search of each experiment; of a recipe that is damaged nothing, as the run itself is still told of."""
+    try:
+        stored = parsed_json(row["recipe"])["experiments"]
+        return {name: found.get("search") for name, found in stored.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def _kept_usd(store: Store, run: str) -> float:
