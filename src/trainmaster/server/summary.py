@@ -80,8 +80,8 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
     }
 
 
-def _searches(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """The search of each experiment; of a recipe that is damaged nothing, as the run itself is still told of."""
+def _searches(row: RowMapping) -> dict[str, Any]:
+    """The search of each experiment; none if the recipe is damaged: the run is still told of."""
     try:
         stored = parsed_json(row["recipe"])["experiments"]
         return {name: found.get("search") for name, found in stored.items()}
