@@ -21,9 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -94,19 +95,42 @@ TESTS = {
         "tests/unit/advisor/test_quote_invariants.py",
     ],
 }
+_MOMENT = "moves a moment by nothing that anybody can see"
 #: Of each module: mutations that change nothing anybody can see, as `Mutation.name` has them, and why.
 EQUIVALENT: dict[str, str] = {
-    "control/budget.py: self.bill(now + middle + after_s) <= self.cap_usd"
-    " -> self.bill(now + middle + after_s) < self.cap_usd": (
+    "control/budget.py:_affordable_s: if self.bill(now + middle + after_s) <= self.cap_usd:"
+    " [3: self.bill(now + middle + after_s) <= self.cap_usd"
+    " -> self.bill(now + middle + after_s) < self.cap_usd]": (
         "moves a moment by no more than the half second to which it is looked for"
     ),
-    "volumes/checkpoints.py: threads <= 1 -> threads < 1": "a pool of one thread instead of none",
-    "advisor/choosing.py: over <= 1 -> over < 1": (
+    "volumes/checkpoints.py:_whole: if threads <= 1: [3: threads <= 1 -> threads < 1]": (
+        "a pool of one thread instead of none"
+    ),
+    "advisor/choosing.py:choose: promising = np.lexsort((value, over > 1))[:_FIRST]"
+    " if (over <= 1).any() else np.argsort(over)[:_FIRST] [55: over <= 1 -> over < 1]": (
         "only which candidates are drawn first; the pick is that of brute force in any order"
     ),
-    'store/leases.py: owner.count(":") >= 2 -> owner.count(":") > 2': (
+    'store/leases.py:is_alive: place, pid, start = owner.rsplit(":", 2) if owner.count(":") >= 2'
+    ' else ("", "", "") [44: owner.count(":") >= 2 -> owner.count(":") > 2]': (
         "our own names have three colons; what has two was written by an earlier version: by its expiry"
     ),
+    "store/leases.py:is_alive: return expires_at is not None and expires_at > now"
+    " [34: expires_at > now -> expires_at >= now]": _MOMENT,
+    "volumes/packed/garbage.py: _DELETED_AT_ONCE = 500 [19: 500 -> 5000]": (
+        "fewer requests, of more names each"
+    ),
+    "volumes/packed/garbage.py:give_up: and self._now_s - detail.modified_s >= self._grace_s"
+    " [4: self._now_s - detail.modified_s >= self._grace_s"
+    " -> self._now_s - detail.modified_s > self._grace_s]": _MOMENT,
+    "volumes/packed/garbage.py:_is_due: return self._is_now or self._now_s - made_s >= self._grace_s"
+    " [23: self._now_s - made_s >= self._grace_s -> self._now_s - made_s > self._grace_s]": _MOMENT,
+    "volumes/packed/garbage.py:_is_at_rest: return modified_s <= since_s"
+    " or self._now_s - modified_s >= self._grace_s"
+    " [32: self._now_s - modified_s >= self._grace_s -> self._now_s - modified_s > self._grace_s]": _MOMENT,
+    "volumes/packed/garbage.py:_sweep_marks: if not is_list(detail.key)"
+    " and self._now_s - detail.modified_s >= max(self._grace_s, DEAD_AFTER_S)"
+    " [31: self._now_s - detail.modified_s >= max(self._grace_s, DEAD_AFTER_S)"
+    " -> self._now_s - detail.modified_s > max(self._grace_s, DEAD_AFTER_S)]": _MOMENT,
 }
 
 _RELATIONS: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -139,17 +163,31 @@ class Mutation:
     line: int
     old: str
     new: str
+    #: The function that it is in, the line that it begins in, and where in that.
+    function: str
+    text: str
+    column: int
+    #: Where the same is there more than once in a function.
+    number: int = 1
+
+    @property
+    def change(self) -> str:
+        """Says what it does."""
+        return f"{' '.join(self.old.split())} -> {' '.join(self.new.split())}"
 
     @property
     def name(self) -> str:
-        """Says what it is, whatever lines come before it."""
-        return f"{self.module}: {' '.join(self.old.split())} -> {' '.join(self.new.split())}"
+        """Says which it is, whatever lines come before it: the same change may be made in many places."""
+        place = ":".join(filter(None, (self.module, self.function)))
+        again = f" #{self.number}" if self.number > 1 else ""
+        return f"{place}: {self.text.strip()} [{self.column}: {self.change}]{again}"
 
 
 def mutations(module: str, source: str) -> Iterator[Mutation]:
     """All mutations of a module, in the order of its text."""
     offsets = [0]
-    for line in source.splitlines(keepends=True):
+    lines = source.splitlines(keepends=True)
+    for line in lines:
         offsets.append(offsets[-1] + len(line.encode()))
     data = source.encode()
 
@@ -158,9 +196,14 @@ def mutations(module: str, source: str) -> Iterator[Mutation]:
         assert node.end_col_offset is not None
         return offsets[node.lineno - 1] + node.col_offset, offsets[node.end_lineno - 1] + node.end_col_offset
 
+    def mutation(at: ast.expr | ast.stmt, start: int, end: int, old: str, new: str) -> Mutation:
+        text = lines[at.lineno - 1]
+        column = at.col_offset - (len(text) - len(text.lstrip()))
+        return Mutation(module, start, end, at.lineno, old, new, functions.get(at.lineno, ""), text, column)
+
     def made(node: ast.expr | ast.stmt, new: str) -> Mutation:
         start, end = span(node)
-        return Mutation(module, start, end, node.lineno, data[start:end].decode(), new)
+        return mutation(node, start, end, data[start:end].decode(), new)
 
     def between(left: ast.expr, right: ast.expr, old: str, new: str) -> Iterator[Mutation]:
         start, end = span(left)[1], span(right)[0]
@@ -170,9 +213,13 @@ def mutations(module: str, source: str) -> Iterator[Mutation]:
             begin = start + len(text[: at + 1].encode())
             whole = data[span(left)[0] : span(right)[1]].decode()
             changed = whole[: begin - span(left)[0]] + new + whole[begin - span(left)[0] + len(old) :]
-            yield Mutation(module, span(left)[0], span(right)[1], left.lineno, whole, changed)
+            yield mutation(left, span(left)[0], span(right)[1], whole, changed)
 
     tree = ast.parse(source)
+    functions: dict[int, str] = {}
+    for node in ast.walk(tree):  # those inside come later
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+            functions.update(dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.name))
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             node.decorator_list.clear()  # how a class keeps its fields is nothing that is decided
@@ -210,7 +257,12 @@ def drawn(count: int, seed: int, only: str | None = None) -> list[Mutation]:
     found: list[Mutation] = []
     for module in TESTS if only is None else [only]:
         source = (PACKAGE / module).read_text(encoding="utf-8")
-        found += sorted(set(mutations(module, source)), key=lambda each: (each.start, each.end, each.new))
+        seen: Counter[str] = Counter()
+        for each in sorted(set(mutations(module, source)), key=lambda each: (each.start, each.end, each.new)):
+            seen[each.name] += 1
+            found.append(replace(each, number=seen[each.name]))
+    if unknown := EQUIVALENT.keys() - {each.name for each in found} if only is None else None:
+        raise SystemExit(f"there are no such mutations (any more): {', '.join(sorted(unknown))}")
     return sorted(
         random.Random(seed).sample(found, min(count, len(found))), key=lambda each: (each.module, each.start)
     )
@@ -283,7 +335,7 @@ def main() -> int:
                     survivors.append(mutation)
                 word = "noticed " if noticed else "SURVIVED"
                 print(
-                    f"{word} {mutation.module}:{mutation.line}  {mutation.name.partition(': ')[2]}",
+                    f"{word} {mutation.module}:{mutation.line}  {mutation.change}",
                     flush=True,
                 )
     equivalent = [each for each in survivors if each.name in EQUIVALENT]
@@ -294,9 +346,7 @@ def main() -> int:
         "noticed": noticed_count,
         "equivalent": len(equivalent),
         "share": round(noticed_count / counted, 3) if counted else 1.0,
-        "survivors": [
-            f"{each.module}:{each.line} {each.name}" for each in survivors if each not in equivalent
-        ],
+        "survivors": [f"line {each.line} of {each.name}" for each in survivors if each not in equivalent],
     }
     print(json.dumps(result, indent=2))
     return 0 if result["share"] >= LEAST else 1

@@ -59,17 +59,17 @@ class Collected:
         owners: whose they are, as far as that is known.
     """
 
-    deleted_chunks: int = 0
-    deleted_bytes: int = 0
-    deleted_tables: int = 0
-    marked_chunks: int = 0
-    marked_bytes: int = 0
-    marked_tables: int = 0
-    free_at_s: float | None = None
-    young_chunks: int = 0
-    kept_chunks: int = 0
-    under_way: int = 0
-    owners: tuple[str, ...] = ()
+    deleted_chunks: int
+    deleted_bytes: int
+    deleted_tables: int
+    marked_chunks: int
+    marked_bytes: int
+    marked_tables: int
+    free_at_s: float | None
+    young_chunks: int
+    kept_chunks: int
+    under_way: int
+    owners: tuple[str, ...]
 
 
 def remove_volume(store: ObjectStore, clocks: Clocks = REAL_CLOCKS) -> None:

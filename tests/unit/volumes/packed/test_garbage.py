@@ -363,6 +363,15 @@ def test_pushes_and_collections_at_once(volume, tmp_path):
     assert failures == []
 
 
+def test_a_volume_without_versions_can_be_removed_too(volume):
+    """Their numbers are still taken, and their chunks still cost money."""
+    store = ObjectStore(volume)
+    for version in (1, 2, 3):
+        remove_version(store, version)
+    remove_volume(store)
+    assert list(store.list()) == []
+
+
 def test_a_whole_volume(volume):
     store = ObjectStore(volume)
     with marked(store, "pushes"), pytest.raises(PublishError, match="under way"):
