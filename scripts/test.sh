@@ -43,7 +43,7 @@ trap interrupted INT TERM
     trap 'exit 130' INT # else the second one would begin
     "$python" -m pytest $again "${runs[@]}" >"$logs/runs" 2>&1
     code=$?
-    "$python" -m pytest $again $volumes >"$logs/volumes" 2>&1 || code=1
+    "$python" -m pytest $again $volumes tests/contract >"$logs/volumes" 2>&1 || code=1
     exit $code
 } </dev/null &
 groups+=($!)
@@ -56,7 +56,7 @@ groups+=($!)
 } </dev/null &
 groups+=($!)
 {
-    "$python" -m pytest $again tests --ignore=tests/unit --ignore=$lab --ignore=$volumes 2>&1 | tee -i "$logs/rest"
+    "$python" -m pytest $again tests/integration --ignore=$lab --ignore=$volumes 2>&1 | tee -i "$logs/rest"
     exit "${PIPESTATUS[0]}"
 } </dev/null &
 groups+=($!)
