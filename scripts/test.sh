@@ -43,7 +43,8 @@ trap interrupted INT TERM
     trap 'exit 130' INT # else the second one would begin
     "$python" -m pytest $again "${runs[@]}" >"$logs/runs" 2>&1
     code=$?
-    "$python" -m pytest $again $volumes tests/contract >"$logs/volumes" 2>&1 || code=1
+    "$python" -m pytest $again $volumes >"$logs/volumes" 2>&1 || code=1
+    "$python" -m pytest $again tests/contract >"$logs/contract" 2>&1 || code=1
     exit $code
 } </dev/null &
 groups+=($!)
@@ -66,7 +67,7 @@ code=$?
 for group in "${groups[@]:0:2}"; do
     wait "$group" || code=1
 done
-for group in unit runs volumes lab; do
+for group in unit runs volumes contract lab; do
     echo "--- $group:"
     cat "$logs/$group"
 done
