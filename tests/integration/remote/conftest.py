@@ -68,9 +68,15 @@ def new_host(tmp_path: Path, user_key: Path) -> Iterator[Callable[..., SshHost]]
 
 
 @pytest.fixture
-def ssh(tmp_path: Path) -> Iterator[Ssh]:
+def keepalive_s() -> float:
+    """How often a silent connection is asked for a sign of life; tests that must not need it have an hour."""
+    return 10.0
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, keepalive_s: float) -> Iterator[Ssh]:
     """Connects, with patience: others use this machine, too."""
-    settings = SshSettings(connect_timeout_s=60.0, keepalive_s=10.0, command_timeout_s=120.0)
+    settings = SshSettings(connect_timeout_s=60.0, keepalive_s=keepalive_s, command_timeout_s=120.0)
     with Ssh(HostKeys(tmp_path / "tm-home" / "known_hosts"), settings) as ssh:
         yield ssh
 

@@ -247,6 +247,7 @@ def test_nodes_that_cannot_use_the_store_have_it_done_here(
     assert contents(nodes.there(1, third.place.checkpoint)) == {"a": "1"}
 
 
+@pytest.mark.parametrize("keepalive_s", [3600.0])
 def test_a_node_that_is_lost_and_silent_is_not_waited_for(nodes: Hosts, line: CountingProxy) -> None:
     context = nodes.context()
     assert staging.stage(context, {}).error == ""
@@ -267,13 +268,17 @@ def test_a_node_that_is_lost_and_silent_is_not_waited_for(nodes: Hosts, line: Co
     line.bytes_per_s = 4 * MB
     wait = begun(line, MB)
     jobs = []
-    saver = threading.Thread(target=lambda: jobs.append(saving.checkpoint(second)))
+    saver = threading.Thread(target=lambda: jobs.append(saving.checkpoint(second)), daemon=True)
     saver.start()
     assert wait()
     nodes.hosts[1].freeze()
     nodes.site.lost("digits-7f3a/train/0/2", ["worker-1"])
-    saver.join()
-    job = saving.recover(second)
-    assert "worker-1 has no node any more" in job.error
+    saver.join(60)
+    assert jobs, "what was under way waits for a sign of life"
+    recovery = threading.Thread(target=lambda: jobs.append(saving.recover(second)), daemon=True)
+    recovery.start()
+    recovery.join(60)
+    assert len(jobs) == 2, "what comes after waits for a sign of life"
+    assert "worker-1 has no node any more" in jobs[1].error
     assert "lost" in jobs[0].error or "closed" in jobs[0].error, jobs
     assert CheckpointSeries(context.checkpoints_uri).newest() == 2
