@@ -122,8 +122,6 @@ EQUIVALENT: dict[str, str] = {
     "volumes/packed/garbage.py:give_up: and self._now_s - detail.modified_s >= self._grace_s"
     " [4: self._now_s - detail.modified_s >= self._grace_s"
     " -> self._now_s - detail.modified_s > self._grace_s]": _MOMENT,
-    "volumes/packed/garbage.py:_is_due: return self._is_now or self._now_s - made_s >= self._grace_s"
-    " [23: self._now_s - made_s >= self._grace_s -> self._now_s - made_s > self._grace_s]": _MOMENT,
     "volumes/packed/garbage.py:_is_at_rest: return modified_s <= since_s"
     " or self._now_s - modified_s >= self._grace_s"
     " [32: self._now_s - modified_s >= self._grace_s -> self._now_s - modified_s > self._grace_s]": _MOMENT,
