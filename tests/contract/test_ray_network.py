@@ -35,7 +35,8 @@ def two(ray_node):
 
 @pytest.mark.skipif(not may_listen(), reason="only root may listen to others")
 def test_who_listens_learns_nothing(two, tmp_path):
-    with listening() as heard:
+    addresses = {node.address for node in two.nodes}
+    with listening(addresses=sorted(addresses)) as heard:
         cluster = RayCluster.start(two.directory, two.nodes)
         bench = Bench(lambda **options: RayExecutor(cluster, **options), tmp_path)
         try:
@@ -51,7 +52,6 @@ def test_who_listens_learns_nothing(two, tmp_path):
         keys = [
             (Path(node.directory) / "tls.key").read_text().splitlines()[1].encode() for node in cluster.nodes
         ]
-    addresses = {node.address for node in cluster.nodes}
     flows = {flow: data for flow, data in heard.flows.items() if addresses & {flow[0], flow[2]}}
     assert sum(map(len, flows.values())) > 50_000, "it has listened"
     for secret in (token.encode(), SECRET.encode(), SECRET[::-1].encode(), *keys):
@@ -80,3 +80,16 @@ def say_hello(address, port, context):
         stream.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         if not stream.recv(1024):  # in TLS 1.3 a client hears only here that it is refused
             raise ConnectionResetError
+
+
+@pytest.mark.skipif(not may_listen(), reason="only root may listen to others")
+def test_of_others_nothing_is_heard():
+    asked, other = "127.0.0.201", "127.0.0.202"
+    with listening(addresses=["127.0.0.203", asked]) as heard:
+        for address in (other, asked):
+            with socket.create_server((address, 0)) as server:
+                with socket.create_connection(server.getsockname()) as stream:
+                    stream.sendall(address.encode())
+                server.accept()[0].close()
+    assert heard.where(asked.encode())
+    assert not heard.where(other.encode())

@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _RCVBUFFORCE = 33
@@ -18,19 +18,25 @@ _IPV4 = 0x0800
 _EVERYTHING = 3
 _TCP = 6
 _LOOK_S = 0.2
+_ATTACH_FILTER = 26
+_SOURCE_AT, _SINK_AT = 12, 16  # in the header of IPv4
 
 #: One direction of a connection: address and port it comes from, address and port it goes to.
 Flow = tuple[str, int, str, int]
 
 
 @contextlib.contextmanager
-def listening(namespace: Path | None = None) -> Iterator[Heard]:
+def listening(namespace: Path | None = None, addresses: Sequence[str] = ()) -> Iterator[Heard]:
     """Listen on all interfaces inside ``with``.
 
     Args:
         namespace: file of the network namespace; None for our own.
+        addresses: whose traffic is heard, the kernel drops all else; empty for everybody's.
     """
-    heard = Heard(_wire(namespace))
+    wire = _wire(namespace)
+    if addresses:
+        _hear_only(wire, addresses)
+    heard = Heard(wire)
     thread = threading.Thread(target=heard.listen, daemon=True)
     thread.start()
     try:
@@ -85,6 +91,23 @@ class Heard:
         if data:
             flow = (socket.inet_ntoa(packet[12:16]), source, socket.inet_ntoa(packet[16:20]), sink)
             self.flows.setdefault(flow, bytearray()).extend(data)
+
+
+def _hear_only(wire: socket.socket, addresses: Sequence[str]) -> None:
+    """Let the kernel drop what neither comes from nor goes to one of them (a filter of classic BPF)."""
+    wanted = [struct.unpack("!I", socket.inet_aton(address))[0] for address in addresses]
+    code = []
+    for at in (_SOURCE_AT, _SINK_AT):
+        code.append((0x20, 0, 0, at))  # load a word of the packet
+        # where it is the address, go to the last one, which takes the packet whole
+        code += [
+            (0x15, 2 * (len(wanted) + 1) - len(code) - place, 0, word) for place, word in enumerate(wanted)
+        ]
+    code += [(0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
+    wire.setsockopt(
+        socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", len(code), ctypes.addressof(program))
+    )
 
 
 def _wire(namespace: Path | None) -> socket.socket:
