@@ -212,6 +212,9 @@ def test_status_of_a_run_that_nobody_drives_says_so(tm):
     call.kill()
     assert not tm.runs()[0]["driven"]
     assert f"trainmaster resume {run}" in tm.call("status", run).err
+    listed = tm.call("status").err
+    assert "nobody drives it" in listed
+    assert f"trainmaster resume {run}" in listed
     seconds = tm.status(run)["seconds"]
     tm.until(lambda: time.sleep(0.3) or True)
     assert tm.status(run)["seconds"] == seconds, "its clock stands still"

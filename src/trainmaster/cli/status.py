@@ -64,7 +64,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
     rows = [
         [
             r["run"],
-            _state(r),
+            _state(r) if r["driven"] or r["state"] == "DONE" else f"{_state(r)}, nobody drives it",
             duration(r["seconds"]),
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
@@ -72,6 +72,9 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
         for r in runs[:_LISTED_RUNS]
     ]
     say(table(["run", "state", "took", "cost", "age"], rows))
+    for r in runs[:_LISTED_RUNS]:
+        if not r["driven"] and r["state"] != "DONE":
+            say(f"`trainmaster resume {r['run']}` goes on with it")
     if len(runs) > _LISTED_RUNS:
         say(f"... and {len(runs) - _LISTED_RUNS} older ones (`--json` lists all)")
 
@@ -95,7 +98,8 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     run = summary["run"]
     driven = service.is_driven(run)
     gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
-    say(f"{run}: {_state(summary)}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
+    state = _run_state(summary)
+    say(f"{run}: {state}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
     if "kept_usd" in summary:
         say(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
@@ -145,5 +149,14 @@ def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late
         say(f"  {duration(max(time.time() - event['at'], 0.0))} ago: {about}{event['message']}")
 
 
+def _run_state(summary: dict[str, Any]) -> str:
+    """That of a run in which nothing runs any more, but something is still being saved, is ``saving``."""
+    going = [each for each in summary["experiments"].values() if each["tasks"]["running"]]
+    is_saving = bool(going) and all(_state(each) == "saving" for each in going)
+    return "saving" if is_saving and summary["state"] != "DONE" else _state(summary)
+
+
 def _state(thing: dict[str, Any]) -> str:
+    if thing["state"] != "DONE" and (saving := thing.get("saving")) and saving == thing["tasks"]["running"]:
+        return "saving"
     return str(thing["reason"] or thing["state"])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
     from trainmaster.control.seams import Background, Bench, Forecaster, Machines, Records
+    from trainmaster.control.store_silence import StoreSilence
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
@@ -73,6 +74,7 @@ class Controller:
         recorder: keeps what the attempts show of their speed.
         machines: rents what the run needs; None on the user's own machine.
         saving: how long its machines may wait for something to be saved.
+        silence: whether the store of its models answers; without it that is taken for granted.
         clock: gives Unix seconds that never jump.
         wall: gives Unix seconds as other processes have them, for what they read.
     """
@@ -92,6 +94,7 @@ class Controller:
         recorder: Recorder | None = None,
         machines: Machines | None = None,
         saving: SavingMoney | None = None,
+        silence: StoreSilence | None = None,
         clock: Callable[[], float] = steady_s,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -110,6 +113,7 @@ class Controller:
         self._machines = machines
         self._saving = saving or SavingMoney()
         self._notes = JobNotes(self._saving)
+        self._silence = silence
         self._clock = clock
         self._wall = wall
         self._gangs: dict[str, GangStatus] = {}
@@ -154,6 +158,8 @@ class Controller:
             turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._notes.look(self.board, self.jobs, self._checkpoint_at, now)
+            if self._silence is not None:
+                turn.changes += self._silence.look(self.board, self.jobs.pending, now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
@@ -253,6 +259,7 @@ class Controller:
             is_wait_over=self._saving.is_used,
             saving_usd=self._saving.spent_usd,
             left_s=self._left_s,
+            is_store_silent=self._silence is not None and self._silence.is_silent,
         )
 
     def _read_progress(self, now: float) -> None:

@@ -186,17 +186,18 @@ def _last_word(task: Task, seen: Seen, kind: EffectKind, now: float) -> Job | li
     kept = seen.jobs.get(EffectKind.KEEP)
     job = kept or last
     must_end = task.state is State.STOPPING or seen.is_wait_over or _is_stopped(seen)
+    must_keep = seen.left_s <= FETCH_S or (must_end and seen.is_store_silent)
     if job is None:
         # A checkpoint that is still being published would otherwise end up newer than the last one.
         checkpoint = seen.jobs.get(EffectKind.CHECKPOINT)
-        if checkpoint is not None and not checkpoint.done and seen.left_s > FETCH_S:
+        if checkpoint is not None and not checkpoint.done and not must_keep:
             return []
         return begin(task, kind, max(now, task.try_at) if must_end else now)
     if seen.left_s <= 0 and not (job.done and not job.unsaved):  # the cap wins
         words = job.error or (last.error if last else "") or "there was no money left to wait for it"
         return Job(done=True, error=words, fields=job.fields, unsaved=True, place=job.place)
     if not job.done:
-        return _keep(task) if kept is None and seen.left_s <= FETCH_S else []
+        return _keep(task) if kept is None and must_keep else []
     if not job.unsaved:
         return _with_reason(job, last) if kept is not None else job
     is_side = kind is EffectKind.RECOVER or "model_uri" in job.fields

@@ -103,6 +103,7 @@ class Seen:
         saving_usd: what that waiting has cost.
         left_s: seconds until machines must be given back for the run to stay below its cap; infinite while
             that is not in sight.
+        is_store_silent: the store answers nothing: what is under way with it may take for ever.
     """
 
     gang: GangStatus
@@ -116,6 +117,7 @@ class Seen:
     is_wait_over: bool = False
     saving_usd: float = 0.0
     left_s: float = math.inf
+    is_store_silent: bool = False
 
 
 Step = TaskChange | Progress | Note | Effect

@@ -67,7 +67,8 @@ class Jobs:
         begun = self._results[key] = Job()
         self._begun_at[id(begun)] = self._clock()
         self._pending += 1
-        staging = key[3] is EffectKind.STAGE
+        # What is to be kept must not wait behind what waits for a store that says nothing.
+        staging = key[3] in (EffectKind.STAGE, EffectKind.KEEP)
         self._todo[staging].put((key, begun, work))
         if self._threads[staging] < min(self._limits[staging], self._pending):
             self._threads[staging] += 1

@@ -15,6 +15,7 @@ from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_board, load_policies
 from trainmaster.control.saving_money import SavingMoney
+from trainmaster.control.store_silence import StoreSilence
 from trainmaster.control.workshop import Workshop
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.executors._core_dumps import forbid_core_dumps
@@ -137,6 +138,7 @@ def _drive(
         forecaster=_keeper(service, session, snapshot, slots, fleet),
         machines=None if machines is None else machines.fleet,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
+        silence=StoreSilence(home.store_url),
     )
     if on_start is not None:
         on_start(controller)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
+_SAVING = (State.SAVING, State.RECOVERING)
 
 
 def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, Any]:
@@ -47,7 +48,10 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
         if experiment["message"]:
             shown["message"] = experiment["message"]
-        shown["tasks"] = _tasks(experiment, counts.get(experiment["name"], []))
+        of_it = counts.get(experiment["name"], [])
+        shown["tasks"] = _tasks(experiment, of_it)
+        if saving := sum(found["tasks"] for found in of_it if found["state"] in _SAVING):
+            shown["saving"] = saving
         search = searches.get(experiment["name"])
         if search is not None:
             shown["best"] = best_task(store, run, experiment["name"], search)

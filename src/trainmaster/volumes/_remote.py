@@ -32,6 +32,12 @@ _PARTS_IN_FLIGHT = 4
 _MAX_PARTS = 9_000
 _DELETED_AT_ONCE = 1_000
 _REQUEST_TIMEOUT = timedelta(minutes=5)
+# A server that says nothing for so long is away. What is being sent counts as silence too, so that only
+# requests without much to send are given up by it.
+_SILENCE_TIMEOUT = timedelta(seconds=15)
+_SILENCE_RETRIES_TIMEOUT = timedelta(seconds=30)
+_ASKED_TIMEOUT = timedelta(seconds=8)
+_SMALL_BYTES = 256 << 10
 _SIGNED_FOR = timedelta(hours=1)
 _NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
 _NO_PARTS = re.compile(r"NoSuchUpload|InvalidBlockList")
@@ -53,6 +59,7 @@ class RemoteBackend:
         bucket, _, prefix = rest.partition("/")
         self._url = f"{scheme}://{bucket}"
         self._opened = _opened(scheme, bucket)
+        self._sender = _opened(scheme, bucket, sends_much=True)
         # The store in memory keeps what it is given, without a copy; its owner may use a buffer again.
         self._keeps_buffers = scheme == "memory"
         self._is_slow = False
@@ -61,6 +68,9 @@ class RemoteBackend:
 
     @property
     def _store(self) -> "AnyStore":
+        return self._checked(self._opened)
+
+    def _checked(self, store: "AnyStore") -> "AnyStore":
         global _runtime_pid
         if runtime_is_lost():
             raise PublishError(
@@ -69,7 +79,7 @@ class RemoteBackend:
                 "Start the process by 'spawn' (multiprocessing.get_context), or do this in the parent.",
             )
         _runtime_pid = os.getpid()
-        return self._opened
+        return store
 
     def get(self, key: str, limit_bytes: int) -> bytes | None:
         import obstore
@@ -165,7 +175,8 @@ class RemoteBackend:
         is_large = len(data) > _PART_BYTES
         if not (is_large and self._is_slow):
             try:
-                obstore.put(self._store, self._key(key), data, use_multipart=False)
+                store = self._store if len(data) <= _SMALL_BYTES else self._checked(self._sender)
+                obstore.put(store, self._key(key), data, use_multipart=False)
             except Exception as error:
                 if not is_large or not _TIMED_OUT.search(str(error)):
                     raise
@@ -212,7 +223,7 @@ class RemoteBackend:
 
         try:
             obstore.put(
-                self._store,
+                self._checked(self._sender),
                 self._key(key),
                 counted(),
                 use_multipart=True,
@@ -307,7 +318,7 @@ def _direct_reader(scheme: str) -> DirectReader | None:
     return _direct_readers.setdefault(endpoint, DirectReader())
 
 
-def _opened(scheme: str, bucket: str) -> "AnyStore":
+def _opened(scheme: str, bucket: str, *, sends_much: bool = False) -> "AnyStore":
     given: tuple[str, ...] = ()
     if scheme == "s3":
         given = amazon_identity()
@@ -316,15 +327,21 @@ def _opened(scheme: str, bucket: str) -> "AnyStore":
         given = tuple(
             f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(names)
         )
-    identity = (scheme, bucket, *given)
+    sends_much = sends_much and scheme != "memory"
+    identity = (scheme, bucket, "sends" if sends_much else "", *given)
     store = _stores.get(identity)
     if store is None:
         # setdefault: two threads may come here at once, and a memory store must not be made twice.
-        store = _stores.setdefault(identity, _make(scheme, bucket))
+        store = _stores.setdefault(identity, _make(scheme, bucket, sends_much))
     return store
 
 
-def _make(scheme: str, bucket: str) -> "AnyStore":
+def asked_once(scheme: str, bucket: str) -> "AnyStore":
+    """Gives a store whose requests are given up after some seconds of silence, and not sent again."""
+    return _make(scheme, bucket, False, {"max_retries": 0, "retry_timeout": _ASKED_TIMEOUT})
+
+
+def _make(scheme: str, bucket: str, sends_much: bool, retries: "RetryConfig | None" = None) -> "AnyStore":
     from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
     if scheme == "memory":
@@ -335,6 +352,12 @@ def _make(scheme: str, bucket: str) -> "AnyStore":
         "client_options": {"timeout": _REQUEST_TIMEOUT, "connect_timeout": timedelta(seconds=5)},
         "retry_config": _RETRIES,
     }
+    if not sends_much:
+        options["client_options"]["read_timeout"] = _SILENCE_TIMEOUT if retries is None else _ASKED_TIMEOUT
+        options["retry_config"] = retries or {
+            **_RETRIES,
+            "retry_timeout": min(_RETRIES["retry_timeout"], _SILENCE_RETRIES_TIMEOUT),
+        }
     if scheme in ("gs", "az"):
         endpoints = (os.environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme])
         options["client_options"]["allow_http"] = any(each.startswith("http://") for each in endpoints)

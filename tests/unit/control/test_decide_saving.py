@@ -111,6 +111,14 @@ def test_a_save_under_way_is_not_cut_short_by_a_cancel_but_by_the_cap():
     assert move.fields["kept_model"] == 1
 
 
+def test_who_cancels_does_not_wait_for_a_store_that_says_nothing():
+    of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
+    under_way = {EffectKind.SAVE: Job()}
+    assert decide(of, ended(under_way, is_store_silent=True)) == []
+    cancelled = ended(under_way, is_store_silent=True, wanted=EndReason.CANCELLED)
+    assert kinds(decide(of, cancelled)) == [EffectKind.KEEP]
+
+
 def test_a_model_that_came_to_this_machine_on_its_way_is_known_to_be_here():
     """From then on it does not matter what becomes of its nodes."""
     of = task(State.SAVING, end_reason=EndReason.SUCCEEDED)
