@@ -43,6 +43,7 @@ def seen(
     last_checkpoint_at: float = NOW,
     is_wait_over: bool = False,
     left_s: float = math.inf,
+    is_store_silent: bool = False,
 ) -> Seen:
     return Seen(
         status or gang(),
@@ -54,6 +55,7 @@ def seen(
         last_checkpoint_at,
         is_wait_over=is_wait_over,
         left_s=left_s,
+        is_store_silent=is_store_silent,
     )
 
 
