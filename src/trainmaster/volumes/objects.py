@@ -316,7 +316,7 @@ def _unquoted(path: str) -> str:
 
 
 _CREDENTIALS = (
-    "Check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (s3://), "
+    "Check the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE and ~/.aws (s3://), "
     "GOOGLE_APPLICATION_CREDENTIALS (gs://), AZURE_STORAGE_ACCOUNT_NAME and _KEY, or "
     "AZURE_STORAGE_SAS_TOKEN (az://)."
 )
@@ -338,7 +338,7 @@ _HINTS = (
     ),
     (
         r"Unauth|credential|Account must|AccessDenied|Forbidden|InvalidAccessKey|SignatureDoesNotMatch"
-        r"|\b40[13]\b|169\.254\.",
+        r"|\b40[13]\b",
         _CREDENTIALS,
     ),
     (r"incorrectly configured region", "Set AWS_REGION to the region that the bucket is in."),
@@ -372,6 +372,8 @@ _DUMPED = (
 def _plain_reason(text: str) -> str:
     """What the library of a store has said, without what only its authors read."""
     reason, _, dump = text.partition("\n\nDebug")
+    if "169.254." in reason:  # the library asked a cloud's machine for its role, as its last hope
+        return "no credentials were found"
     reason = _XML_ERROR.sub(lambda found: ": ".join(filter(None, found.groups())), reason)
     reason = _AZURE_TRACE.sub("", reason).strip().rstrip(".:")
     for pattern, words in _DUMPED:

@@ -18,6 +18,7 @@ NOT_THERE = f"{SENT}\n\nDebug source:\nkind: ConnectionRefused"
         (f"Forbidden{REFUSED}", "SignatureDoesNotMatch: It is another.", "<", "AWS_ACCESS_KEY_ID"),
         (UNTRUSTED, "UnknownIssuer", "Debug", "AWS_CA_BUNDLE"),
         (NOT_THERE, "sending request: ConnectionRefused", "Debug", "network"),
+        (SENT.replace("host/b", "169.254.169.254/latest"), "no credentials were found", "169.254", "~/.aws"),
         (f"{SENT}\n\nDebug source:\nnothing", "error sending request.", "Debug", "network"),
     ],
 )

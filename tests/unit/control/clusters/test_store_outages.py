@@ -46,6 +46,7 @@ def test_a_store_may_be_back_later(words: str) -> None:
         f"{ASKED} in 34ms - Server returned non-2xx status code: 403 Forbidden.",
         f"{ASKED} - Received redirect without LOCATION: an incorrectly configured region.",
         "Cannot open s3://b: PUT http://169.254.169.254/latest/api - HTTP error: error sending request.",
+        "Cannot open s3://b: no credentials were found.",
         f"{ASKED} - HTTP error: error sending request: its certificate is not trusted (UnknownIssuer).",
         "https://example.org/x.tar: 404 Not Found. Look at the URL.",
         "https://nowhere.example/x: <urlopen error [Errno -2] Name or service not known>",
