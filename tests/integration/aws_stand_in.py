@@ -159,6 +159,7 @@ class StandIn:
     placements: dict[str, dict[str, str]] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     port: int = 0
+    later_s: float = 0.0
 
     @property
     def endpoint(self) -> str:
@@ -310,6 +311,9 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     stand_in: StandIn
 
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + self.stand_in.later_s)
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -415,7 +419,7 @@ class AwsBench:
         self.root = root
         self._providers: list[AwsProvider] = []
         self._seen = self._checked = 0
-        self._later_s = 0.0
+        stand_in.later_s = 0.0
 
     def settings(self, **changes: Any) -> AwsSettings:
         values = {
@@ -431,14 +435,15 @@ class AwsBench:
         }
         return AwsSettings(**{**values, **changes})
 
-    def provider(self, home: str = "ours", **changes: Any) -> AwsProvider:
+    def provider(self, home: str = "ours", *, ahead_s: float = 0.0, **changes: Any) -> AwsProvider:
+        """Of a home, on a machine whose clock may be ahead."""
         place = ProviderPlace(self.root / home, f"{home}-0123456789abcdef")
-        made = AwsProvider(self.settings(**changes), place, wall=lambda: time.time() + self._later_s)
+        made = AwsProvider(self.settings(**changes), place, clock=lambda: time.time() + ahead_s)
         self._providers.append(made)
         return made
 
     def later(self, seconds: float) -> None:
-        self._later_s += seconds
+        self.stand_in.later_s += seconds
 
     def neighbour(self) -> AwsProvider:
         return self.provider("theirs")

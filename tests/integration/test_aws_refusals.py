@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from aws_stand_in import (
 from trainmaster.providers import aws_requests, aws_site
 from trainmaster.providers.aws import AwsProvider
 from trainmaster.providers.aws_errors import QuotaError
-from trainmaster.providers.aws_requests import LEASE_S_TAG, LEASE_TAG
+from trainmaster.providers.aws_requests import LEASE_FORMAT, LEASE_S_TAG, LEASE_TAG
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.base import NoCapacityError, NodeState, ProviderError
 from trainmaster.providers.place import ProviderPlace
@@ -381,16 +382,38 @@ def _let_in(bench: AwsBench) -> set[str]:
     }
 
 
-def test_a_renewal_is_written_down(bench: AwsBench) -> None:
-    provider = AwsProvider(
-        bench.settings(), ProviderPlace(bench.root / "ours", "a" * 32), wall=lambda: 1767323045.0
-    )
-    provider.acquire("one", bench.request(count=2))
-    provider.renew("one", 60)
-    for one in bench.instances():
-        tags = {tag["Key"]: tag["Value"] for tag in one["Tags"]}
-        assert tags["trainmaster:lease-until"] == "2026-01-02T03:05:05Z"
-    provider.close()
+@pytest.mark.parametrize("ahead_s", [-3600.0, 0.0, 3600.0])
+def test_times_are_translated_where_clocks_differ(bench: AwsBench, ahead_s: float) -> None:
+    """What EC2 states is told by our clock; what others read is written by EC2's."""
+    provider = bench.provider(ahead_s=ahead_s)
+    (node,) = provider.acquire("one", bench.request())
+    (one,) = bench.instances()
+    assert node.started_at - ahead_s == pytest.approx(one["LaunchTime"].timestamp(), abs=2.0)
+    provider.renew("one", 1800.0)
+    (one,) = bench.instances()
+    tags = {tag["Key"]: tag["Value"] for tag in one["Tags"]}
+    renewed_at = datetime.strptime(tags[LEASE_TAG], LEASE_FORMAT).replace(tzinfo=UTC).timestamp() - 1800.0
+    assert provider._client.clock.now() - renewed_at < 600.0, "not by our clock, which is an hour off"
+    assert renewed_at - one["LaunchTime"].timestamp() < 600.0
+    provider.release("one")
+    (gone,) = provider.nodes("one")
+    assert gone.ended_at is not None
+    assert -2.0 <= gone.ended_at - gone.started_at < 600.0
+
+
+def test_a_reaper_whose_clock_is_ahead_ends_nothing_that_is_leased(bench: AwsBench) -> None:
+    leased = {node.id for node in bench.provider().acquire("one", bench.request(lease_s=900.0))}
+    assert bench.provider(ahead_s=3600.0).reap([]) == []
+    renewing = bench.provider(ahead_s=-3600.0)
+    assert {node.id for node in renewing.nodes("one")} == leased
+    bench.later(800.0)
+    renewing.renew("one", 900.0)
+    bench.later(800.0)
+    assert bench.provider(ahead_s=3600.0).reap([]) == []
+    bench.later(800.0)
+    assert set(bench.provider(ahead_s=-3600.0).reap([])) == leased, "over by EC2's clock"
+    bench.provider().reap([])
+    assert bench.left() == []
 
 
 def test_a_dry_run_needs_neither_keys_nor_cloud(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -> None:

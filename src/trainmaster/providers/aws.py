@@ -54,7 +54,7 @@ _SEND_AGAIN: Final = 2
 _UP_S: Final = 2.0
 #: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
 _LOOKS: Final = 3
-#: By so much may the clocks of two machines differ that AWS lets in.
+#: Earlier versions wrote leases by their own clocks, which may differ by so much where AWS lets them in.
 _CLOCKS_DIFFER_S: Final = 300.0
 #: Whoever waits for machines to be gone looks at least every so many times the first pause.
 _MOST_PAUSES: Final = 10
@@ -77,8 +77,7 @@ class AwsProvider:
         settings: how to rent.
         place: of the home.
         sleep: between looks.
-        clock: gives seconds, for intervals; never set back.
-        wall: gives Unix seconds, for what others read.
+        clock: gives Unix seconds; never set back.
 
     Attributes:
         name: ``aws`` or ``lab``.
@@ -92,7 +91,6 @@ class AwsProvider:
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = steady_s,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         if settings.placement_groups is None:
             settings = replace(settings, placement_groups=not settings.is_own_cloud)
@@ -100,10 +98,9 @@ class AwsProvider:
         self.settings = settings
         self._sleep = sleep
         self._clock = clock
-        self._wall = wall
         self._memory = AwsMemory(place.directory(settings.name))
         self._renter = Renter(place.identity, settings)
-        self._client = AwsClient(settings, sleep)
+        self._client = AwsClient(settings, sleep, clock)
         self._site = AwsSite(self._client, self._renter, self._memory)
         self._failures: list[CapacityFailure] = []
 
@@ -174,7 +171,6 @@ class AwsProvider:
         This lets SSH in from where we are now, if we have moved, and writes down for people until when they
         live.
         """
-        until = datetime.fromtimestamp(self._wall() + lease_s, UTC).strftime(LEASE_FORMAT)
         for region in self._memory.regions():
             live = [
                 str(one["InstanceId"])
@@ -184,6 +180,8 @@ class AwsProvider:
             if not live:
                 continue
             self._site.open_again(cluster, region)
+            # By EC2's clock, as whoever reaps reads it: their own may differ from ours by hours.
+            until = datetime.fromtimestamp(self._client.clock.now() + lease_s, UTC).strftime(LEASE_FORMAT)
             try:
                 self._client.try_call(self._renter.tag_lease(region, live, until), settle=False)
             except RefusedError as refused:
@@ -234,9 +232,9 @@ class AwsProvider:
         Who has a copy of the home has its name and its key, and does not know of runs since it was made.
         """
         ended: list[str] = []
-        now = self._wall() - _CLOCKS_DIFFER_S
         for region in self._memory.regions():
             unknown = [one for one in self._instances(region) if tags_of(one).get(CLUSTER_TAG) not in known]
+            now = self._client.clock.now() - _CLOCKS_DIFFER_S
             lost = [one for one in unknown if leased_until(one) < now]
             ended += self._end(region, lost)
             held = {
@@ -354,6 +352,7 @@ class AwsProvider:
                 user=self._user(one),
                 key=self._memory.private_key,
                 leaves_at=notices.get(str(one["InstanceId"])),
+                ahead_s=self._client.clock.ahead_s,
             )
             for one in instances
         ]

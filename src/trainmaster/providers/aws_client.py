@@ -14,7 +14,8 @@ from trainmaster.providers.aws_errors import PASSING, SETTLING, api_error, is_la
 from trainmaster.providers.aws_requests import AwsRequest
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.base import ProviderError, ProviderGoneError
-from trainmaster.spec.clocks import boot_s
+from trainmaster.providers.provider_clock import ProviderClock
+from trainmaster.spec.clocks import boot_s, steady_s
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 
 log = logging.getLogger(__name__)
@@ -53,11 +54,21 @@ class AwsClient:
     Args:
         settings: endpoint, keys, patience.
         sleep: for the time between attempts.
+        clock: gives Unix seconds; never set back.
+
+    Attributes:
+        clock: AWS's own.
     """
 
-    def __init__(self, settings: AwsSettings, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        settings: AwsSettings,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = steady_s,
+    ) -> None:
         self._settings = settings
         self._sleep = sleep
+        self.clock = ProviderClock(clock)
         self._clients: dict[tuple[str, str], _Any] = {}
         self._session: _Any = None
         self._keys_read_at = float("-inf")
@@ -120,10 +131,13 @@ class AwsClient:
         method = self._method(request)
         for attempt in range(1, self._settings.attempts + 1):
             last = attempt == self._settings.attempts
+            asked_at = self.clock.ours()
             try:
                 answer: dict[str, Any] = method(**request.parameters)
+                self._read_clock(answer, asked_at)
                 return answer
             except boto.ClientError as error:
+                self._read_clock(error.response, asked_at)
                 code, message = _told(error.response)
                 status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
                 if is_of_keys(code):
@@ -155,6 +169,9 @@ class AwsClient:
                 reason = type(error).__name__
             self._wait(request, attempt, reason)
         raise AssertionError("attempts is at least 1")
+
+    def _read_clock(self, answer: Mapping[str, Any], asked_at: float) -> None:
+        self.clock.heard(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""), asked_at)
 
     def _forget_keys(self) -> None:
         """Read credentials anew next time: boto3 keeps those of a file as it read them first."""

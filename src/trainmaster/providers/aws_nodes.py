@@ -74,7 +74,7 @@ def state_of(instance: Mapping[str, Any]) -> str:
 
 
 def leased_until(instance: Mapping[str, Any]) -> float:
-    """Unix seconds until which somebody may still want it; it ends itself when nobody does.
+    """Unix seconds by EC2's clock until which somebody may still want it; it ends itself when nobody does.
 
     What was said when it was rented, and when its lease was renewed last; the machine's own lease, which is
     renewed over SSH, may be longer, never much shorter.
@@ -94,14 +94,16 @@ def node_of(
     user: str,
     key: Path,
     leaves_at: float | None = None,
+    ahead_s: float = 0.0,
 ) -> Node:
-    """One machine.
+    """One machine; its times are by our clock.
 
     Args:
         instance: as EC2 describes it.
         user: to log in as.
         key: private key file.
-        leaves_at: Unix seconds, if its end is announced.
+        leaves_at: Unix seconds by EC2's clock, if its end is announced.
+        ahead_s: how far EC2's clock is ahead of ours.
     """
     tags = tags_of(instance)
     state = _STATES.get(state_of(instance), NodeState.STARTING)
@@ -112,6 +114,7 @@ def node_of(
     cores = instance.get("CpuOptions") or {}
     launched = instance.get("LaunchTime")
     gone = state is NodeState.GONE
+    ended = ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None
     return Node(
         id=str(instance["InstanceId"]),
         cluster=tags.get(CLUSTER_TAG, ""),
@@ -124,14 +127,14 @@ def node_of(
         instance_type=str(instance.get("InstanceType", "")),
         zone=str((instance.get("Placement") or {}).get("AvailabilityZone", "")),
         spot=instance.get("InstanceLifecycle") == "spot",
-        started_at=launched.timestamp() if isinstance(launched, datetime) else 0.0,
-        leaves_at=leaves_at if state is NodeState.LEAVING else None,
+        started_at=launched.timestamp() - ahead_s if isinstance(launched, datetime) else 0.0,
+        leaves_at=leaves_at - ahead_s if leaves_at is not None and state is NodeState.LEAVING else None,
         slots=int(cores.get("CoreCount") or 0) * int(cores.get("ThreadsPerCore") or 1),
         labels={
             name.removeprefix(LABEL_TAG): value for name, value in tags.items() if name.startswith(LABEL_TAG)
         },
         reason=_reason(instance) if gone else "",
-        ended_at=ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None,
+        ended_at=None if ended is None else ended - ahead_s,
         host_key=tags.get(HOST_KEY_TAG, ""),  # machines of earlier versions have none
     )
 
@@ -159,7 +162,7 @@ def _reason(instance: Mapping[str, Any]) -> str:
 
 
 def notices_of(answer: Mapping[str, Any]) -> dict[str, float]:
-    """Id -> Unix seconds at which Amazon takes it back, of an answer of DescribeSpotInstanceRequests."""
+    """Id -> Unix seconds by EC2's clock at which Amazon takes it back, of an answer of DescribeSpotInstanceRequests."""
     found: dict[str, float] = {}
     for request in answer.get("SpotInstanceRequests", []):
         status = request.get("Status") or {}

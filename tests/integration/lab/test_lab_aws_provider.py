@@ -40,11 +40,11 @@ def cluster() -> str:
 
 
 @pytest.fixture
-def provider(lab: Any) -> Iterator[AwsProvider]:
+def provider(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsProvider]:
     found = get_provider("lab", ProviderPlace(lab.home, "f" * 32, {}))
     assert isinstance(found, AwsProvider)
     yield found
-    found._wall = lambda: time.time() + 7 * 86_400  # all leases are over
+    monkeypatch.setattr(found._client.clock, "now", lambda: time.time() + 7 * 86_400)  # all leases are over
     found.reap([])
     found.reap([])
     found.close()
