@@ -162,7 +162,7 @@ def _reason(instance: Mapping[str, Any]) -> str:
 
 
 def notices_of(answer: Mapping[str, Any]) -> dict[str, float]:
-    """Id -> Unix seconds by EC2's clock at which Amazon takes it back, of an answer of DescribeSpotInstanceRequests."""
+    """Id -> Unix seconds by EC2's clock at which Amazon takes it back, from DescribeSpotInstanceRequests."""
     found: dict[str, float] = {}
     for request in answer.get("SpotInstanceRequests", []):
         status = request.get("Status") or {}

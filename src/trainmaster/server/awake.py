@@ -76,8 +76,8 @@ def awake_note(time_s: float | None, sleepiness: Sleepiness, lease_s: float, now
         long = f"for up to {format_duration(time_s)} ({_until(now, time_s)})"
     return (
         f"this machine must stay awake and connected {long}: if it sleeps, the machines end themselves "
-        f"{format_duration(lease_s)} later and the run waits for `trainmaster resume`; better run it on a "
-        "machine that stays on (ssh, tmux)"
+        f"{format_duration(lease_s)} later and the run waits until it wakes (after a restart: `trainmaster "
+        "resume`); better run it on a machine that stays on (ssh, tmux)"
     )
 
 

@@ -20,6 +20,7 @@ from trainmaster.control.clusters.sight import Sight
 from trainmaster.control.layout import Home
 from trainmaster.providers import aws
 from trainmaster.providers.aws_requests import AwsRequest, Renter
+from trainmaster.providers.provider_clock import ProviderClock
 from trainmaster.spec import processes
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing import failures, simulated_saving
@@ -78,6 +79,22 @@ def _credentials_are_fatal() -> Iterator[None]:
 
 def _intervals_by_the_wall_clock() -> AbstractContextManager[object]:
     return patch.object(Process, "steady", lambda self: self.host.wall())
+
+
+def _stated_times_are_not_translated() -> AbstractContextManager[object]:
+    return patch.object(ProviderClock, "heard", lambda *_, **__: None)
+
+
+@contextmanager
+def _machines_are_judged_by_stated_times() -> Iterator[None]:
+    why_over = decide_cluster._why_over
+
+    def stated(machine: Machine, node: Any, seen: Any, now: float, patience: Any) -> Any:  # noqa: ANN401
+        since = {machine.id: machine.started_at or now}
+        return why_over(machine, node, replace(seen, known_since=since), now, patience)
+
+    with _stated_times_are_not_translated(), patch.object(decide_cluster, "_why_over", stated):
+        yield
 
 
 def _reap_whatever_is_leased() -> AbstractContextManager[object]:
@@ -222,6 +239,16 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
     ),
     "intervals-by-the-wall-clock": Sabotage(
         _intervals_by_the_wall_clock, "a clock that is set back stops renewals", {Hazard.CLOCK_BACK: 1}
+    ),
+    "stated-times-are-not-translated": Sabotage(
+        _stated_times_are_not_translated,
+        "a driver whose clock is an hour ahead takes machines for an hour older",
+        {Hazard.KILL: 1},
+    ),
+    "machines-are-judged-by-stated-times": Sabotage(
+        _machines_are_judged_by_stated_times,
+        "a driver whose clock is an hour ahead gives each machine back that it has just rented",
+        {Hazard.KILL: 1},
     ),
     "reap-whatever-is-leased": Sabotage(
         _reap_whatever_is_leased,

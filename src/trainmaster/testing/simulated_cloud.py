@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -43,8 +44,10 @@ _FORGETS_S: Final = 3600.0
 #: From the decision to switch off to being off.
 _SHUTDOWN_S: Final = 10.0
 _TICK_S: Final = 5.0
-#: A request whose sender's clock is further off is refused.
-_SKEW_S: Final = 300.0
+#: A request whose sender's clock is further off is refused by Amazon.
+SKEW_S: Final = 300.0
+#: Whoever rents more machines than any schedule needs, gives them back for no reason.
+_MOST_MACHINES: Final = 100
 _FIRST_LEASE: Final = re.compile(r"first=\$\(\(now \+ (\d+)\)\)")
 _RENEWAL: Final = re.compile(r"\+ (\d+)\)\) > lease\.")
 
@@ -103,6 +106,7 @@ class Cloud:
         keys_expired_until: it refuses all credentials until then.
         empty_until: by zone, until when there is no capacity.
         spot_usd_per_hour: what the market asked when plans were made.
+        most_skew_s: a request whose sender's clock is further off is refused; not all look at that.
     """
 
     def __init__(self, world: World, on_end: Callable[[Instance], None]) -> None:
@@ -111,6 +115,7 @@ class Cloud:
         self.away_until = self.throttled_until = self.keys_expired_until = 0.0
         self.empty_until: dict[str, float] = {}
         self.spot_usd_per_hour = 1.0
+        self.most_skew_s = SKEW_S
         self._on_end = on_end
         self._by_token: dict[str, list[Instance]] = {}
         self._market: list[tuple[float, float]] = [(world.now, 1.0)]
@@ -212,7 +217,7 @@ class Cloud:
             raise EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com")
         if now < self.throttled_until:
             raise _error(operation, "RequestLimitExceeded", "Request limit exceeded.", 503)
-        if _working and abs(_working[-1].host.ahead_s) > _SKEW_S:
+        if _working and abs(_working[-1].host.ahead_s) > self.most_skew_s:
             raise _error(operation, "RequestExpired", "Request has expired.", 400)
         if now < self.keys_expired_until:
             raise _error(
@@ -261,6 +266,8 @@ class Cloud:
             self.world.after(ready_at - now, lambda one=one: self._watch(one))  # type: ignore[misc]
             found.append(one)
         self._by_token[token] = found
+        if len(self.instances) > _MOST_MACHINES:
+            self.world.fail(f"{len(self.instances)} machines were rented")
         return found
 
     def shown(self, filters: Sequence[Mapping[str, Any]]) -> list[Instance]:
@@ -288,41 +295,44 @@ class Ec2:
     def describe_instances(self, Filters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:  # noqa: N803 - Amazon's
         """Machines by tags."""
         self._cloud.refuse("DescribeInstances")
-        return {"Instances": [self._told(one) for one in self._cloud.shown(Filters)]}
+        return self._answer(Instances=[self._told(one) for one in self._cloud.shown(Filters)])
 
     def describe_spot_instance_requests(self, Filters: Sequence[Mapping[str, Any]]) -> dict[str, Any]:  # noqa: N803
         """Which are to be taken back."""
         self._cloud.refuse("DescribeSpotInstanceRequests")
         found = [self._cloud.instances[name] for name in Filters[0]["Values"]]
-        return {
-            "SpotInstanceRequests": [
-                {
-                    "InstanceId": one.id,
-                    "Status": {"Code": "marked-for-termination", "UpdateTime": _date(one.told_at)},
-                }
-                for one in found
-                if one.told_at is not None
-            ]
-        }
+        told = [
+            {
+                "InstanceId": one.id,
+                "Status": {"Code": "marked-for-termination", "UpdateTime": _date(one.told_at)},
+            }
+            for one in found
+            if one.told_at is not None
+        ]
+        return self._answer(SpotInstanceRequests=told)
 
     def run_instances(self, **asked: Any) -> dict[str, Any]:  # noqa: ANN401 - Amazon's
         """Rent."""
         self._cloud.refuse("RunInstances")
-        return {"Instances": [self._told(one) for one in self._cloud.rent(asked)]}
+        return self._answer(Instances=[self._told(one) for one in self._cloud.rent(asked)])
 
     def create_tags(self, Resources: Sequence[str], Tags: Sequence[Mapping[str, str]]) -> dict[str, Any]:  # noqa: N803
         """Such as until when a lease is."""
         self._cloud.refuse("CreateTags")
         for name in Resources:
             self._cloud.instances[name].tags.update({tag["Key"]: tag["Value"] for tag in Tags})
-        return {}
+        return self._answer()
 
     def terminate_instances(self, InstanceIds: Sequence[str]) -> dict[str, Any]:  # noqa: N803
         """Give back."""
         self._cloud.refuse("TerminateInstances")
         for name in InstanceIds:
             self._cloud.end(self._cloud.instances[name], "Client.UserInitiatedShutdown")
-        return {}
+        return self._answer()
+
+    def _answer(self, **said: Any) -> dict[str, Any]:  # noqa: ANN401 - Amazon's
+        date = format_datetime(_date(self._cloud.world.now), usegmt=True)
+        return {**said, "ResponseMetadata": {"HTTPHeaders": {"date": date}}}
 
     def _told(self, one: Instance) -> dict[str, Any]:
         now = self._cloud.world.now

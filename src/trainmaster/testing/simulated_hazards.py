@@ -72,6 +72,7 @@ class Hazards:
         cap_usd: ``budget.total``; None for none.
         keep_s: how long its machines stay warm afterwards.
         skew_s: how far the driver's wall clock is ahead.
+        checks_clocks: whether its cloud refuses those whose clock is wrong, as Amazon does.
         befalls: at which second what happens, and for how long it lasts.
         late: what another driver does just before ours commits something.
         kill_after, pause_after: steps of drivers after which they are killed, or stand still.
@@ -85,6 +86,7 @@ class Hazards:
     cap_usd: float | None
     keep_s: float = 0.0
     skew_s: float = 0.0
+    checks_clocks: bool = True
     befalls: list[tuple[float, Hazard, float]] = field(default_factory=list)
     late: list[Hazard] = field(default_factory=list)
     kill_after: list[int] = field(default_factory=list)
@@ -136,7 +138,14 @@ class Hazards:
         horizon_s = lease_s * rng.choice((0.5, 2.0, 4.0))
         for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
             found._add(rng, rng.choices(kinds, chances)[0], rng.uniform(0, horizon_s))
+        found._set_clocks(random.Random(repr(found)))  # noqa: S311 - a schedule that replays, not a secret
         return found
+
+    def _set_clocks(self, rng: random.Random) -> None:
+        """Some clouds take requests whatever their sender's clock: only those serve one that is wrong."""
+        self.checks_clocks = rng.random() < 0.5
+        if not self.checks_clocks:
+            self.skew_s = rng.choice((self.skew_s, -3600.0, 3600.0))
 
     def _add(self, rng: random.Random, hazard: Hazard, at_s: float) -> None:
         if hazard is Hazard.KILL_AT_STEP:

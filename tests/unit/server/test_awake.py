@@ -40,7 +40,7 @@ def test_it_says_until_when_and_what_happens_otherwise() -> None:
     assert "9h00m" in note
     assert "until 04:10 tomorrow" in note
     assert "15m00s later" in note
-    assert "trainmaster resume" in note
+    assert "waits until it wakes (after a restart: `trainmaster resume`)" in note
     assert "until 20:10)" in awake_note(HOUR, LAPTOP, 900.0, EVENING)
     assert "on 2026-11-23" in awake_note(60 * HOUR, LAPTOP, 900.0, EVENING)
     assert "until the run is over" in awake_note(None, LAPTOP, 900.0, EVENING)

@@ -331,6 +331,8 @@ class ClusterLoop:
         is_forming = self._tasks.is_running("form") or bool(
             self._tasks.running("join ") or self._tasks.running("drop ")
         )
+        for machine in self.record.rented:
+            sight.known_since.setdefault(machine.id, now)
         seen = sight.seen(
             self._watch.lost_since(),
             self._tasks.running("rent "),
@@ -382,17 +384,9 @@ class ClusterLoop:
     def _record(self, record: ClusterRecord) -> None:
         if record == self.record:
             return
+        # Others judge it by their own clocks, which may have been set since this process began.
         ahead_s = self._wall() - self._clock()
-
-        def shown(at: float | None) -> float | None:
-            return at if at is None or abs(ahead_s) < 1 else at + ahead_s
-
-        # Others judge it by their own clocks, which may have been set since this process began; a lease never
-        # shows shorter than it is, as what machines have cost is reckoned until its end.
-        leased_until = shown(record.leased_until)
-        if leased_until is not None and record.leased_until is not None:
-            leased_until = max(leased_until, record.leased_until)
-        self._write(replace(record, leased_until=leased_until, kept_until=shown(record.kept_until)))
+        self._write(record if abs(ahead_s) < 1 else record.moved(ahead_s))
         self.record = record
 
     def _notice_sleep(self, now: float) -> None:
@@ -469,7 +463,7 @@ class ClusterLoop:
         next_s = lease_s / RENEWALS
         known = [until + next_s for until in ends.values() if until > now]
         is_asked = any(not machine.id for machine in record.live)
-        if is_asked or (self._sight.is_told and record.live):
+        if is_asked or (self._sight.is_told and any(m.id in self._sight.nodes for m in record.live)):
             known.append(now + lease_s + next_s)
         if known and any(machine.id not in ends for machine in record.rented):
             known.append(record.leased_until or 0.0)  # its lease may still be one of before

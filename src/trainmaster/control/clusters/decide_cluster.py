@@ -16,10 +16,12 @@ from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Fai
 from trainmaster.providers.aws_capacity import CapacityFailure, next_offer
 from trainmaster.providers.base import Node, NodeState
 
-#: A machine that has not come up by then is given back.
+#: A machine that has not come up so long after this process knows of it is given back.
 BOOT_S: Final = 600.0
-#: A provider that does not list a machine of ours any more has forgotten it, or shows it late.
+#: A provider that has not listed a machine of ours for so long has forgotten it, and does not show it late.
 FORGOTTEN_S: Final = 120.0
+#: Times that differ by more are by clocks that were set otherwise.
+_CLOCKS_DIFFER_S: Final = 5.0
 #: Hosts that others use now may be free soon.
 HOSTS_S: Final = 15.0
 #: Names of one kind in a line for people.
@@ -104,7 +106,7 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -
     for machine in decision.record.rented:
         node = seen.latest.get(machine.id)
         if node is not None:
-            machine = _told(decision, machine, node)
+            machine = _told(decision, machine, node, seen)
         why = _why_over(machine, node, seen, now, patience)
         if node is not None and node.state is NodeState.LEAVING and not machine.is_leaving and not why:
             _leaves(decision, machine, node, now)
@@ -125,17 +127,22 @@ def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
         if node is not None and node.state is not NodeState.GONE:
             decision.act(ActionKind.GIVE_BACK, [machine.id])
         elif machine.started_at is not None:
+            if node is not None:
+                machine = _told(decision, machine, node, seen)
             ended_at = (node.ended_at if node else _forgotten_at(decision.record, now)) or now
             decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
 
 
-def _told(decision: Decision, machine: Machine, node: Node) -> Machine:
-    """What the provider says of it, written down: the bill depends on it."""
-    known = replace(
-        machine,
-        zone=node.zone or machine.zone,
-        started_at=machine.started_at or node.started_at or None,
-    )
+def _told(decision: Decision, machine: Machine, node: Node, seen: Seen) -> Machine:
+    """What the provider says of it, written down: the bill depends on it.
+
+    A driver whose clock was set otherwise may have written when it started: then what is told now holds.
+    """
+    started_at = machine.started_at or node.started_at or None
+    if started_at and node.started_at and seen.nodes is not None:
+        differ_s = abs(started_at - node.started_at)
+        started_at = started_at if differ_s <= _CLOCKS_DIFFER_S else node.started_at
+    known = replace(machine, zone=node.zone or machine.zone, started_at=started_at)
     if known != machine:
         decision.record = decision.record.changed([known])
     return known
@@ -147,13 +154,15 @@ def _why_over(
     """Why a machine must be given up, and whether it is there to be given back."""
     if node is not None and node.state is NodeState.GONE:
         return _with_lapse(node.reason or "it is gone", machine, seen), False
-    if seen.nodes is not None and node is None and now - (machine.started_at or now) > FORGOTTEN_S:
+    # By when we heard of it: times that others have stated, or written down, are by clocks of theirs.
+    known_s = now - seen.known_since.get(machine.id, now) if machine.started_at else 0.0
+    if seen.nodes is not None and node is None and known_s > FORGOTTEN_S:
         return _with_lapse("its provider knows nothing of it any more", machine, seen), False
     stage = seen.stages.get(machine.id, Stage.NEW)
     if stage is Stage.BROKEN:
         return seen.troubles.get(machine.id, "it cannot become a node"), True
     is_booting = seen.nodes is not None and node is not None and node.state is NodeState.STARTING
-    if is_booting and now - (machine.started_at or now) > BOOT_S:
+    if is_booting and known_s > BOOT_S:
         return f"it has not come up for {BOOT_S:.0f} s", True
     lost_since = seen.lost_since.get(machine.id)
     if lost_since is not None and now - lost_since > patience.lost_s:

@@ -49,6 +49,7 @@ class Seen:
     Attributes:
         nodes: the provider's machines of this cluster by id; None if it could not be asked just now.
         known: the same as it told last, however long ago, together with what was rented since.
+        known_since: since when this process knows of machines, Unix seconds, by id; missing: only now.
         stages: by machine id; `Stage.NEW` if missing.
         troubles: why machines are BROKEN, by id.
         lost_since: since when a machine answers nobody, Unix seconds, by id.
@@ -66,6 +67,7 @@ class Seen:
 
     nodes: Mapping[str, Node] | None = None
     known: Mapping[str, Node] = field(default_factory=dict)
+    known_since: Mapping[str, float] = field(default_factory=dict)
     stages: Mapping[str, Stage] = field(default_factory=dict)
     troubles: Mapping[str, str] = field(default_factory=dict)
     lost_since: Mapping[str, float] = field(default_factory=dict)

@@ -75,11 +75,21 @@ class Machine:
     leased_until: float | None = None
 
     def billed_usd(self, now: float) -> float:
-        """What it has cost until then."""
+        """What it has cost until then, or until its end, whatever clock tells us the time."""
         if self.started_at is None:
             return 0.0
-        until = now if self.ended_at is None else min(self.ended_at, now)
+        until = now if self.ended_at is None else self.ended_at
         return self.rental.billed_usd(max(until - self.started_at, 0.0))
+
+    def moved(self, by_s: float) -> Machine:
+        """With all times by a clock that is ahead of that which they are by."""
+        return replace(
+            self,
+            started_at=_later(self.started_at, by_s),
+            ended_at=_later(self.ended_at, by_s),
+            asked_at=_later(self.asked_at, by_s),
+            leased_until=_later(self.leased_until, by_s),
+        )
 
     def most_usd(self, now: float, until: float, leased_until: float | None, paid_from: float) -> float:
         """What may be billed for it at most until a later time, from when the present run pays.
@@ -91,7 +101,7 @@ class Machine:
             paid_from: see `ClusterRecord`.
         """
         started_at = self._started_at_most(now, until, leased_until)
-        ended_at = until if self.ended_at is None else min(self.ended_at, until)
+        ended_at = until if self.ended_at is None else self.ended_at
         if started_at is None or ended_at < paid_from:
             return 0.0
         usd = self.rental.billed_usd(max(ended_at - started_at, 0.0), at_most=True)
@@ -199,6 +209,18 @@ class ClusterRecord:
             machines=tuple(new.get((machine.token, machine.seat), machine) for machine in self.machines),
         )
 
+    def moved(self, by_s: float) -> ClusterRecord:
+        """With all times by a clock that is ahead of that which they are by."""
+        return replace(
+            self,
+            machines=tuple(machine.moved(by_s) for machine in self.machines),
+            failures=tuple(replace(failure, at=failure.at + by_s) for failure in self.failures),
+            kept_until=_later(self.kept_until, by_s),
+            paid_from=_later(self.paid_from or None, by_s) or 0.0,
+            leased_until=_later(self.leased_until, by_s),
+            asked_at=_later(self.asked_at, by_s),
+        )
+
     def spent_usd(self, now: float) -> float:
         """What the present run has to pay for it until now.
 
@@ -213,7 +235,7 @@ class ClusterRecord:
                 continue
             total += machine.billed_usd(until)
             if machine.started_at < self.paid_from:  # the run before has paid for that
-                total -= machine.billed_usd(self.paid_from)
+                total -= machine.rental.billed_usd(self.paid_from - machine.started_at)
         return total
 
     def idle_usd(self, now: float, over_at: float | None = None) -> float:
@@ -324,6 +346,10 @@ def readable(rows: Iterable[Mapping[Any, Any]], tell: Callable[[str], None]) -> 
         except DamagedClusterError as error:
             tell(f"note: {one_line(error)}")
     return found
+
+
+def _later(at: float | None, by_s: float) -> float | None:
+    return None if at is None else at + by_s
 
 
 def cluster_id(run: str, plan: ClusterPlan) -> str:

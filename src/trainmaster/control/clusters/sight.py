@@ -55,6 +55,7 @@ class Sight:
         tell: shows a line to the user.
         nodes: the provider's machines of the cluster by id, as it told last; kept while it does not answer.
         is_told: it has just been asked; else ``nodes`` may be out of date, and is not all that there is.
+        known_since: since when this process knows of machines, Unix seconds, by id.
         told_at: when it answered last, Unix seconds.
         away_since: since when it has not answered, Unix seconds; None while it does. away_error: why, then.
         stages: how far machines are as nodes, by id.
@@ -74,6 +75,7 @@ class Sight:
     tell: Callable[[str], None]
     nodes: dict[str, Node] = field(default_factory=dict)
     is_told: bool = False
+    known_since: dict[str, float] = field(default_factory=dict)
     told_at: float = 0.0
     away_since: float | None = None
     away_error: str = ""
@@ -138,6 +140,7 @@ class Sight:
         found = Seen(
             nodes=self.nodes if self.is_told else None,
             known=self.nodes,
+            known_since=self.known_since,
             stages=self.stages,
             troubles=self.troubles,
             lost_since=lost_since,

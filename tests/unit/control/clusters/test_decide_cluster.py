@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.control.clusters.decide_cluster import BOOT_S, BROKEN_MOST, decide_cluster
+from trainmaster.control.clusters.decide_cluster import BOOT_S, BROKEN_MOST, FORGOTTEN_S, decide_cluster
 from trainmaster.control.clusters.decision import ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import (
@@ -224,9 +224,47 @@ def test_a_machine_that_ray_has_lost_but_that_answers_joins_again() -> None:
 
 
 def test_a_machine_that_does_not_come_up_is_given_back() -> None:
-    record = rented(1)
-    decision = step(record, Seen(nodes={"i-0": node("i-0", NodeState.STARTING)}), now=NOW + BOOT_S + 1)
-    assert ActionKind.GIVE_BACK in kinds(decision)
+    seen = Seen(nodes={"i-0": node("i-0", NodeState.STARTING)}, known_since={"i-0": NOW})
+    assert ActionKind.GIVE_BACK in kinds(step(rented(1), seen, now=NOW + BOOT_S + 1))
+
+
+@pytest.mark.parametrize("off_s", [-900.0, 900.0])
+def test_a_machine_is_given_up_by_when_we_heard_of_it_whatever_its_provider_s_clock_says(
+    off_s: float,
+) -> None:
+    """Nothing tells yet how far that is off; and who has written the record may have had another clock."""
+    record = rented(1).changed([replace(rented(1).machines[0], started_at=NOW + off_s)])
+    boots = {"i-0": replace(node("i-0", NodeState.STARTING), started_at=NOW + off_s)}
+    for listed, most_s in ((boots, BOOT_S), ({}, FORGOTTEN_S)):
+        seen = Seen(nodes=listed, known_since={"i-0": NOW})
+        assert not step(record, Seen(nodes=listed), now=NOW).actions, "new to this process"
+        assert not step(record, seen, now=NOW + most_s).actions
+        assert step(record, seen, now=NOW + most_s + 1).record.machines[0].is_over
+
+
+@pytest.mark.parametrize("off_s", [-900.0, 900.0])
+def test_a_record_that_was_written_by_another_clock_costs_what_its_provider_tells_now(off_s: float) -> None:
+    hour = replace(A, usd_per_hour=3.6)
+    record = replace(rented(2, hour), leased_until=NOW + 900).moved(off_s)
+    away = step(record, Seen(known=nodes(record)), now=NOW + 100).record
+    assert away.machines[0].started_at == NOW + off_s, "what was told before says nothing"
+    told = step(record, Seen(nodes=nodes(record)), now=NOW + 100).record
+    assert [machine.started_at for machine in told.machines] == [NOW, NOW]
+    assert replace(told, leased_until=None).spent_usd(NOW + 100) == pytest.approx(0.2)
+    ended = {name: node(name, NodeState.GONE, ended_at=NOW + 60) for name in ("i-0", "i-1")}
+    over = step(record, Seen(nodes=ended), now=NOW + 100, wanted=False).record
+    given_up = replace(record, machines=tuple(replace(m, is_over=True) for m in record.machines))
+    for settled in (over, step(given_up, Seen(nodes=ended), now=NOW + 100, wanted=False).record):
+        assert settled.spent_usd(NOW + 100) == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize("off_s", [-900.0, 900.0])
+def test_a_machine_that_has_ended_costs_what_it_did_by_every_clock(off_s: float) -> None:
+    hour = replace(A, usd_per_hour=3.6)
+    over = Machine("worker-0", "worker", "t", hour, "i-0", started_at=NOW, ended_at=NOW + 100, is_over=True)
+    record = replace(rented(1), machines=(over,), leased_until=NOW + 900).moved(off_s)
+    assert record.spent_usd(NOW + 200) == pytest.approx(0.1)
+    assert record.most_usd(NOW + 200, NOW + 300) == pytest.approx(0.1)
 
 
 def test_machines_that_cannot_become_nodes_are_tried_a_few_times() -> None:
@@ -381,7 +419,7 @@ def test_machines_that_were_taken_back_do_not_count_as_those_that_cannot_be_used
 
 def test_what_its_provider_has_forgotten_has_ended_with_its_lease() -> None:
     record = replace(rented(1), leased_until=NOW + 900)
-    later = step(record, Seen(nodes={}), now=NOW + 86_400)
+    later = step(record, Seen(nodes={}, known_since={"i-0": NOW}), now=NOW + 86_400)
     over = later.record.machine("i-0")
     assert over is not None
     assert over.ended_at == NOW + 900, "nobody pays for a day"
