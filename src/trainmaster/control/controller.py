@@ -192,6 +192,8 @@ class Controller:
                 self._gangs[status.attempt] = status
                 if status.started_at is not None:
                     self._running_since[status.attempt] = min(status.started_at, self._clock())
+                if State.RUNNING is (task := tasks[status.attempt]).state or status.phase is Phase.RUNNING:
+                    self._workshop.adopt(task)
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
                 self._executor.forget([status.attempt])
         self._wanted = self._store.stop_wanted(self.board.run)

@@ -95,6 +95,9 @@ class Bench(Protocol):
     def begin(self, kind: EffectKind, task: Task) -> None:
         """Start a background job."""
 
+    def adopt(self, task: Task) -> None:
+        """An attempt that an earlier driver began goes on; never waits."""
+
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
         """What a running attempt tells."""
 

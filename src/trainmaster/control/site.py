@@ -70,6 +70,10 @@ class Site(Protocol):
         """
         ...
 
+    def adopt(self, context: TaskContext) -> None:
+        """Go on with what an earlier driver did for an attempt while it runs; never waits."""
+        ...
+
     def bring(self, context: TaskContext) -> None:
         """Put everything that a staged attempt needs on the nodes that its gang was granted.
 

@@ -277,6 +277,11 @@ class Workshop:
                 raise AssertionError(f"{kind} is no job")
         self.jobs.begin((task.experiment, task.number, task.attempt, kind), work, quick=quick)
 
+    def adopt(self, task: Task) -> None:
+        """An attempt that an earlier driver began goes on: what that did for it all the time is done here."""
+        if self._site is not None:
+            self._site.adopt(self.context(task))
+
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
         """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
         from trainmaster.control.progress import TaskProgress  # not needed until something runs

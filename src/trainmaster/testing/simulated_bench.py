@@ -121,6 +121,7 @@ class SimulatedBench:
         self._step = step
         self._tried_at: dict[Key, float] = {}
         self._begun: dict[Key, object] = {}
+        self._cared_for: set[tuple[str, int, int]] = set()
 
     def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
         """See `Workshop.columns`."""
@@ -156,14 +157,23 @@ class SimulatedBench:
         """See `Workshop.launch_environment`; a gang is launched with the ports it holds."""
         return {name: {"PORT": str(ports[0])} for name, ports in gang.ports.items()}
 
+    def adopt(self, task: Task) -> None:
+        """See `Workshop.adopt`."""
+        self._cared_for.add((task.experiment, task.number, task.attempt))
+
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
-        """See `Workshop.follow`."""
+        """See `Workshop.follow`; the data of what runs were prepared by this process, or it was adopted."""
+        key = (task.experiment, task.number, task.attempt)
+        if self.request(task).hold and key not in self._cared_for:
+            raise ViolationError(f"{task.experiment}/{task.number}/{task.attempt}: nobody renews its keys")
         return known or SimulatedProgress(Path("/"), "worker-0", None, _READER, _SCANNER)
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """See `Workshop.begin`."""
         self._step(f"before {kind}")
         name, number, attempt = task.experiment, task.number, task.attempt
+        if kind is EffectKind.STAGE:
+            self.adopt(task)
         if kind in (EffectKind.STAGE, EffectKind.SAVE, EffectKind.RECOVER):
             self._require_pause(kind, task)
         self._world.note(f"{kind} {name}/{number}/{attempt} begins")

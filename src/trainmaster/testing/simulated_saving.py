@@ -330,6 +330,8 @@ class SavingBench(SimulatedBench):
         """See `Workshop.begin`."""
         self._step(f"before {kind}")
         context = self._workshop.context(task)
+        if kind is EffectKind.STAGE:
+            self.adopt(task)
         has_won = EffectKind.SAVE in self.jobs.of(task.experiment, task.number, task.attempt)
         work: dict[EffectKind, Callable[[], Job]] = {
             EffectKind.STAGE: partial(self._stage, context, task),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -55,6 +55,7 @@ class KeyRenewal:
         self._clock = clock
         self._guard = threading.Lock()
         self._mounts: dict[tuple[str, str], _Mount] = {}
+        self._asked: set[str] = set()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,16 +74,42 @@ class KeyRenewal:
         """The mounts end."""
         self._closed.set()
 
-    def look(self) -> None:
-        """Renew what is due; what fails is tried at the next look."""
+    def look(self) -> list[threading.Thread]:
+        """Renew what is due; what fails is tried at the next look.
+
+        Each node is asked by a thread of its own, which are returned: one that hangs keeps no other waiting.
+        """
         now = self._clock()
         with self._guard:
-            due = [mount for mount in self._mounts.values() if mount.is_due(now)]
-        for mount in due:
-            try:
-                self._renew(mount.node, with_keys(self._lender, mount.wanted))
-            except (TrainmasterError, OSError) as error:
-                log.info("keys of %s on %s: %s", mount.wanted.name, mount.node.id, one_line(error))
+            due = {key: each for key, each in self._mounts.items() if each.is_due(now)}
+            nodes = {node for node, _ in due} - self._asked
+            self._asked |= nodes
+        threads = []
+        for node in nodes:
+            mounts = [mount for (its, _), mount in due.items() if its == node]
+            threads.append(threading.Thread(target=self._look_at, args=(mounts,), name="keys", daemon=True))
+            threads[-1].start()
+        return threads
+
+    def _look_at(self, mounts: Sequence[_Mount]) -> None:
+        """Renew those of one node."""
+        try:
+            for mount in mounts:
+                self._renew_one(mount)
+        finally:
+            with self._guard:
+                self._asked -= {mount.node.id for mount in mounts}
+
+    def _renew_one(self, mount: _Mount) -> None:
+        node, wanted = mount.node, mount.wanted
+        try:
+            self._renew(node, with_keys(self._lender, wanted))
+        except (TrainmasterError, OSError) as error:
+            log.info("keys of %s on %s: %s", wanted.name, node.id, one_line(error))
+            if self._clock() > mount.expires_at:  # nobody reads there any more; the node is probably lost
+                with self._guard:
+                    if self._mounts.get((node.id, wanted.there)) is mount:
+                        del self._mounts[node.id, wanted.there]
 
     def _run(self) -> None:
         while not self._closed.wait(_LOOK_S):

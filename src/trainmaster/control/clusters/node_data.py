@@ -82,6 +82,9 @@ class NodeData:
         tell: is told why data go through this machine, and how far nodes are that get many.
         clock: gives seconds.
         is_over: see `NodeMounts`.
+
+    Attributes:
+        is_withdrawn: nothing is brought any more.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class NodeData:
         self._tell = tell
         self._clock = clock
         self._mounts = NodeMounts(files, paths, is_over)
-        self._is_withdrawn = False
+        self.is_withdrawn = False
         self._reach = StoreReach(NodeStores(files.links), clock)
         self._outages = StoreOutages()
         self._guard = threading.Lock()
@@ -200,7 +203,7 @@ class NodeData:
 
     def withdraw(self, nodes: Sequence[NodeAccess]) -> None:
         """End the run's mounts on nodes that go on without it; those that do not answer keep them."""
-        self._is_withdrawn = True
+        self.is_withdrawn = True
         self._renewal.close()
         with self._guard:
             locks = list(self._locks.values())
@@ -331,7 +334,7 @@ class NodeData:
 
     def _bring(self, node: NodeAccess, wanted: Wanted) -> bool:
         """Whether it was not there all the time."""
-        if self._is_withdrawn:
+        if self.is_withdrawn:
             raise CommandError(f"{node.target.shown}: data.{wanted.name}: the run is over")
         try:
             for uri in wanted.uris:
@@ -393,7 +396,7 @@ class NodeData:
         with self._guard:
             lock = self._locks.setdefault((node.id, wanted.there), threading.Lock())
         with lock:
-            if not self._is_withdrawn:
+            if not self.is_withdrawn:
                 self._ask(node, wanted)
 
     def _trouble(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,11 +26,11 @@ from trainmaster.control.clusters.node_verdicts import NodeVerdicts
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home
-from trainmaster.control.site import NodeGoneError
+from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.providers.base import ProviderError
 from trainmaster.remote.errors import CommandError
 from trainmaster.remote.guest.trees import remove
-from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 from trainmaster.volumes import UnstableDirectory
 from trainmaster.volumes.lending import Lender
 
@@ -37,8 +39,12 @@ if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
     from trainmaster.volumes import JSON
 
+log = logging.getLogger(__name__)
+
 #: How long a node that does not answer is asked again for what an attempt that ended well has left.
 PATIENCE_S: Final = 60.0
+#: Mounts whose store is away when a driver takes over are asked for again so much later.
+_ADOPT_AGAIN_S: Final = 60.0
 _STABLE_TRIES: Final = 3
 #: Of what a failed attempt has left more is not fetched: the next one is not to wait for it.
 _LOOK_BYTES: Final = 64 << 20
@@ -160,6 +166,24 @@ class RemoteSite:
             self._data.provide(id_of(context), nodes, context, name, models)
 
         persistently(work, self._patience_s, self._tell)
+
+    def adopt(self, context: TaskContext) -> None:
+        """Keys of mounts that an earlier driver made are renewed from now on; see `Site.adopt`."""
+        names = [name for name, source in context.experiment.data.items() if source.volume is not None]
+        if names:
+            threading.Thread(target=self._adopt, args=(context, names), name="adopt", daemon=True).start()
+
+    def _adopt(self, context: TaskContext, names: list[str]) -> None:
+        """Mounts that are there are found, and take the present keys."""
+        while names and not self._data.is_withdrawn and self._nodes.present(id_of(context)):
+            try:
+                self.provide(context, names[-1], ())
+            except (TrainmasterError, OSError) as error:
+                log.info("data.%s of %s: %s", names[-1], id_of(context), one_line(error))
+                if not isinstance(error, (RelayError, UsageError)):  # else nobody will ever get keys for it
+                    time.sleep(_ADOPT_AGAIN_S)
+                    continue
+            names = names[:-1]
 
     def lost_data(self, context: TaskContext) -> tuple[bool, str]:
         """What went wrong with data on an attempt's nodes; see `Site.lost_data`."""

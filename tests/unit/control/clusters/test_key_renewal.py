@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from trainmaster.control.clusters.data_wanted import Wanted
 from trainmaster.control.clusters.key_renewal import KeyRenewal
 from trainmaster.spec.errors import PublishError
+from trainmaster.testing.waits import until
 from trainmaster.volumes.lending import EXPIRES_VARIABLE
 
 NODE = SimpleNamespace(id="i-1")
+HANGS = SimpleNamespace(id="i-0")
 
 
 class World:
@@ -21,6 +24,8 @@ class World:
         self.now = 1_000_000.0
         self.renewed = []
         self.is_silent = False
+        self.is_over = threading.Event()
+        self.asked = 0
         self.made = KeyRenewal(self, self.renew, lambda: self.now)
         self.made.close()  # no thread: the test looks by itself
 
@@ -28,10 +33,18 @@ class World:
         return {"AWS_SESSION_TOKEN": f"{self.now:.0f}", EXPIRES_VARIABLE: f"{self.now + 3600:.0f}"}
 
     def renew(self, node, wanted):
+        self.asked += 1
         if self.is_silent:
             raise PublishError("no answer")
+        if node is HANGS:
+            self.is_over.wait(60)
+            return
         self.renewed.append(wanted.lent["AWS_SESSION_TOKEN"])
         self.made.brought(node, wanted)
+
+    def look(self):
+        for thread in self.made.look():
+            thread.join(60)
 
     def wanted(self, do="volume"):
         return Wanted("v", "/there", {"do": do}, ("s3://b/v",), self.environment(()))
@@ -46,7 +59,7 @@ def test_after_a_third_of_their_life_and_again_and_again(world):
     world.made.brought(NODE, world.wanted())
     for second, count in ((1199, 0), (1201, 1), (1300, 1), (2402, 2)):
         world.now = 1_000_000.0 + second
-        world.made.look()
+        world.look()
         assert len(world.renewed) == count, second
 
 
@@ -54,9 +67,9 @@ def test_a_node_that_is_silent_gets_them_at_a_later_look(world):
     world.made.brought(NODE, world.wanted())
     world.now += 1800
     world.is_silent = True
-    world.made.look()
+    world.look()
     world.is_silent = False
-    world.made.look()
+    world.look()
     assert world.renewed == ["1001800"]
 
 
@@ -64,5 +77,27 @@ def test_keys_that_last_and_files_that_are_there_need_none(world):
     world.made.brought(NODE, world.wanted(do="models"))
     world.made.brought(NODE, Wanted("v", "/other", {"do": "volume"}, ("s3://b/v",), {"AWS_REGION": "eu"}))
     world.now += 3000
-    world.made.look()
+    world.look()
     assert world.renewed == []
+
+
+def test_a_node_that_hangs_keeps_no_other_waiting_and_is_asked_once_at_a_time(world):
+    world.made.brought(HANGS, world.wanted())
+    world.made.brought(NODE, world.wanted())
+    world.now += 1300
+    hanging = world.made.look()
+    until(lambda: world.renewed and NODE.id not in world.made._asked, "the other one has its keys")
+    assert world.made.look() == [], "it is still being asked"
+    world.is_over.set()
+    for thread in hanging:
+        thread.join(60)
+    assert world.renewed == ["1001300"]
+
+
+def test_a_node_that_is_silent_until_its_keys_have_run_out_is_not_asked_any_more(world):
+    world.made.brought(NODE, world.wanted())
+    world.is_silent = True
+    for later_s in (1800, 1700, 200, 200, 200):
+        world.now += later_s
+        world.look()
+    assert world.asked == 3, "once more when they have run out: it may have been asleep"

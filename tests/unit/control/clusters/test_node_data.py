@@ -28,7 +28,7 @@ from trainmaster.remote._calls import Result
 from trainmaster.remote.errors import CommandError, UnreachableError
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.volumes.lending import EXPIRES_VARIABLE, WHOLE_KEYS_VARIABLE, Lender
 from trainmaster.volumes.narrowing import Grant, TooWideKeysError
 
 AWAY = {"AWS_ENDPOINT_URL": "http://10.0.0.9:1", "AWS_ACCESS_KEY_ID": "id"}
@@ -530,3 +530,16 @@ def test_a_node_that_does_not_answer_has_lost_nothing(nodes: Nodes, monkeypatch:
     assert nodes.data.lost("1", [nodes.node(0)], context) == (False, "")
     nodes.data.withdraw([nodes.node(0), nodes.node(1)])
     assert not nodes.data.has(nodes.node(0), nodes.orders[0][1]["directory"])
+
+
+def test_who_takes_over_renews_the_keys_of_mounts_that_are_there(nodes: Nodes) -> None:
+    """The second driver of a run has brought nothing; it is told that all is there."""
+    context = nodes.context(v=DataSource(volume="images"))
+    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",))
+    lent = {"AWS_SESSION_TOKEN": "t", EXPIRES_VARIABLE: "2000000000"}
+    nodes.data._lender = SimpleNamespace(environment=lambda _: lent)  # type: ignore[assignment]
+    nodes.answers = {"n0": ["@@done kept"], "n1": ["@@done kept"]}
+    nodes.provide(context, "v")
+    assert sorted(nodes.data._renewal._mounts) == [("n0", there), ("n1", there)]
+    assert nodes.data.lost("1", [nodes.node(0)], context) == (False, "")
