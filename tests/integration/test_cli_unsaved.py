@@ -7,8 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from trainmaster.control import keeping
+from trainmaster.control.layout import Home
+from trainmaster.server import kept
+from trainmaster.server.service import Service
+from trainmaster.store import kept_rows
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
+from trainmaster.testing.waits import until
 
 #: Trains, leaves a model, and ends when the test lets it.
 TRAIN = """
@@ -112,18 +118,7 @@ def test_a_run_that_is_ended_keeps_its_model_here_and_saves_it_later(tm, store, 
 
 
 def test_what_hung_on_a_kept_model_goes_on_with_resume(tm, store):
-    recipe = tm.recipe(
-        {
-            "name": "job",
-            "experiments": {
-                "train": {"command": TRAIN},
-                "test": {
-                    "command": "cat $TRAINMASTER_DATA_MODEL/model.bin",
-                    "data": {"model": {"from": "train"}},
-                },
-            },
-        }
-    )
+    recipe = tm.task(TRAIN, search={"parameters": {"x": [1, 2]}})
     call = tm.start("run", recipe, "--json")
     tm.until_marks("ran")
     store.refuse("ExpiredToken")
@@ -172,3 +167,40 @@ def test_the_next_attempt_goes_on_from_a_checkpoint_that_could_not_be_published(
     store.refusal = None
     assert tm.summary(call.wait(0))["reason"] == "SUCCEEDED"
     assert model_of(tm, call.run_id()) == "41\n"
+
+
+def test_many_kept_models_are_saved_under_a_lease_that_is_renewed(tm, store, monkeypatch):
+    """More than are read at once; and each takes longer than a lease would last by itself."""
+    recipe = tm.recipe(
+        "name: many\nexperiments:\n  main:\n    search: {x: [1, 2, 3]}\n    command: |\n"
+        + "".join(f"      {line}\n" for line in TRAIN.strip().splitlines())
+    )
+    call = tm.start("run", recipe, "--json")
+    tm.until_marks("ran", 2)
+    store.refuse("ExpiredToken")
+    (tm.notes / "go").touch()
+    run = call.run_id()
+    tm.until(lambda: len(tm.status(run).get("unsaved", ())) == 2, call.err)
+    call.send(signal.SIGINT)
+    call.wait(130)
+    store.refusal = None
+
+    for name, value in tm.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(kept_rows, "_MOST", 1)
+    monkeypatch.setattr(kept, "RENEW_S", 0.01)
+    service = Service(Home.from_environment(tm.env))
+    expires = []
+
+    def publish(context, metrics):
+        row = service.store.run_row(run)
+        until(lambda: service.store.run_row(run)["lease_expires_at"] > row["lease_expires_at"], "renewed")
+        expires.append(context.task)
+        return publish_kept(context, metrics)
+
+    publish_kept = keeping.publish_kept
+    monkeypatch.setattr(keeping, "publish_kept", publish)
+    saved = service.save_kept(run)
+    assert [model.name for model in saved] == ["main/0", "main/1"]
+    assert sorted(expires) == [0, 1]
+    assert tm.status(run)["reason"] == "SUCCEEDED"

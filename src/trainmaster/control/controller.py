@@ -29,6 +29,7 @@ from trainmaster.spec.errors import (
 )
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, Note, Progress
+from trainmaster.store.leases import RENEW_S
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 IDLE_S = 0.2
 #: How often the loop looks whether a background job has ended.
 JOB_POLL_S = 0.01
-RENEW_S = 5.0
 PROGRESS_S = 0.5
 STORE_PROGRESS_S = 2.0
 FORECAST_LOOK_S = 1.0
@@ -207,8 +207,8 @@ class Controller:
                 self._renewed_at = now
             self._watch_budget(now)
             wanted = self._wanted or self._store.stop_wanted(self.board.run)
-            if self.interrupts or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
-                return  # that cannot wait
+            if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
+                return  # that cannot wait; who asks once wants saved what has ended meanwhile
             self._keep_lease()
 
     def _observe(self, timeout_s: float) -> None:

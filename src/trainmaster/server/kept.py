@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.layout import Home
 from trainmaster.server.run_names import owner_of
 from trainmaster.server.stored_recipe import stored_recipe
-from trainmaster.spec.errors import NotFoundError, UsageError, one_line
+from trainmaster.spec.errors import NotFoundError, StoreError, UsageError, one_line
 from trainmaster.spec.states import EndReason
-from trainmaster.store import Store, kept_rows
+from trainmaster.store import Lease, Store, kept_rows
+from trainmaster.store.leases import RENEW_S
 
 if TYPE_CHECKING:
+    from trainmaster.control.job_context import TaskContext
     from trainmaster.server.service import Service
 
 
@@ -44,8 +49,6 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
     if not rows:
         return []
     from trainmaster.control.board import Task
-    from trainmaster.control.keeping import publish_kept
-    from trainmaster.control.saving import clean_up
     from trainmaster.control.workshop import Workshop
 
     recipe = stored_recipe(service.store.run_row(run))
@@ -62,29 +65,61 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
         )
     found = []
     try:
-        for row in rows:
-            context = workshop.context(
-                Task(
-                    row["experiment"],
-                    row["number"],
-                    attempt=row["kept_model"],
-                    parameters=json.loads(row["parameters"]),
-                    kept_model=row["kept_model"],
-                )
-            )
-            name, uri = f"{row['experiment']}/{row['number']}", context.model_uri
-            try:
-                publish_kept(context, json.loads(row["metrics"]))
-            except NotFoundError as error:
-                service.store.record_saved(lease, row["experiment"], row["number"], None, time.time())
-                found.append(SavedModel(name, "", one_line(error)))
-                continue
-            service.store.record_saved(lease, row["experiment"], row["number"], uri, time.time())
-            clean_up(context, keep_output=False, keep_checkpoint=True)
-            found.append(SavedModel(name, uri))
+        with _renewed(service.store, lease):
+            while rows:  # those that are recorded are kept no more
+                for row in rows:
+                    context = workshop.context(
+                        Task(
+                            row["experiment"],
+                            row["number"],
+                            attempt=row["kept_model"],
+                            parameters=json.loads(row["parameters"]),
+                            kept_model=row["kept_model"],
+                        )
+                    )
+                    found.append(_saved(service.store, lease, context, json.loads(row["metrics"])))
+                rows = kept_rows.kept_models(service.store, run)
     finally:
         service.store.release(lease, time.time())
     return found
+
+
+def _saved(store: Store, lease: Lease, context: TaskContext, metrics: Any) -> SavedModel:  # noqa: ANN401
+    """Publish one of them, and record that."""
+    from trainmaster.control.keeping import publish_kept
+    from trainmaster.control.saving import clean_up
+
+    experiment, task, uri = context.experiment.name, context.task, context.model_uri
+    try:
+        publish_kept(context, metrics)
+    except NotFoundError as error:
+        store.record_saved(lease, experiment, task, None, time.time())
+        return SavedModel(f"{experiment}/{task}", "", one_line(error))
+    store.record_saved(lease, experiment, task, uri, time.time())
+    clean_up(context, keep_output=False, keep_checkpoint=True)
+    return SavedModel(f"{experiment}/{task}", uri)
+
+
+@contextmanager
+def _renewed(store: Store, lease: Lease) -> Iterator[None]:
+    """Renew a lease meanwhile: a large model takes longer to publish than it lasts.
+
+    Who loses it all the same, asleep for instance, learns that from the next record.
+    """
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.wait(RENEW_S):
+            with suppress(StoreError):
+                store.renew(lease, time.time())
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def unsaved_summary(store: Store, home: Home | None, run: str) -> list[dict[str, Any]]:

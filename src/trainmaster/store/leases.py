@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from trainmaster.spec import processes
 
 LEASE_S = 30.0
+#: A holder renews it so often.
+RENEW_S = 5.0
 
 
 @dataclass(slots=True)

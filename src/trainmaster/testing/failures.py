@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 _RUN: Final = "sim-0000"
 _COMMITTED: Final = re.compile(r"/(models|checkpoints)/[^/]+/train/(\d+)(/\w+)?/manifest\.json$")
+#: An attempt that another driver makes; no schedule has as many.
+_LATER: Final = 100
 _MOST_S: Final = 400_000.0
 
 
@@ -78,6 +80,7 @@ class Failures:
         self.memory = ProviderMemory()
         self.places = Places()
         self.rays: dict[str, SimulatedRay] = {}
+        self.started: set[str] = set()
         self.memories: dict[str, dict[str, Any]] = {}
         self.database = SimulatedDatabase()
         experiments = self.plan.work.experiments
@@ -299,7 +302,7 @@ class Failures:
             series.clear_unfinished()
         if what == "models" and Hazard.LATE_SAVE in self.plan.late:
             self.plan.late.remove(Hazard.LATE_SAVE)
-            number = self.store.tasks["train", task]["attempt"] + 1
+            number = self.store.tasks["train", task]["attempt"] + _LATER
             uri, text = (
                 self.directory.model_uri(self.run, "train", task, number),
                 f"model of attempt {number}",
@@ -356,7 +359,8 @@ class Failures:
         # Who loses a cluster's head before anybody has heard of the end does not know that there is a model.
         closed = self.store.attempts.get((name, task, number), {}).get("reason")
         with self.objects.judged():
-            if self.has_won(attempt) and closed is not EndReason.NODE_LOST:
+            was_lost = any(ray.is_lost and attempt in ray.won for ray in self.rays.values())
+            if self.has_won(attempt) and closed is not EndReason.NODE_LOST and not was_lost:
                 self._require_model(context, attempt)
             elif not self._is_stopped() and not self.has_won(attempt):
                 self._require_checkpoint(context, attempt)
@@ -386,6 +390,8 @@ class Failures:
             self.world.fail(f"the {text} is removed from its nodes, and is nowhere else")
 
     def _require_checkpoint(self, context: TaskContext, attempt: str) -> None:
+        if attempt not in self.started:
+            return  # it was given up before its members ran: there is none
         text, here = self.left(f"{attempt}/checkpoint"), context.place.checkpoint / "file"
         if here.exists() and here.read_text() == text:
             return
@@ -484,6 +490,7 @@ class Failures:
 
     def _starts(self, attempt: str) -> None:
         """The members of an attempt start: nothing runs twice at once."""
+        self.started.add(attempt)
         task = attempt.rpartition("/")[0]
         for ray in self.rays.values():
             for other, gang in ray.gangs.items():
