@@ -246,7 +246,7 @@ class Trainmaster:
             assert (
                 {"state", "reason", "tasks"}
                 <= experiment.keys()
-                <= {"state", "reason", "tasks", "best", "usage"} | optional
+                <= {"state", "reason", "tasks", "best", "usage", "saving"} | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks

@@ -171,10 +171,7 @@ def test_the_next_attempt_goes_on_from_a_checkpoint_that_could_not_be_published(
 
 def test_many_kept_models_are_saved_under_a_lease_that_is_renewed(tm, store, monkeypatch):
     """More than are read at once; and each takes longer than a lease would last by itself."""
-    recipe = tm.recipe(
-        "name: many\nexperiments:\n  main:\n    search: {x: [1, 2, 3]}\n    command: |\n"
-        + "".join(f"      {line}\n" for line in TRAIN.strip().splitlines())
-    )
+    recipe = tm.task(TRAIN, parameters={"x": [1, 2]})
     call = tm.start("run", recipe, "--json")
     tm.until_marks("ran", 2)
     store.refuse("ExpiredToken")
