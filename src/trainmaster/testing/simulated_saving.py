@@ -364,7 +364,20 @@ class SavingBench(SimulatedBench):
             newest = CheckpointSeries(context.checkpoints_uri, context.owner).newest()
         except TrainmasterError as error:
             return Job(done=True, error=str(error), reason=EndReason.NODE_LOST)
+        self._require_kept_is_used(context, newest)
         return Job(done=True, fields={"restored": newest})
+
+    def _require_kept_is_used(self, context: TaskContext, newest: int | None) -> None:
+        """Nobody begins from an older checkpoint than the one that was fetched from nodes that are well."""
+        name, task, number = context.experiment.name, context.task, context.attempt - 1
+        places = self._failures.places.machines(f"{context.run}/{name}/{task}/{number}", {})
+        if any(self._failures.cloud.instances[machine].ended_at is not None for _, machine in places):
+            return  # what was fetched from it is not known to be all of it
+        kept = context.home.attempt(context.run, name, task, number).checkpoint / "file"
+        series = CheckpointSeries(context.checkpoints_uri, context.owner)
+        found = None if newest is None else self._failures.objects.text(series.uri_of(newest))
+        if kept.exists() and kept.read_text() != found:
+            self._world.fail(f"{_id(context)} begins without the last checkpoint, which is kept here")
 
 
 def home_in(directory: Path) -> Home:
