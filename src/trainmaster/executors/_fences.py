@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: So many runs are remembered, the latest ones.
 _RUNS = 1024
 #: Tokens count drivers of a run; none is this large.
-_MOST = 1 << 53
+_MOST = 1 << 63
 
 
 class Fences:

@@ -26,6 +26,8 @@ _SETTINGS = {
 }
 #: Nobody needs these data after a power cut; a killed process loses nothing all the same.
 NOT_DURABLE = {"fsync": "off", "full_page_writes": "off"}
+#: In memory it lies only where there is far more room than it needs.
+_ROOMY_BYTES = 4 << 30
 
 
 class NoPostgresError(Exception):
@@ -70,7 +72,7 @@ class PrivatePostgres(PrivateServer):
         self._bin = find_postgres()
         self._settings = {**_SETTINGS, **(settings or {})}
         self._user = _unprivileged()
-        self.directory = Path(tempfile.mkdtemp(prefix="tm-pg-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="tm-pg-", dir=_directory(self._settings)))
         self.data = (place or self.directory) / "data"
         self._log = self.directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -189,6 +191,14 @@ class PrivatePostgres(PrivateServer):
             group=user.pw_gid if user else None,
             extra_groups=[] if user else None,
         )
+
+
+def _directory(settings: Mapping[str, str]) -> str:
+    """Where it lies: in memory if it need not last, as thousands of schemas are thousands of files each."""
+    memory, disk = "/dev/shm", "/tmp"  # noqa: S108 - a directory of our own is made there
+    if settings.get("fsync") != "off" or not Path(memory).is_dir():
+        return disk
+    return memory if shutil.disk_usage(memory).free > _ROOMY_BYTES else disk
 
 
 def _unprivileged() -> pwd.struct_passwd | None:

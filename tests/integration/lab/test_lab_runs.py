@@ -207,6 +207,7 @@ experiments:
     parameters: {n: {range: 1-200, step: 1}}
     command:
       - echo {{n}} on $(hostname)
+      - sleep 0.7  # else a busy machine's first host has done all before the others have booted
       - echo "{\\"square\\":" $((TRAINMASTER_PARAM_N * TRAINMASTER_PARAM_N)) "}" >> $TRAINMASTER_METRICS
 """
     renting = renter.run(renter.recipe(text))
