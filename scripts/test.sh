@@ -5,6 +5,7 @@ set -mu # each group is a process group of its own; without -m, what runs in the
 python=${1:-python3}
 lab=tests/integration/lab
 volumes=tests/integration/volumes
+remote=tests/integration/remote
 runs=("$lab/test_lab_runs.py" "$lab/test_lab_schedules.py" "$lab/test_lab_adopting.py")
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than three of them are a failure.
@@ -45,6 +46,7 @@ trap interrupted INT TERM
     code=$?
     "$python" -m pytest $again $volumes >"$logs/volumes" 2>&1 || code=1
     "$python" -m pytest $again tests/contract >"$logs/contract" 2>&1 || code=1
+    "$python" -m pytest $again $remote >"$logs/remote" 2>&1 || code=1
     exit $code
 } </dev/null &
 groups+=($!)
@@ -57,7 +59,7 @@ groups+=($!)
 } </dev/null &
 groups+=($!)
 {
-    "$python" -m pytest $again tests/integration --ignore=$lab --ignore=$volumes 2>&1 | tee -i "$logs/rest"
+    "$python" -m pytest $again tests/integration --ignore=$lab --ignore=$volumes --ignore=$remote 2>&1 | tee -i "$logs/rest"
     exit "${PIPESTATUS[0]}"
 } </dev/null &
 groups+=($!)
@@ -67,7 +69,7 @@ code=$?
 for group in "${groups[@]:0:2}"; do
     wait "$group" || code=1
 done
-for group in unit runs volumes contract lab; do
+for group in unit runs volumes contract remote lab; do
     echo "--- $group:"
     cat "$logs/$group"
 done

@@ -219,7 +219,7 @@ def setup_environment(context: TaskContext) -> None:
         if (path / "ready").exists():
             return
         _end_setup(path)  # left over by a control process that was killed
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         with log.open("wb") as output:
             code = _set_up(context, path, output)
         if code != 0:
@@ -229,10 +229,18 @@ def setup_environment(context: TaskContext) -> None:
         (path / "ready").touch()
 
 
+def _remove(path: Path) -> None:
+    """An engine that just ends a container may still put something there, or make the directory anew."""
+    deadline = time.monotonic() + _REMOVED_S
+    while path.exists():
+        shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)
+        time.sleep(0.01)
+
+
 def _set_up(context: TaskContext, path: Path, output: BinaryIO) -> int:
     marker = {_SETUP_VARIABLE: str(path)}
     if context.images is not None:
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         with _marked(path):
             return context.images.set_up(context, path, output, marker)
     python = Path(sys.base_prefix) / "bin" / "python3"
@@ -393,4 +401,6 @@ _SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
 _SETUP_VARIABLE = "TRAINMASTER_SETUP"
 #: A process may fork while we look, or take a moment to die.
 _END_TRIES = 200
+#: So long a directory that cannot be removed is tried again.
+_REMOVED_S = 10.0
 _setups: set[Path] = set()
