@@ -118,7 +118,18 @@ def test_a_run_that_is_ended_keeps_its_model_here_and_saves_it_later(tm, store, 
 
 
 def test_what_hung_on_a_kept_model_goes_on_with_resume(tm, store):
-    recipe = tm.task(TRAIN, search={"parameters": {"x": [1, 2]}})
+    recipe = tm.recipe(
+        {
+            "name": "job",
+            "experiments": {
+                "train": {"command": TRAIN},
+                "test": {
+                    "command": "cat $TRAINMASTER_DATA_MODEL/model.bin",
+                    "data": {"model": {"from": "train"}},
+                },
+            },
+        }
+    )
     call = tm.start("run", recipe, "--json")
     tm.until_marks("ran")
     store.refuse("ExpiredToken")
