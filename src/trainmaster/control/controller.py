@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
+#: So long machines are looked for once somebody has asked for the end.
+FIND_S = 30.0
 #: How often the loop looks whether a background job has ended.
 JOB_POLL_S = 0.01
 PROGRESS_S = 0.5
@@ -199,7 +201,11 @@ class Controller:
         self._wanted = self._store.stop_wanted(self.board.run)
 
     def _find(self, attempts: list[str]) -> None:
-        """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said."""
+        """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said.
+
+        Who asks once for the end wants saved what has ended meanwhile; but a machine may never answer.
+        """
+        asked_at = float("inf")
         while self._machines is not None and not self._machines.find(attempts):
             now = self._clock()
             if notes := self._look_at_machines(now):
@@ -208,7 +214,11 @@ class Controller:
             self._watch_budget(now)
             wanted = self._wanted or self._store.stop_wanted(self.board.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
-                return  # that cannot wait; who asks once wants saved what has ended meanwhile
+                return  # that cannot wait
+            if self.interrupts or wanted:
+                asked_at = min(asked_at, now)
+            if now - asked_at > FIND_S:
+                return
             self._keep_lease()
 
     def _observe(self, timeout_s: float) -> None:
