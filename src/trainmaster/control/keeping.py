@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from trainmaster.control.effects import Job
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.kept_checkpoint import has_entries
 from trainmaster.control.saving import (
     fetch_checkpoint,
-    has_entries,
     has_model,
     manifest_extra,
     place_of,
@@ -51,7 +51,7 @@ def keep(context: TaskContext, *, has_won: bool) -> Job:
     if not failures:
         return Job(done=True, error=_kept(context, fields), fields=fields)
     job = save(context) if has_won else recover(context)
-    if not job.error:
+    if not job.error or "kept_checkpoint" in job.fields:
         return job
     is_gone = all(isinstance(failure, NodeGoneError) for failure in failures)
     words = " ".join(one_line(failure) for failure in failures)

@@ -14,6 +14,12 @@ from trainmaster.control.attempt_words import explain_failure, last_metrics, mis
 from trainmaster.control.effects import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.kept_checkpoint import (
+    drop_kept_checkpoint,
+    has_entries,
+    is_superseded,
+    was_fetched,
+)
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.executors.metrics import json_safe
@@ -173,18 +179,6 @@ def publish_last_checkpoint(context: TaskContext, fields: dict[str, object]) -> 
     return number
 
 
-def drop_kept_checkpoint(context: TaskContext, fields: dict[str, object]) -> None:
-    """A newer checkpoint is published than the one that is kept here."""
-    if context.kept_checkpoint is None:
-        return
-    fields["kept_checkpoint"] = None
-    if context.kept_checkpoint != context.attempt:
-        earlier = context.home.attempt(
-            context.run, context.experiment.name, context.task, context.kept_checkpoint
-        )
-        shutil.rmtree(earlier.checkpoint, ignore_errors=True)
-
-
 def publish_model(context: TaskContext, extra: dict[str, JSON]) -> Manifest | None:
     """Publish what lies here in the members' output directories, as the model of its attempt."""
     uri = context.model_uri
@@ -209,7 +203,7 @@ def recover(context: TaskContext) -> Job:
     error, unsaved = "", False
     progressed = bool(metrics)
     try:
-        published = publish_checkpoint(context)
+        published = _publish_what_is_left(context, fields)
         progressed = progressed or published is not None or _has_published(context)
         if published is not None:
             drop_kept_checkpoint(context, fields)
@@ -217,6 +211,10 @@ def recover(context: TaskContext) -> Job:
         # A node that does not answer is not waited for: it was lost, as likely as not.
         unsaved = isinstance(failure, PublishError | UsageError | OSError) and not is_lasting(failure)
         error = f"its last checkpoint could not be saved: {one_line(failure)}"
+        if "kept_checkpoint" in fields:
+            unsaved = False
+            here = context.place.checkpoint
+            error += f" What was fetched before is kept in {here}, and the next attempt goes on from it."
     if context.site is not None:
         context.site.fetch_output(context, is_final=False)
     reason, message = explain_failure(context)
@@ -237,6 +235,22 @@ def recover(context: TaskContext) -> Job:
         unsaved=unsaved,
         place=place_of(context) if unsaved else "",
     )
+
+
+def _publish_what_is_left(context: TaskContext, fields: dict[str, object]) -> int | None:
+    """Publish the last checkpoint: of nodes that are gone what was fetched while their store was away."""
+    try:
+        return publish_checkpoint(context)
+    except (NodeGoneError, ProviderError):
+        if context.site is None or not was_fetched(context):
+            raise
+        fields["kept_checkpoint"] = context.attempt
+        is_published = is_superseded(context, context.attempt)
+        if is_published or (number := publish_checkpoint(replace(context, site=None))) is None:
+            del fields["kept_checkpoint"]
+            raise
+        del fields["kept_checkpoint"]
+        return number
 
 
 def checkpoint(context: TaskContext) -> Job:
@@ -297,6 +311,7 @@ def _send_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: b
             continue
         series = context.checkpoints
         if number is not None:
+            shutil.rmtree(context.place.checkpoint, ignore_errors=True)  # what was fetched before is older
             series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
         if is_patient and context.attempt > 1:  # the last one; a lost node may have left half of one
             series.clear_unfinished()
@@ -360,12 +375,3 @@ def _directories(directory: Path) -> list[Path]:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return []
-
-
-def has_entries(directory: Path) -> bool:
-    """Whether there is anything in a directory."""
-    try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
-        return False

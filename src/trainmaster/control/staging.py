@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
+from trainmaster.control.kept_checkpoint import is_superseded, restored_from_kept
 from trainmaster.control.locking import locked
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
@@ -308,7 +309,7 @@ def _end_setup(path: Path) -> None:
 
 
 def _restore(context: TaskContext) -> int | None:
-    if context.kept_checkpoint is not None and _restored_from_kept(context, context.kept_checkpoint):
+    if context.kept_checkpoint is not None and _begins_with_kept(context, context.kept_checkpoint):
         return None  # it has no number yet
     series = context.checkpoints
     numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
@@ -331,17 +332,14 @@ def _restore(context: TaskContext) -> int | None:
     return None
 
 
-def _restored_from_kept(context: TaskContext, attempt: int) -> bool:
-    """Begin with what an earlier attempt saved last, and could not publish; False if it is not here."""
-    earlier = context.home.attempt(context.run, context.experiment.name, context.task, attempt).checkpoint
-    target = context.place.checkpoint
-    if not earlier.is_dir() or not any(earlier.iterdir()):
-        return False
-    shutil.rmtree(target, ignore_errors=True)
-    # A copy: until something newer is published, or kept, this is the only one.
-    shutil.copytree(earlier, target, symlinks=True)
-    note_restored(context.place, None)
-    return True
+def _begins_with_kept(context: TaskContext, attempt: int) -> bool:
+    """Begin with what an earlier attempt has left here, unless the store has a later one by now."""
+    with suppress(
+        TrainmasterError
+    ):  # whether its store can be asked or not, that is better than an older one
+        if is_superseded(context, attempt):
+            return False
+    return restored_from_kept(context, attempt)
 
 
 def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:

@@ -216,6 +216,10 @@ def _manifests_are_believed() -> Iterator[None]:
         yield
 
 
+def _what_was_fetched_is_forgotten() -> AbstractContextManager[object]:
+    return patch.object(saving, "was_fetched", lambda _: False)
+
+
 @contextmanager
 def _collections_take_what_is_pushed_again() -> Iterator[None]:
     with ExitStack() as stack:
@@ -285,6 +289,11 @@ SABOTAGES: Final[Mapping[str, Sabotage]] = {
         _checkpoints_are_not_waited_for,
         "the last checkpoint is removed from healthy nodes while its store is away",
         {Hazard.STORE_AWAY: 3, Hazard.PREEMPT: 1},
+    ),
+    "what-was-fetched-is-forgotten": Sabotage(
+        _what_was_fetched_is_forgotten,
+        "a checkpoint that came here as its store was away is not used once its machine is lost",
+        {Hazard.STORE_AWAY: 3, Hazard.LOSE_MACHINE: 2},
     ),
     "one-place-for-all-attempts": Sabotage(
         _one_place_for_all_attempts,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import hashlib
+import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from trainmaster.control import keeping, saving
+from trainmaster.control import keeping, saving, staging
 from trainmaster.control.clusters import direct_store
 from trainmaster.control.clusters.direct_store import DirectStore
 from trainmaster.control.clusters.node_sending import Sent, Source
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from trainmaster.volumes import JSON, Manifest
 
 STORE = "memory://store/x"
+_CHECKPOINT = re.compile(r"checkpoint (?:(\d+) )?of .*/(\d+)")
 #: A node that is silent for longer is given up.
 _PATIENCE_S = 60.0
 
@@ -140,8 +143,7 @@ class Objects:
 
     def _entry(self, source: Source) -> Entry:
         text = self._failures.left(source.directory)
-        stamp = int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
-        return Entry("file", FILE, len(text), stamp, 0o644, "", 1)
+        return Entry("file", FILE, len(text), _stamp(text), 0o644, "", 1)
 
     def _send(
         self,
@@ -289,6 +291,7 @@ class SimulatedSite:
         if text:
             here.mkdir(parents=True, exist_ok=True)
             (here / "file").write_text(text)
+            os.utime(here / "file", ns=(_stamp(text), _stamp(text)))
 
     def _lent(self, uri: str, sources: Sequence[Source]) -> dict[str, str]:
         failures = self._failures
@@ -358,25 +361,26 @@ class SavingBench(SimulatedBench):
         self._workshop.clean_up(effect)
 
     def _stage(self, context: TaskContext, task: Task) -> Job:
-        if task.attempt == 1 or task.kept_checkpoint is not None:
+        if task.attempt == 1:
             return Job(done=True, fields={"restored": None})
+        kept, newest = task.kept_checkpoint, None
         try:
-            newest = CheckpointSeries(context.checkpoints_uri, context.owner).newest()
+            if kept is not None and staging._begins_with_kept(context, kept):
+                text = (context.place.checkpoint / "file").read_text()
+            else:
+                series = CheckpointSeries(context.checkpoints_uri, context.owner)
+                newest = series.newest()
+                text = "" if newest is None else self._failures.objects.text(series.uri_of(newest)) or ""
         except TrainmasterError as error:
             return Job(done=True, error=str(error), reason=EndReason.NODE_LOST)
-        self._require_kept_is_used(context, newest)
+        self._require_kept_is_used(context, text)
         return Job(done=True, fields={"restored": newest})
 
-    def _require_kept_is_used(self, context: TaskContext, newest: int | None) -> None:
-        """Nobody begins from an older checkpoint than the one that was fetched from nodes that are well."""
+    def _require_kept_is_used(self, context: TaskContext, begun: str) -> None:
+        """Nobody begins from an older checkpoint than the one that was fetched here."""
         name, task, number = context.experiment.name, context.task, context.attempt - 1
-        places = self._failures.places.machines(f"{context.run}/{name}/{task}/{number}", {})
-        if any(self._failures.cloud.instances[machine].ended_at is not None for _, machine in places):
-            return  # what was fetched from it is not known to be all of it
         kept = context.home.attempt(context.run, name, task, number).checkpoint / "file"
-        series = CheckpointSeries(context.checkpoints_uri, context.owner)
-        found = None if newest is None else self._failures.objects.text(series.uri_of(newest))
-        if kept.exists() and kept.read_text() != found:
+        if kept.exists() and _age(begun) < _age(kept.read_text()):
             self._world.fail(f"{_id(context)} begins without the last checkpoint, which is kept here")
 
 
@@ -399,6 +403,20 @@ def remove(directory: Path) -> None:
 def _recipe(workers: int) -> Recipe:
     experiment = Experiment(name="train", command="true", distributed=Distributed(workers=workers))
     return Recipe(name="sim", directory=Path("/nonexistent"), experiments={"train": experiment})
+
+
+def _age(text: str) -> tuple[int, int]:
+    """Of which attempt a checkpoint is, and how far that had come."""
+    found = _CHECKPOINT.fullmatch(text)
+    return (0, 0) if found is None else (int(found[2]), int(found[1] or 0))
+
+
+def _stamp(text: str) -> int:
+    """When its file was written, in nanoseconds; of other texts as many differ."""
+    attempt, far = _age(text)
+    return (attempt * 1_000_000 + far) * 1_000_000_000 or int(
+        hashlib.sha256(text.encode()).hexdigest()[:8], 16
+    )
 
 
 def _id(context: TaskContext) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,16 @@ import pytest
 
 from trainmaster.control import keeping, saving, staging
 from trainmaster.control.board import Task
+from trainmaster.control.effects import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
+from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.control.workshop import Workshop
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.states import EndReason
+from trainmaster.volumes import CheckpointSeries
 
 
 class Site:
@@ -184,6 +190,89 @@ def test_a_kept_checkpoint_goes_when_a_newer_one_is_published(tmp_path: Path) ->
     job = saving.recover(later)
     assert (job.error, job.fields["kept_checkpoint"]) == ("", None)
     assert not earlier.place.checkpoint.exists()
+
+
+def fetched_here(asked: TaskContext, text: bytes, at_ns: int) -> None:
+    """What its nodes had at a moment, whole."""
+    asked.place.checkpoint.mkdir(parents=True, exist_ok=True)
+    (asked.place.checkpoint / "step").write_bytes(text)
+    os.utime(asked.place.checkpoint / "step", ns=(at_ns, at_ns))
+
+
+def test_what_was_fetched_is_published_when_its_nodes_are_gone(tmp_path: Path) -> None:
+    asked = context(tmp_path, Site(has_model=True))
+    fetched_here(asked, b"9", 9)
+    job = saving.recover(asked)
+    assert (job.error, job.fields, job.progressed) == ("", {}, True)
+    assert asked.checkpoints.complete() == [1]
+    # It is in the store now: a second try has nothing more to add, and says what happened.
+    job = saving.recover(asked)
+    assert (asked.checkpoints.complete(), job.fields, job.unsaved) == ([1], {}, False)
+    assert "has no node any more" in job.error
+
+
+@pytest.mark.parametrize("by", [saving.recover, partial(keeping.keep, has_won=False)])
+def test_what_was_fetched_is_kept_when_its_nodes_and_the_store_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Callable[[TaskContext], Job]
+) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise PublishError("s3://b does not answer")
+
+    monkeypatch.setattr(CheckpointSeries, "newest", away)
+    site = Site(has_model=True)
+    monkeypatch.setattr(site, "fetch_checkpoint", site.publish_checkpoint, raising=False)
+    asked = context(tmp_path, site)
+    fetched_here(asked, b"9", 9)
+    job = by(asked)
+    assert (job.fields, job.unsaved) == ({"kept_checkpoint": 1}, False)
+    assert "s3://b does not answer" in job.error
+    assert str(asked.place.checkpoint) in job.error
+
+
+def test_what_an_attempt_began_with_is_not_published_again(tmp_path: Path) -> None:
+    """It came here only to be sent to nodes, which may have published later ones themselves."""
+    first = context(tmp_path, None)
+    fetched_here(first, b"5", 5)
+    assert saving.recover(first).error == ""
+    site = Site(has_model=True)
+    later = replace(
+        first, attempt=2, place=first.home.attempt(first.run, "train", 0, 2), listings={}, site=site
+    )  # type: ignore[arg-type]
+    fetched_here(later, b"5", 5)
+    note_restored(later.place, first.checkpoints.manifest(1))
+    job = saving.recover(later)
+    assert "has no node any more" in job.error
+    assert (job.fields, first.checkpoints.complete()) == ({}, [1])
+
+
+@pytest.mark.parametrize(
+    ("published_by", "at_ns", "begins_with"),
+    [(1, 8, b"here"), (1, 9, b"there"), (1, 10, b"there"), (2, 8, b"there")],
+)
+def test_a_kept_checkpoint_that_the_store_has_a_later_one_of_is_not_begun_with(
+    tmp_path: Path, published_by: int, at_ns: int, begins_with: bytes
+) -> None:
+    """A driver was killed between publishing that and recording that the kept one has served."""
+    earlier = context(tmp_path, None)
+    places = {number: earlier.home.attempt(earlier.run, "train", 0, number) for number in (2, 3)}
+    published = replace(earlier, attempt=published_by, place=places[2])
+    fetched_here(published, b"there", at_ns)
+    assert saving.publish_checkpoint(published) == 1
+    fetched_here(earlier, b"here", 9)
+    begins = replace(earlier, attempt=3, place=places[3], kept_checkpoint=1)
+    assert staging.stage(begins, {}).error == ""
+    assert (begins.place.checkpoint / "step").read_bytes() == begins_with
+
+
+def test_what_nodes_publish_makes_what_was_fetched_before_useless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(has_model=True)
+    asked = context(tmp_path, site)
+    fetched_here(asked, b"9", 9)
+    monkeypatch.setattr(site, "publish_checkpoint", lambda *_, **__: 1)
+    assert saving.checkpoint(asked).progressed
+    assert not asked.place.checkpoint.exists()
 
 
 def test_a_model_that_waits_is_brought_here_unless_it_is_large(
