@@ -331,8 +331,7 @@ class ClusterLoop:
         is_forming = self._tasks.is_running("form") or bool(
             self._tasks.running("join ") or self._tasks.running("drop ")
         )
-        for machine in self.record.rented:
-            sight.known_since.setdefault(machine.id, now)
+        self._note_known()
         seen = sight.seen(
             self._watch.lost_since(),
             self._tasks.running("rent "),
@@ -388,6 +387,12 @@ class ClusterLoop:
         ahead_s = self._wall() - self._clock()
         self._write(record if abs(ahead_s) < 1 else record.moved(ahead_s))
         self.record = record
+        self._note_known()
+
+    def _note_known(self) -> None:
+        """Machines are known as soon as they have a name: this machine may sleep before the next turn."""
+        for machine in self.record.rented:
+            self._sight.known_since.setdefault(machine.id, self._clock())
 
     def _notice_sleep(self, now: float) -> None:
         """This machine may have slept, or this process been stopped: nobody renewed anything meanwhile."""

@@ -335,6 +335,21 @@ def test_machines_that_are_listed_no_more_cost_nothing_beyond_their_lease(bench:
     assert next_day.provider.live, "others take their seats"
 
 
+def test_a_machine_that_was_asked_for_before_this_one_slept_is_not_billed_for_the_sleep(bench: Bench) -> None:
+    """It is known since it has a name, also if that was just before; nobody sees it afterwards."""
+    bench.until(lambda: bench.loop.record.rented)
+    asked_for = len(bench.loop.record.machines)
+    lease_usd = 2 * 0.36 * (1300 + 60) / 3600
+    bench.provider.machines.clear()
+    bench.clock.now += 50_000.0
+    for _ in range(100):
+        bench.turn()
+        bench.clock.now += 1
+    gone = replace(bench.loop.record, machines=bench.loop.record.machines[:asked_for])
+    assert all(machine.id for machine in gone.machines)
+    assert gone.most_usd(bench.clock.now, bench.clock.now) <= lease_usd
+
+
 def test_machines_are_ended_over_ssh_while_they_cannot_be_given_back(bench: Bench) -> None:
     bench.until(lambda: bench.loop.formation)
     bench.provider.is_away = True
