@@ -17,14 +17,12 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from trainmaster.control.clusters import post, provider_outage
-from trainmaster.control.clusters.record import BOOTING_S, ClusterRecord, ClusterState, new_record
-from trainmaster.control.decide_saving import NOT_REACHED
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, new_record
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cloud import SKEW_S, Cloud, Instance, ProviderMemory, provider_of
@@ -32,6 +30,7 @@ from trainmaster.testing.simulated_cluster import RayNode, SimulatedRay, Simulat
 from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
 from trainmaster.testing.simulated_hazards import SLOTS, WEIGHTS, Hazard, Hazards
 from trainmaster.testing.simulated_host import Host, Process, simulated_clocks
+from trainmaster.testing.simulated_judge import Judge
 from trainmaster.testing.simulated_node import Ending
 from trainmaster.testing.simulated_saving import (
     STORE,
@@ -50,7 +49,7 @@ from trainmaster.volumes import CheckpointSeries, read_manifest
 from trainmaster.volumes.owner import Owner, claim
 
 if TYPE_CHECKING:
-    from trainmaster.control.job_context import TaskContext
+    pass
 
 _RUN: Final = "sim-0000"
 _COMMITTED: Final = re.compile(r"/(models|checkpoints)/[^/]+/train/(\d+)(/\w+)?/manifest\.json$")
@@ -98,6 +97,7 @@ class Failures:
         self.objects = Objects(self)
         self.directory = home_in(new_directory(self))
         self.owner = Owner(self.run, self.home, self.world.now)
+        self.judge = Judge(self)
         self.published: dict[tuple[str, int], list[int]] = {}
         self.later: dict[str, str] = {}
         self._disk_is_full = False
@@ -186,7 +186,7 @@ class Failures:
         self.world.require()
         for one in self.cloud.live():
             raise ViolationError(f"{one.id} is never given back")
-        self._judge_models()
+        self.judge.models()
         self.world.require()
         cap_usd = self.plan.cap_usd
         bill_usd = self.cloud.bill_usd()
@@ -344,128 +344,14 @@ class Failures:
         """Whether its members all ended well."""
         return any(ray.won.get(attempt) for ray in self.rays.values())
 
-    def judge_removal(self, context: TaskContext) -> None:
-        """What an attempt left is removed from its nodes: it must be somewhere else."""
-        name, task, number = context.experiment.name, context.task, context.attempt
-        attempt = f"{self.run}/{name}/{task}/{number}"
-        places = self.places.machines(attempt, {})
-        machines = [self.cloud.instances[machine] for _, machine in places]
-        if not places or any(one.ended_at is not None for one in machines):
-            return  # it is gone anyway
-        if any(one.cut_until > self.world.now - 60.0 for one in machines):
-            return  # nobody reaches it to remove anything
-        if self.store.tasks[name, task]["message"] == NOT_REACHED and self.plan.cap_usd is not None:
-            return  # the cap wins, and it is told
-        # Who loses a cluster's head before anybody has heard of the end does not know that there is a model.
-        closed = self.store.attempts.get((name, task, number), {}).get("reason")
-        with self.objects.judged():
-            was_lost = any(ray.is_lost and attempt in ray.won for ray in self.rays.values())
-            if self.has_won(attempt) and closed is not EndReason.NODE_LOST and not was_lost:
-                self._require_model(context, attempt)
-            elif not self._is_stopped() and not self.has_won(attempt):
-                self._require_checkpoint(context, attempt)
-
-    def _judge_given_back(self, one: Instance) -> None:
-        """A machine is given back: a finished model that was there is somewhere else, if there was money."""
-        if self.plan.cap_usd is not None or one.cut_until > self.world.now - 60.0:
-            return
-        for (name, task), row in self.store.tasks.items():
-            attempt = f"{self.run}/{name}/{task}/{row['attempt']}"
-            here = any(machine == one.id for _, machine in self.places.machines(attempt, {}))
-            if here and self.has_won(attempt) and "fetched either" not in row["message"]:
-                place = self.directory.attempt(self.run, name, task, row["attempt"]).output("", first=True)
-                uri = self.directory.model_uri(self.run, name, task, row["attempt"])
-                with self.objects.judged():
-                    self._require(uri, place / "file", f"model of {attempt}")
-
-    def _is_stopped(self) -> bool:
-        return bool(self.store.run["stop_wanted"]) or self.store.run["state"] in (State.STOPPING, State.DONE)
-
-    def _require_model(self, context: TaskContext, attempt: str) -> None:
-        here = context.place.output(context.members[0], first=True) / "file"
-        self._require(context.model_uri, here, f"model of {attempt}")
-
-    def _require(self, uri: str, here: Path, text: str) -> None:
-        if self.objects.text(uri) != text and not (here.exists() and here.read_text() == text):
-            self.world.fail(f"the {text} is removed from its nodes, and is nowhere else")
-
-    def _require_checkpoint(self, context: TaskContext, attempt: str) -> None:
-        if attempt not in self.started:
-            return  # it was given up before its members ran: there is none
-        text, here = self.left(f"{attempt}/checkpoint"), context.place.checkpoint / "file"
-        if here.exists() and here.read_text() == text:
-            return
-        series = CheckpointSeries(context.checkpoints_uri, context.owner)
-        newest = series.newest()
-        found = "" if newest is None else self.objects.text(series.uri_of(newest)) or ""
-        if found != text and not (text == f"checkpoint of {attempt}" and attempt in found):
-            self.world.fail(
-                f"the last checkpoint of {attempt} is removed from its nodes, and is nowhere else"
-            )
-
-    def _judge_models(self) -> None:
-        """Whoever is told that a task SUCCEEDED finds its own model."""
-        for uri, later in self.later.items():
-            if self.objects.text(uri) != later:
-                self.world.fail(f"{uri} was published by a later attempt, and a late driver has removed it")
-        for (name, task), row in self.store.tasks.items():
-            if row["reason"] is EndReason.SUCCEEDED:
-                attempt = f"{self.run}/{name}/{task}/{row['attempt']}"
-                text = self.objects.text(str(row["model_uri"]))
-                if text != f"model of {attempt}":
-                    self.world.fail(f"{attempt} SUCCEEDED, but at its model there is {text!r}")
-                continue
-            attempt = f"{self.run}/{name}/{task}/{row['attempt']}"
-            is_gone = "fetched either" in row["message"]
-            if self._gave_up(row) and self.has_won(attempt) and not is_gone:
-                self.world.fail(f"{attempt} ended well, and its model is given up: {row['message']}")
-            if self.published.get((name, task)) and row["reason"] is not None:
-                self._judge_checkpoints(name, task, row)
-
-    def _gave_up(self, row: Mapping[str, Any]) -> bool:
-        """Whether a task ended though nobody wanted that, and there was money left to wait."""
-        is_free = self.plan.cap_usd is None and self.store.run["reason"] is EndReason.INTERNAL
-        return is_free and row["reason"] is EndReason.INTERNAL
-
-    def _judge_checkpoints(self, name: str, task: int, row: Mapping[str, Any]) -> None:
-        series = CheckpointSeries(self.directory.checkpoints_uri(self.run, name, task), self.owner)
-        newest = series.newest()
-        if newest is None or self.objects.text(series.uri_of(newest)) is None:
-            self.world.fail(f"{name}/{task} had a good checkpoint, and has none: {row['reason']}")
-
     # --- invariants ----------------------------------------------------------------------------------------
-
-    def judge_wish(self, driver: Driver, reason: EndReason) -> None:
-        """The project itself wants the run to end: is that so?"""
-        if reason is EndReason.INTERNAL and any(
-            loop.record.formed or loop.formation for loop in driver.loops
-        ):
-            self.world.fail(f"{driver.process.name} gives the run up though it had its machines")
-        if reason is EndReason.BUDGET:
-            self._judge_budget(driver)
-
-    def _judge_budget(self, driver: Driver) -> None:
-        """It ends for want of money: that must be near its end by the cloud's own bill."""
-        cap_usd, meter = self.plan.cap_usd, driver.meter
-        assert cap_usd is not None
-        assert meter is not None
-        machines = [machine for loop in driver.loops for machine in loop.record.live]
-        if any(machine.started_at is None for machine in machines):
-            return  # what was asked for may be there, and nobody can know
-        bill_usd = self.cloud.bill_usd()
-        live = max(len(list(self.cloud.live())), self.plan.cluster.nodes)
-        # What it takes to end in order, at the dearest; and a minute of each machine that was ever rented.
-        rest_s = meter.reserved_s + BOOTING_S + 60.0
-        rest_usd = live * 2.6 * rest_s / 3600 + len(self.cloud.instances) * 2.6 / 60
-        if 1.25 * bill_usd + rest_usd < 0.7 * cap_usd:
-            self.world.fail(f"it ends for want of money after ${bill_usd:.3f} of ${cap_usd:.3f}")
 
     def _ended(self, one: Instance) -> None:
         for ray in self.rays.values():
             if any(node.machine == one.id for node in ray.nodes):
                 ray.machine_ended(one.id)
         if one.why == "Client.UserInitiatedShutdown":
-            self._judge_given_back(one)
+            self.judge.given_back(one)
         if one.why == "Client.InstanceInitiatedShutdown" and self._is_driven(one):
             self.world.fail(f"{one.id} has ended itself though {self.driver.process.name} is well")
 

@@ -163,7 +163,7 @@ class SimulatedRecords:
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Store.want_stop`."""
         self._driver.step("before a wish")
-        self._failures.judge_wish(self._driver, reason)
+        self._failures.judge.wish(self._driver, reason)
         self._store.want_stop(reason)
 
 

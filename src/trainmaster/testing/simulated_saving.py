@@ -270,7 +270,7 @@ class SimulatedSite:
     def clean_up(self, context: TaskContext, *, is_saved: bool) -> None:
         """See `Site.clean_up`."""
         if is_saved:
-            self._failures.judge_removal(context)
+            self._failures.judge.removal(context)
 
     def _sources(self, context: TaskContext, what: str, *, is_patient: bool) -> list[Source]:
         failures = self._failures
