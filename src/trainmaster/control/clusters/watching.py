@@ -7,8 +7,10 @@ its provider's API says or does not say.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec.errors import TrainmasterError
@@ -28,6 +30,18 @@ RENEWALS: Final = 3
 LEAST_LEASE_S: Final = 15.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Renewal:
+    """What was granted last: leases get shorter as money runs out, and longer again when less is rented."""
+
+    at: float
+    lease_s: float = math.inf
+
+    def is_over(self, now: float, lease_s: float) -> bool:
+        """Whether the next one is due, by the shorter of that lease and the present one."""
+        return now - self.at >= min(self.lease_s, lease_s) / RENEWALS
+
+
 class Watch:
     """Keeps a login on every node. Threads share it.
 
@@ -42,11 +56,11 @@ class Watch:
         self._lock = threading.Lock()
         self._connections: dict[str, Connection] = {}
         self._next_at: dict[str, float] = {}
-        self._renewed_at: dict[str, float] = {}
+        self._renewals: dict[str, _Renewal] = {}
         self._leased_until: dict[str, float] = {}
         self._lost_since: dict[str, float] = {}
         self._excused_at = 0.0
-        self._leased_at = float("-inf")
+        self._told = _Renewal(float("-inf"))
 
     def only(self, machines: set[str], lease_s: float) -> None:
         """Watch these, which have all been reached, and no others.
@@ -68,7 +82,7 @@ class Watch:
         """It is watched no more."""
         with self._lock:
             connection = self._connections.pop(machine, None)
-            for memory in (self._next_at, self._renewed_at, self._leased_until, self._lost_since):
+            for memory in (self._next_at, self._renewals, self._leased_until, self._lost_since):
                 memory.pop(machine, None)
         if connection is not None:
             connection.close()
@@ -86,14 +100,14 @@ class Watch:
 
     def renewal_is_due(self, now: float, lease_s: float) -> bool:
         """Whether it is time to tell the provider that machines are still wanted; it then counts as told."""
-        if now - self._leased_at < lease_s / RENEWALS:
+        if not self._told.is_over(now, lease_s):
             return False
-        self._leased_at = now
+        self._told = _Renewal(now, lease_s)
         return True
 
     def renewed(self, at: float) -> None:
         """The provider was told at that time, Unix seconds."""
-        self._leased_at = at
+        self._told = _Renewal(at)
 
     def lost_since(self) -> dict[str, float]:
         """Since when machines have not answered though they could, Unix seconds."""
@@ -119,8 +133,8 @@ class Watch:
     def probe(self, access: NodeAccess, node: Node, lease_s: float) -> None:
         """Ask a machine for a sign of life, and renew its lease when that is due."""
         asked_at = self._clock()
-        renewed_at = self._renewed_at.get(access.id)
-        renews = renewed_at is None or asked_at - renewed_at >= lease_s / RENEWALS
+        last = self._renewals.get(access.id)
+        renews = last is None or last.is_over(asked_at, lease_s)
         is_sent = False
         try:
             connection = self._connection(access)
@@ -145,7 +159,7 @@ class Watch:
             self._lost_since.pop(access.id, None)
             if is_watched:
                 if renews:
-                    self._renewed_at[access.id] = asked_at
+                    self._renewals[access.id] = _Renewal(asked_at, lease_s)
                     self._leased_until[access.id] = self._clock() + lease_s
                 self._next_at[access.id] = self._clock() + PROBE_S
         if not is_watched:  # nobody asks it any more

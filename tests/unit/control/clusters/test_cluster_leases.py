@@ -37,6 +37,20 @@ def test_a_lease_may_become_shorter_at_any_time_and_is_renewed_three_times_as_of
     assert bench.loop.lease_s >= 15, "it can still be renewed in time"
 
 
+def test_a_short_lease_is_renewed_in_time_though_leases_are_longer_again(bench: Bench) -> None:
+    """They get shorter as money runs out, and longer when less is rented than was feared."""
+    bench.until(lambda: bench.loop.formation)
+    bench.loop.lease_s = 90.0
+    let(bench, 120.0)
+    bench.loop.lease_s = 900.0
+    let(bench, 120.0)
+    assert_alive(bench)
+    ends = [at + lease_s for at, lease_s in bench.workplace.switched["i-0"]]
+    starts = [at for at, _ in bench.workplace.switched["i-0"]]
+    assert all(later < end for end, later in zip(ends, starts[1:], strict=False))
+    assert bench.provider.kept_s == 900.0
+
+
 def test_machines_that_hang_do_not_keep_others_from_being_renewed() -> None:
     """Forty of two hundred do not answer within any time; probes of the others must not wait for theirs."""
     bench = Bench(record(count=200), patience=Patience(1e9, 60.0))
