@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
@@ -46,6 +45,15 @@ class PackedChunk(NamedTuple):
 class ChunkUploader:
     """Turns pieces into chunks on the store; safe to use from several threads.
 
+    Args:
+        source: of the pieces.
+        store: the volume.
+        journal: what was read before.
+        deletions: names that may not be used.
+        limit_bytes: no chunk is larger.
+        jobs: how many are read and sent at the same time.
+        proves: read every chunk back, and send those again that have other bytes.
+
     Attributes:
         sent_chunks: how many had to be uploaded.
         sent_bytes: their bytes.
@@ -60,6 +68,8 @@ class ChunkUploader:
         deletions: Deletions,
         limit_bytes: int,
         jobs: int,
+        *,
+        proves: bool = False,
     ) -> None:
         self._source = source
         self._store = store
@@ -74,6 +84,8 @@ class ChunkUploader:
             if key not in deletions and (name := chunk_name(key)) is not None:
                 self._present[name[0]] = (name[1], size_bytes)
         self._named: dict[bytes, tuple[int, int]] = {}
+        self._proves = proves
+        self._proved: set[bytes] = set()
         # Used again and again: memory that is touched for the first time costs more than a copy.
         self._buffers: queue.SimpleQueue[mmap.mmap | None] = queue.SimpleQueue()
         for _ in range(jobs + 1):
@@ -103,14 +115,15 @@ class ChunkUploader:
 
         Raises:
             UnstableDirectory: a file is no longer what it was.
+            DamagedChunkError: what was sent, and is read back, has other bytes.
             PublishError: a file cannot be read, or the store fails.
         """
-        key = plan_key(pieces)
+        key, is_damaged = plan_key(pieces), False
         if buffer is None:
             known = self._journal_get(key)
             if known is not None:
                 generation, is_there = self._place(known.digest, known.size_bytes)
-                if is_there:
+                if is_there and not (is_damaged := self._is_damaged(known.digest, generation)):
                     return PackedChunk(*known, generation)
             buffer = self.loaded(pieces)
         try:
@@ -121,11 +134,8 @@ class ChunkUploader:
             if size_bytes > 0 and not self._stopped:
                 generation, is_there = self._place(chunk.digest, size_bytes, claim=True)
                 chunk = chunk._replace(generation=generation)
-                if not is_there:
-                    self._store.put(chunk_key(chunk.digest, generation), data)
-                    with self._lock:
-                        self.sent_chunks += 1
-                        self.sent_bytes += size_bytes
+                if not is_there or is_damaged or self._is_damaged(chunk.digest, generation):
+                    self._send(chunk, data)
         finally:
             self._buffers.put(buffer)
         if key is not None and all(began_ns - max(file.stamp[-2:]) > _RACY_NS for file, *_ in pieces):
@@ -164,29 +174,38 @@ class ChunkUploader:
                     "Push again; no version was made.",
                 )
 
-    def read_back(self) -> None:
-        """Reads and proves every chunk.
-
-        Raises:
-            DamagedChunkError: one has other bytes.
-            PublishError: the store fails.
-        """
-        with ThreadPoolExecutor(self._jobs, "read-back") as pool:
-            for _ in pool.map(self._prove, self._named.items()):
-                pass
-
-    def _prove(self, item: tuple[bytes, tuple[int, int]]) -> None:
-        name, (generation, _) = item
-        key = chunk_key(name, generation)
-        digest = new_digest()
-        for block in self._store.blocks(key):
-            digest.update(block)
-        if digest.digest() != name:
-            self._store.delete([key])
+    def _send(self, chunk: PackedChunk, data: memoryview) -> None:
+        key = chunk_key(chunk.digest, chunk.generation)
+        self._store.put(key, data)
+        with self._lock:
+            self.sent_chunks += 1
+            self.sent_bytes += chunk.size_bytes
+        if self._proves and not self._is_whole(key, chunk.digest):
             raise DamagedChunkError(
                 f"{self._store.url_of(key)} has other bytes than were sent.",
-                "Push again; no version was made.",
+                "The store, or the way to it, changes bytes. Mend that, then push again; no version was made.",
             )
+
+    def _is_damaged(self, name: bytes, generation: int) -> bool:
+        """Whether a chunk that is there has to be sent again: it is read, once, if it is to be proved.
+
+        Nothing is ever deleted: others may count on it, and a delete that arrives late would hit what was
+        sent meanwhile. The right bytes in its place harm nobody.
+        """
+        with self._lock:
+            if not self._proves or name in self._proved:
+                return False
+            self._proved.add(name)
+        return not self._is_whole(chunk_key(name, generation), name)
+
+    def _is_whole(self, key: str, name: bytes) -> bool:
+        digest = new_digest()
+        try:
+            for block in self._store.blocks(key):
+                digest.update(block)
+        except FileNotFoundError:  # deleted a moment ago
+            return False
+        return digest.digest() == name
 
     def _journal_get(self, key: bytes | None) -> Remembered | None:
         if key is None:
@@ -212,6 +231,8 @@ class ChunkUploader:
                     have = self._deletions.generation(partial(chunk_key, name)), size_bytes
                 self._named[name] = self._present[name] = have[0], size_bytes
                 self.shared_chunks += is_there
+                if not is_there:  # whoever sends it reads it back
+                    self._proved.add(name)
             return have[0] if have else 0, is_there
 
 

@@ -124,7 +124,7 @@ def push(
         chunk_limit_bytes: no chunk is larger; 64 KiB to 1 GiB.
         jobs: how many chunks are read and sent at the same time.
         expect: fail unless this is the newest version; 0 for none at all.
-        read_back: read every chunk of the new version again and prove it.
+        read_back: read every chunk of the new version again and prove it; what has other bytes is sent again.
         progress: filled in on the way.
         say: told what a user would like to know.
         clocks: tell the time.
@@ -157,16 +157,16 @@ def push(
         with marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
             deletions = Deletions(store)
             deletions.refresh(wait_for_collections(store, mark, say, clocks=clocks))
-            work = _Push(files, store, journal, deletions, progress, scratch, chunk_limit_bytes, jobs)
+            uploader = ChunkUploader(
+                files, store, journal, deletions, chunk_limit_bytes, max(1, jobs), proves=read_back
+            )
+            work = _Push(files, uploader, progress, scratch, chunk_limit_bytes, max(1, jobs))
             head = work.pack()
             files.confirm()
             columns = scratch / "columns"
             columns.mkdir()
             prepare(head, work.tables, columns, store.url)
             head = upload_tables(store, head, work.tables, deletions)
-            if read_back:
-                work.uploader.confirm()
-                work.uploader.read_back()
             publication = Publication(store, mark, deletions, say, clocks)
             head = publication.create(head, expect, lambda: work.uploader.keys, work.uploader.confirm)
             keep_prepared(columns, head, place)
@@ -216,9 +216,7 @@ class _Push:
     def __init__(
         self,
         source: Source,
-        store: ObjectStore,
-        journal: Journal,
-        deletions: Deletions,
+        uploader: ChunkUploader,
         progress: PushProgress,
         scratch: Path,
         limit_bytes: int,
@@ -226,9 +224,9 @@ class _Push:
     ) -> None:
         self._source = source
         self._limit_bytes = limit_bytes
-        self._jobs = max(1, jobs)
+        self._jobs = jobs
         self._progress = progress
-        self.uploader = ChunkUploader(source, store, journal, deletions, limit_bytes, self._jobs)
+        self.uploader = uploader
         self.tables: dict[TableName, Path] = {
             "files": scratch / "files.parquet",
             "chunks": scratch / "chunks.parquet",

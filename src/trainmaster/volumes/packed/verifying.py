@@ -136,12 +136,10 @@ class _Looks:
                 whole.append((number, key))
         if self._deep:
             for number, key in self._others(whole):
-                twice = (
-                    "Push the same files with --read-back, which takes such chunks away, and once more, or "
-                )
+                again = "Push the same files with --read-back, which sends such chunks again, or "
                 yield Damage(
                     f"chunk {number} ({self._store.url_of(key)}) has another hash",
-                    twice + _remove(self._store, head.version),
+                    again + _remove(self._store, head.version),
                 )
 
     def _others(self, chunks: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
