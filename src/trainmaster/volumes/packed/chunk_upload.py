@@ -183,7 +183,7 @@ class ChunkUploader:
         if self._proves and not self._is_whole(key, chunk.digest):
             raise DamagedChunkError(
                 f"{self._store.url_of(key)} has other bytes than were sent.",
-                "The store, or the way to it, changes bytes. Mend that, then push again; no version was made.",
+                "The store, or the way to it, changes bytes. Mend that and push again; no version was made.",
             )
 
     def _is_damaged(self, name: bytes, generation: int) -> bool:
