@@ -14,8 +14,8 @@ from trainmaster.control.clusters.node_stores import NodeStores
 from trainmaster.control.clusters.node_trees import Tree, moved, unite
 from trainmaster.remote.guest.trees import FILE, FOLDER, LINK, OUTWARD, Entry
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes import FileEntry, ObjectStore, UnstableDirectory, Upload
-from trainmaster.volumes.publishing import FILES_PREFIX, discard, named_folders, stored_manifest
+from trainmaster.volumes import FileEntry, UnstableDirectory, Upload
+from trainmaster.volumes.publishing import FILES_PREFIX
 from trainmaster.volumes.sending import ToSend
 
 if TYPE_CHECKING:
@@ -116,20 +116,13 @@ def send(
         uploaded[part.number] = stores.send(part.access, uri, folders[part.number], journal, wanted, lent)
         return True
 
-    try:
-        # A node takes a second to begin: however little it is, the next one may come in between.
-        if not carry(files, parts, trees, upload, is_frozen=True):
-            where = ", ".join(dict.fromkeys(source.directory for source in sources))
-            raise UnstableDirectory(
-                f"{where}: files changed while they were uploaded.", "Nothing was published; try later."
-            )
-    except UnstableDirectory:  # they will never be these files again
-        store = ObjectStore(uri)
-        named = named_folders(stored_manifest(store))  # another driver may have published them meanwhile
-        for folder in folders:
-            if folder not in named:
-                discard(store, folder)
-        raise
+    # A node takes a second to begin: however little it is, the next one may come in between. What was sent
+    # then stays: another driver may be sending the same, and whoever publishes clears up what is not named.
+    if not carry(files, parts, trees, upload, is_frozen=True):
+        where = ", ".join(dict.fromkeys(source.directory for source in sources))
+        raise UnstableDirectory(
+            f"{where}: files changed while they were uploaded.", "Nothing was published; try later."
+        )
     return Sent(
         trees,
         [
