@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# All tests, three groups at once: the lab's mostly wait for hosts, those of decisions and maths only compute.
+# All tests, four groups at once: the lab's mostly wait for hosts, those of decisions and maths only compute.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
 set -mu # each group is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
 lab=tests/integration/lab
 volumes=tests/integration/volumes
 remote=tests/integration/remote
+others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
 runs=("$lab/test_lab_runs.py" "$lab/test_lab_schedules.py" "$lab/test_lab_adopting.py")
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than three of them are a failure.
@@ -40,38 +41,48 @@ interrupted() {
 trap 'rm -rf "$logs"' EXIT
 trap interrupted INT TERM
 
-{
-    trap 'exit 130' INT # else the second one would begin
-    "$python" -m pytest $again "${runs[@]}" >"$logs/runs" 2>&1
-    code=$?
-    "$python" -m pytest $again $volumes >"$logs/volumes" 2>&1 || code=1
-    "$python" -m pytest $again tests/contract >"$logs/contract" 2>&1 || code=1
-    "$python" -m pytest $again $remote >"$logs/remote" 2>&1 || code=1
-    exit $code
-} </dev/null &
-groups+=($!)
-{
-    trap 'exit 130' INT
-    "$python" -m pytest src tests/unit >"$logs/unit" 2>&1
-    code=$?
-    "$python" -m pytest $again $lab "${runs[@]/#/--ignore=}" >"$logs/lab" 2>&1 || code=1
-    exit $code
-} </dev/null &
-groups+=($!)
-{
-    "$python" -m pytest $again tests/integration --ignore=$lab --ignore=$volumes --ignore=$remote 2>&1 | tee -i "$logs/rest"
-    exit "${PIPESTATUS[0]}"
-} </dev/null &
-groups+=($!)
+# What each part prints is in a file of its name.
+part() {
+    "$python" -m pytest "${@:2}" >"$logs/$1" 2>&1 || code=1
+}
+begin() {
+    {
+        trap 'exit 130' INT # else the next part would begin
+        code=0
+        "$@"
+        exit $code
+    } </dev/null &
+    groups+=($!)
+}
+first() {
+    part runs $again "${runs[@]}"
+    part volumes $again $volumes
+}
+second() {
+    part lab $again $lab "${runs[@]/#/--ignore=}"
+    part contract $again tests/contract
+}
+third() {
+    part unit src tests/unit
+    part others $again "${others[@]}"
+}
+fourth() {
+    "$python" -m pytest $again tests/integration --ignore=$lab --ignore=$volumes --ignore=$remote \
+        "${others[@]/#/--ignore=}" 2>&1 | tee -i "$logs/rest"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || code=1
+    part remote $again $remote
+}
+for group in first second third fourth; do
+    begin $group
+done
 
-wait "${groups[2]}"
-code=$?
-for group in "${groups[@]:0:2}"; do
+code=0
+for group in "${groups[@]}"; do
     wait "$group" || code=1
 done
-for group in unit runs volumes contract remote lab; do
-    echo "--- $group:"
-    cat "$logs/$group"
+for part in unit runs volumes contract others remote lab; do
+    echo "--- $part:"
+    cat "$logs/$part"
 done
 reruns=$(cat "$logs"/* | grep '^RERUN ' | sort -u)
 if [ -n "$reruns" ]; then
