@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 
-.PHONY: demo test lint bench install system dist audit mutations clean
+.PHONY: demo test lint bench install system dist audit mutations gpu real-aws clean
 
 install: $(STAMP)
 
@@ -54,6 +54,14 @@ audit: install
 # What tests of the rules about money, machines, models and chunks do not notice.
 mutations: install
 	@$(BIN)/python scripts/mutations.py
+
+# At most ten minutes on a machine with an NVIDIA GPU: NCCL, DDP, FSDP, what is observed, memory, a quote that is kept.
+gpu: install
+	@$(BIN)/python -m pytest -m gpu -rs tests/integration/test_gpu.py tests/unit/executors/test_gpus.py
+
+# Rents machines on EC2 with your credentials, for CAP dollars at most, loses one, and looks whether anything is left.
+real-aws: install
+	@$(BIN)/python scripts/real_aws.py --cap $(CAP)
 
 clean:
 	rm -rf dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
