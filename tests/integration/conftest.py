@@ -236,7 +236,9 @@ class Trainmaster:
         found = result.json
         optional = {"message"}
         if "quote" in found:
-            assert {"kind", "time_s", "cost_usd", "measurements", "kept"} == found["quote"].keys(), found
+            assert {"kind", "time_s", "cost_usd", "measurements", "kept", "outside"} == found[
+                "quote"
+            ].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
         assert keys <= found.keys() <= keys | optional | {"quote", "unsaved"}, found
         assert isinstance(found["seconds"], int | float)

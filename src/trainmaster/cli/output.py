@@ -67,8 +67,9 @@ def quote_text(quote: dict[str, Any]) -> str:
 
     >>> interval = {"p5": 50, "p50": 60, "p95": 75}
     >>> free = dict.fromkeys(interval, 0)
-    >>> quote_text({"kind": "binding", "time_s": interval, "cost_usd": free, "kept": True})
-    'quote: 1m00s (50.0 s to 1m15s), $0: kept'
+    >>> said = {"kind": "binding", "time_s": interval, "cost_usd": free}
+    >>> quote_text({**said, "kept": True, "outside": "early"})
+    'quote: 1m00s (50.0 s to 1m15s), $0: kept (it came out below the interval)'
     """
     from trainmaster.server.promise import dollars
 
@@ -79,6 +80,8 @@ def quote_text(quote: dict[str, Any]) -> str:
     )
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
     end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
+    if quote["kept"] and quote.get("outside") == "early":
+        end += " (it came out below the interval)"
     return f"{word}: {span}, {amount}{end}"
 
 

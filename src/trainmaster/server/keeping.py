@@ -6,7 +6,6 @@ of this one. The binding quote is never changed; a forecast that leaves it is to
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from trainmaster.control.recording import Where
 from trainmaster.executors import detect_capacity
 from trainmaster.server.outlook import NotKnown, RentedNow, gang_nodes, outlook
 from trainmaster.server.promise import Promise, dollars, told, told_in_full
+from trainmaster.server.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.server.supply import HOST
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
@@ -108,7 +108,7 @@ class QuoteKeeper:
         self._other = ""
         self._known = _Known()
         self._binding: Promise | None = None
-        self._begun = False
+        self._begun = self._is_upset = False
         self._estimated = False
         self._told: tuple[float, float] | None = None
         #: They do not say how long they train: how long their tasks take is all that can be known of them.
@@ -140,12 +140,21 @@ class QuoteKeeper:
             return lines
         self._measure(board, progress, now)
         lines += self._warn(board, progress, now)
-        self._next_at = now + (_LOOK_EVERY_S if self._binding is None else FORECAST_EVERY_S)
+        upset = is_upset(board, progress)
+        self._next_at = now + (_LOOK_EVERY_S if self._binding is None or upset else FORECAST_EVERY_S)
+        if upset:  # how long it takes to begin again tells nothing of how long the rest takes
+            return lines + self._tell_upset()
         if self._binding is not None:
             self._think("forecast", board, progress, now)
         elif self._is_time(board, progress, now):
             self._think("binding", board, progress, now)
         return lines
+
+    def _tell_upset(self) -> list[str]:
+        if self._binding is None or self._is_upset:
+            return []
+        self._is_upset = True
+        return ["something has to begin again: the quote is looked at again once it trains steadily"]
 
     def _begin(self) -> None:
         """Read what was measured and promised before; a run that is resumed keeps its quote."""
@@ -195,7 +204,7 @@ class QuoteKeeper:
         """True if a binding quote can be made: what runs is measured well, and the rest is known."""
         ready_at = None if self._fleet is None else self._fleet.ready_at
         since = self._elapsed(now) if self._fleet is None else now - (now if ready_at is None else ready_at)
-        if since < BINDING_AFTER_S:
+        if since < BINDING_AFTER_S or waits(board) or is_at_its_end(board, progress):
             return False
         for name, experiment in board.experiments.items():
             if experiment.state is State.DONE:
@@ -275,7 +284,9 @@ class QuoteKeeper:
         def work() -> None:
             try:
                 found = outlook(self._recipe, now, elapsed, doing, known, devices, self._slots, rented)
-                self._done.put(Promise(kind, now, *found))
+                promise = Promise(kind, now, *found)
+                late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
+                self._done.put(NotKnown() if late else promise)
             except Exception as error:  # noqa: BLE001 - told by whoever collects it
                 self._done.put(error)
 
@@ -310,11 +321,13 @@ class QuoteKeeper:
         time_s, cost_usd = forecast.time_s.p50, forecast.cost_usd.p50
         late = time_s > self._binding.time_s.p95
         dear = cost_usd > self._binding.cost_usd.p95
+        was_upset, self._is_upset = self._is_upset, False
         if not late and not dear:
-            if self._told is None:
+            if self._told is None and not was_upset:
                 return []
+            word = "still" if self._told is None else "again"
             self._told = None
-            return [f"again within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}"]
+            return [f"{word} within the quote: {told_in_full(forecast.time_s, forecast.cost_usd)}"]
         if self._told is not None and time_s < _WORSE * self._told[0] and cost_usd <= _WORSE * self._told[1]:
             return []
         self._told = (time_s, cost_usd)
@@ -379,19 +392,6 @@ def _doing(experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgre
         if task.started_at is None or task.state is State.WAITING:
             continue
         found = progress.get(task.key)
-        share = None if found is None else _share(found)
+        share = None if found is None else share_done(found)
         running.append(RunningTask(max(now - task.started_at, 0.0), share))
     return Doing(sum(experiment.ended.values()), tuple(running))
-
-
-def _share(found: TaskProgress) -> float | None:
-    """Of its steps that a task has made; None where it shows none, or nobody knows how many there are.
-
-    A script that goes on from a checkpoint counts on: its own number tells more than what was seen of it.
-    One that numbers the steps of each epoch from the start tells less.
-    """
-    step, trace = found.metrics.get("step"), found.trace
-    seen = trace.steps_done if trace is not None and trace.first_at is not None else None
-    if isinstance(step, int | float) and math.isfinite(step):
-        seen = max(float(step), seen or 0.0)
-    return None if seen is None or not found.total_steps else max(seen, 0.0) / found.total_steps

@@ -48,6 +48,15 @@ class Promise:
         """True if neither is more than was promised: early and cheap is no miss."""
         return self.time_s.holds(time_s) and self.cost_usd.holds(cost_usd)
 
+    def outside(self, time_s: float, cost_usd: float) -> str | None:
+        """On which side of what was promised it came out: ``early`` or ``late``; None if inside.
+
+        Who is early keeps the promise; but an interval that is too often left on that side is too wide.
+        """
+        if not self.holds(time_s, cost_usd):
+            return "late"
+        return "early" if time_s < self.time_s.p5 or cost_usd < self.cost_usd.p5 else None
+
     def as_json(self) -> str:
         """For the database."""
         data = {
@@ -76,6 +85,9 @@ def quote_summary(store: Store, run: str) -> dict[str, Any] | None:
         "cost_usd": promise.cost_usd.as_dict(),
         "measurements": promise.measurements,
         "kept": bool(main["kept"]) if is_over and main["kept"] is not None else None,
+        "outside": promise.outside(main["time_s"], main["cost_usd"] or 0.0)
+        if is_over and main["time_s"] is not None
+        else None,
     }
 
 

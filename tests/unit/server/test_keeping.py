@@ -13,8 +13,9 @@ from trainmaster.advisor.profile import Point, Sync
 from trainmaster.advisor.quote import Interval
 from trainmaster.control.board import Board, Experiment, Task
 from trainmaster.control.measuring import trace_of
-from trainmaster.server.keeping import QuoteKeeper, _Known, _share
+from trainmaster.server.keeping import QuoteKeeper, _Known
 from trainmaster.server.promise import Promise, quote_summary, record_truth
+from trainmaster.server.steadiness import share_done
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
@@ -33,14 +34,14 @@ class Store:
         return self.rows
 
     def add_quote(self, new):
-        row = {"id": len(self.rows), "kind": new.kind, "made_at": new.made_at, "data": new.data, "kept": None}
-        self.rows.append(row)
+        row = {"id": len(self.rows), "kind": new.kind, "made_at": new.made_at, "data": new.data}
+        self.rows.append(row | {"kept": None, "time_s": None, "cost_usd": None})
 
     def run_row(self, _run):
         return {"state": self.state}
 
     def record_truth(self, number, truth):
-        self.rows[number]["kept"] = truth.kept
+        self.rows[number] |= {"kept": truth.kept, "time_s": truth.time_s, "cost_usd": truth.cost_usd}
 
 
 class World:
@@ -88,7 +89,8 @@ def history(*same):
 
 def promise(kind="binding", p95=100.0):
     made = Promise(kind, BEGAN, Interval(50.0, 60.0, p95), Interval(0, 0, 0))
-    return {"id": 0, "kind": kind, "made_at": BEGAN, "data": made.as_json(), "kept": None}
+    row = {"id": 0, "kind": kind, "made_at": BEGAN, "data": made.as_json()}
+    return row | {"kept": None, "time_s": None, "cost_usd": None}
 
 
 def test_a_task_that_shows_no_steps_is_warned_of_once(tmp_path):
@@ -161,9 +163,9 @@ def test_the_share_that_is_done(tmp_path, step, seen, share):
         world.trace.add(BEGAN + i, number)
     found = world.progress["main", 0]
     found.metrics = {} if step is None else {"step": step}
-    assert _share(found) == (None if share is None else pytest.approx(share, abs=0.02))
+    assert share_done(found) == (None if share is None else pytest.approx(share, abs=0.02))
     found.total_steps = None
-    assert _share(found) is None
+    assert share_done(found) is None
 
 
 def test_of_many_tasks_the_newest_count():
@@ -176,11 +178,63 @@ def test_of_many_tasks_the_newest_count():
 
 
 @pytest.mark.parametrize(
-    ("succeeded", "time_s", "kept"), [(True, 99.0, True), (True, 101.0, False), (False, 5.0, False)]
+    ("succeeded", "time_s", "kept", "outside"),
+    [
+        (True, 99.0, True, None),
+        (True, 101.0, False, "late"),
+        (False, 5.0, False, "early"),
+        (True, 49.0, True, "early"),
+    ],
 )
-def test_kept_is_success_within_time(succeeded, time_s, kept):
+def test_kept_is_success_within_time_and_either_side_is_told(succeeded, time_s, kept, outside):
     store = Store(promise(p95=100.0), state=State.DONE)
     record_truth(store, "r", succeeded, time_s, 0.0)
-    assert quote_summary(store, "r")["kept"] is kept
+    found = quote_summary(store, "r")
+    assert (found["kept"], found["outside"]) == (kept, outside)
     store.state = State.RUNNING  # resumed: it has yet to show it
-    assert quote_summary(store, "r")["kept"] is None
+    found = quote_summary(store, "r")
+    assert (found["kept"], found["outside"]) == (None, None)
+
+
+def test_nothing_is_bound_in_the_middle_of_a_recovery(tmp_path):
+    """Three of three that were made then were too low."""
+    world = World(tmp_path, steps=4000)
+    task = world.board.experiments["main"].live[0]
+    task.state, task.attempt = State.RECOVERING, 1
+    assert world.look(60, step_s=0.5) == []
+    task.state, task.attempt = State.STAGING, 2
+    assert world.look(60) == []
+    task.state = State.RUNNING
+    (line,) = world.look(100, step_s=0.5)
+    assert line.startswith("quote: ")
+
+
+def test_nothing_is_bound_while_it_waits_for_slots(tmp_path):
+    point = Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    seen = Measurement(point, duration_s=200.0)
+    world = World(tmp_path, histories=history(seen, seen))
+    task = world.board.experiments["main"].live[0]
+    task.state, task.started_at = State.ACQUIRING, None
+    world.progress.clear()
+    assert [line.split(":")[0] for line in world.look(90)] == ["estimate"]
+
+
+@pytest.mark.parametrize("steps", [400, 100])
+def test_nothing_is_bound_after_the_last_step_nor_just_before(tmp_path, steps):
+    """It would be about what cannot be changed any more: saving, mostly."""
+    world = World(tmp_path, steps=steps)
+    world.keeper._elapsed = lambda now: 0.0 if now < BEGAN + 0.46 * steps else now - BEGAN
+    assert world.look(steps * 0.6, step_s=0.5) == []
+
+
+def test_after_a_loss_the_quote_is_looked_at_again_once_it_is_steady(tmp_path):
+    world = World(tmp_path, Store(promise(p95=1000.0)), steps=400)
+    task = world.board.experiments["main"].live[0]
+    assert world.look(30, step_s=0.5) == []
+    task.state, task.attempt = State.RECOVERING, 1
+    lines = world.look(120)
+    assert len(lines) == 1
+    assert "looked at again once it trains steadily" in lines[0]
+    task.state, task.attempt = State.RUNNING, 2
+    (line,) = world.look(180, step_s=0.5)
+    assert line.startswith("still within the quote: ")
