@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Progresses = Mapping[tuple[str, int], TaskProgress]
 
 #: A quote of less says nothing that its reader could still use.
-LEAST_LEFT_S: Final = 10.0
+LEAST_LEFT_S: Final = 5.0
 LEAST_LEFT_SHARE: Final = 0.1
 #: Tasks of which more is done are at their end.
 _AT_ITS_END: Final = 0.95
