@@ -51,6 +51,13 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     assert ended["quote"]["kept"] is (ended["seconds"] <= ended["quote"]["time_s"]["p95"])
     assert ended["seconds"] > 600 * 0.02, "of the same training"
     assert tm.status(ended["run"])["quote"] == ended["quote"]
+    score = tm.call("score", "--json").json[ended["quote"]["kind"]]
+    assert (score["runs"], score["kept"]["n"]) == (1, int(ended["quote"]["kept"]))
+    assert score["coverage"]["n"] == int(ended["quote"]["outside"] is None)
+    assert [(each["provider"], each["job"]) for each in score["by"]] == [("local", "single")]
+    assert "local" in tm.call("score").err
+    inside = tm.call("score", "--json").json["estimate"]["coverage"]["n"]
+    assert f"of 1 run here, {inside} inside the interval" in quote(tm, recipe).err
     word = {"binding": "quote", "estimate": "estimate"}[ended["quote"]["kind"]]
     assert f"  {word}: " in tm.call("status", ended["run"]).err
 

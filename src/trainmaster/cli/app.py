@@ -20,6 +20,7 @@ from trainmaster.cli import (
     quote,
     resume,
     run,
+    score,
     ssh,
     status,
     volume,
@@ -54,6 +55,7 @@ def _options(
 app.command(no_args_is_help=True)(run.run)
 app.command(no_args_is_help=True)(check.check)
 app.command(no_args_is_help=True)(quote.quote)
+app.command()(score.score)
 app.command()(status.status)
 app.command(no_args_is_help=True)(logs.logs)
 app.command(no_args_is_help=True)(cancel.cancel)

@@ -55,6 +55,7 @@ def quote(
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.quoting import QuoteOptions, Quoter
+    from trainmaster.server.score import score_line
     from trainmaster.spec import read_recipe
 
     if plot is not None:
@@ -73,13 +74,18 @@ def quote(
         allow_stale,
         measurements=measurements,
     )
+    line = ""
     quoter = Quoter(service, say, Measuring().show)
     catch_interrupts(quoter.interrupt)
     try:
         made = quoter.quote(found, recipe, os.environ, options)
+        if made.time_s is not None:
+            line = score_line(service.store, service.home.identity(), "estimate", found.provider)
     finally:
         service.close()
     show_quote(made)
+    if line:
+        say(line)
     if plot is not None:
         from trainmaster.cli.quote_plot import draw_quote
 

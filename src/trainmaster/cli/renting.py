@@ -15,6 +15,7 @@ from trainmaster.server.awake import Sleepiness, awake_note
 from trainmaster.server.machines import node_lease_s
 from trainmaster.server.quoting import Quoter
 from trainmaster.server.renting import RentalOffer, check_with_provider, plan_run
+from trainmaster.server.score import score_line
 from trainmaster.server.supply import Supply
 from trainmaster.server.worker_counts import with_fewest
 from trainmaster.spec import Recipe
@@ -60,7 +61,8 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
             allow_stale=allow_stale,
             before_measuring=before_measuring,
         )
-    show_offer(offer.lines, [*offer.notes, *_awake(offer)])
+    line = score_line(service.store, service.home.identity(), "estimate", recipe.provider)
+    show_offer([*offer.lines, *([line] if line and offer.quote else [])], [*offer.notes, *_awake(offer)])
     if offer.costs:
         require_consent_possible(offer.most_usd_per_hour, yes=yes)
         if not ask_consent(offer.most_usd_per_hour, yes=yes):

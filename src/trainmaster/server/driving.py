@@ -23,6 +23,7 @@ from trainmaster.server.history import histories, make_recorder
 from trainmaster.server.keeping import QuoteKeeper
 from trainmaster.server.promise import record_truth
 from trainmaster.server.run_names import owner_of
+from trainmaster.server.score import score_line
 from trainmaster.server.summary import run_seconds
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
@@ -176,6 +177,7 @@ def _keeper(
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=slots,
         fleet=fleet,
+        score=lambda kind: score_line(service.store, service.home.identity(), kind, session.recipe.provider),
     )
 
 

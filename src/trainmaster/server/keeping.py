@@ -86,6 +86,7 @@ class QuoteKeeper:
         elapsed: seconds that the run has been driven at a Unix time.
         slots: processes that run at once.
         fleet: the machines that were rented for it; None if it runs on this one.
+        score: how such quotes turned out before, by their kind, in words; empty if nobody knows.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class QuoteKeeper:
         elapsed: Callable[[float], float],
         slots: int,
         fleet: FleetView | None = None,
+        score: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._store = store
         self._recipe = recipe
@@ -105,6 +107,7 @@ class QuoteKeeper:
         self._elapsed = elapsed
         self._slots = slots
         self._fleet = fleet
+        self._score = score
         self._other = ""
         self._known = _Known()
         self._binding: Promise | None = None
@@ -305,15 +308,16 @@ class QuoteKeeper:
         if found.kind == "forecast":
             return self._compare(found)
         self._store.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
+        score = f"; {line}" if (line := self._score(found.kind)) else ""
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
-            return [f"estimate: {told(found.time_s)}, from {many} of earlier runs"]
+            return [f"estimate: {told(found.time_s)}, from {many} of earlier runs{score}"]
         self._binding = found
         self._next_at = now + FORECAST_EVERY_S
         within = f"ends within {format_duration(found.time_s.p95)}"
         if found.cost_usd.p95:
             within += f" and costs at most {dollars(found.cost_usd.p95)}"
-        return [f"quote: {told_in_full(found.time_s, found.cost_usd)}; it is kept if the run {within}"]
+        return [f"quote: {told_in_full(found.time_s, found.cost_usd)}; it is kept if the run {within}{score}"]
 
     def _compare(self, forecast: Promise) -> list[str]:
         """Tell when the forecast leaves the quote, and when it comes back."""

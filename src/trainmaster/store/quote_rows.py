@@ -9,11 +9,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.spec.states import State
 from trainmaster.store import tables as t
 from trainmaster.store.events import storable
 
 #: Older measurements of the same thing are of little interest.
 MEASUREMENTS = 100
+#: Runs that quotes are judged by: older ones were quoted by an older model.
+JUDGED_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +162,26 @@ def others_query(not_fingerprints: Sequence[str], limit: int) -> sa.Select[Any]:
 def quotes_query(run: str) -> sa.Select[Any]:
     """Quotes of a run in the order in which they were made."""
     return sa.select(t.quote).where(t.quote.c.run_id == run).order_by(t.quote.c.made_at, t.quote.c.id)
+
+
+def judged_query(limit: int) -> sa.Select[Any]:
+    """Quotes of whole runs that have ended, with what is known of the run; of the newest runs."""
+    tasks = (
+        sa.select(sa.func.sum(t.experiment.c.tasks_total))
+        .where(t.experiment.c.run_id == t.quote.c.run_id)
+        .scalar_subquery()
+    )
+    newest = (
+        sa.select(t.run.c.id, t.run.c.provider, t.run.c.home_id, t.run.c.recipe, t.run.c.reason)
+        .where(t.run.c.state == State.DONE, t.run.c.id.in_(sa.select(t.quote.c.run_id)))
+        .order_by(t.run.c.created_at.desc(), t.run.c.id)
+        .limit(limit)
+        .subquery()
+    )
+    columns = (newest.c.provider, newest.c.home_id, newest.c.recipe, newest.c.reason, tasks.label("tasks"))
+    return (
+        sa.select(t.quote, *columns)
+        .join(newest, newest.c.id == t.quote.c.run_id)
+        .where(t.quote.c.time_s.is_not(None), t.quote.c.experiment.is_(None))
+        .order_by(t.quote.c.made_at, t.quote.c.id)
+    )

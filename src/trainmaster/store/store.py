@@ -258,6 +258,10 @@ class Store:
         """The quotes of a run in the order in which they were made."""
         return self.read(quote_rows.quotes_query(run))
 
+    def judged_quotes(self, limit: int = quote_rows.JUDGED_RUNS) -> Sequence[RowMapping]:
+        """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
+        return self.read(quote_rows.judged_query(limit))
+
     def record_truth(self, quote: int, truth: Truth) -> None:
         """Keep what a quote came to beside what it promised."""
         self._transactions.write(lambda connection, _: quote_rows.put_truth(connection, quote, truth))

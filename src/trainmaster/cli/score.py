@@ -1,0 +1,44 @@
+"""``trainmaster score``: how often quotes were kept here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
+    """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
+    from trainmaster.cli.output import print_json, say, table
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
+    from trainmaster.server.score import outcomes, report
+
+    service = Service(Home.from_environment())
+    try:
+        shown = report(outcomes(service.store, service.home.identity()))
+    finally:
+        service.close()
+    if as_json:
+        print_json(shown)
+        return
+    rows = []
+    for kind, each in shown.items():
+        rows += [[kind, one["provider"], one["job"], *_cells(one)] for one in each["by"]]
+        if len(each["by"]) > 1:
+            rows.append([kind, "all", "all", *_cells(each)])
+    if not rows:
+        say("no run with a quote has ended here yet")
+        return
+    header = ["quote", "provider", "job", "kept (95 % interval)", "inside", "early", "late", "p95/p5"]
+    say(table(header, rows))
+
+
+def _cells(one: dict[str, Any]) -> list[str]:
+    kept, inside = one["kept"], one["coverage"]
+    span = f"{kept['n']} of {kept['of']} ({kept['low']:.0%} to {kept['high']:.0%})"
+    share = f"{inside['n']} of {inside['of']}"
+    if inside["of"]:
+        share += f" ({inside['low']:.0%} to {inside['high']:.0%}; {inside['nominal']:.0%} expected)"
+    width = one["time_p95_over_p5"]
+    return [span, share, str(one["early"]), str(one["late"]), "-" if width is None else f"{width:.2f}"]
