@@ -234,6 +234,24 @@ def test_killed_between_request_and_answer(bench: AwsBench, zone: str) -> None:
     assert bench.left() == []
 
 
+def test_machines_of_one_request_that_are_not_all_shown_yet(
+    bench: AwsBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks again after a crash must not take the others for never made: they would be billed."""
+
+    made = {node.id for node in bench.provider().acquire("one", bench.request(count=2, token="t"))}
+    again = bench.provider()
+    find = again._find
+    monkeypatch.setattr(again, "_find", lambda *of: find(*of)[:1])
+    with pytest.raises(ProviderError, match="shows 1 of 2 machines"):
+        again.acquire("one", bench.request(count=2, token="t"))
+    monkeypatch.undo()
+    assert {node.id for node in again.acquire("one", bench.request(count=2, token="t"))} == made
+    assert {one["InstanceId"] for one in bench.instances()} == made
+    bench.provider().release("one")
+    assert bench.left() == []
+
+
 def test_a_release_sees_what_a_crashed_call_made(bench: AwsBench) -> None:
     """EC2 shows it late: a release that looked once only would leave it running."""
     provider = bench.provider(attempts=1)

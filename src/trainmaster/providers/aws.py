@@ -54,6 +54,8 @@ _SEND_AGAIN: Final = 2
 _UP_S: Final = 2.0
 #: How often a machine that was asked for before a crash is looked for before it is believed not to be there.
 _LOOKS: Final = 3
+#: Whatever EC2 does not show by then of machines that were asked for together has ended long ago.
+_SHOWN_AFTER_S: Final = 60.0
 #: Earlier versions wrote leases by their own clocks, which may differ by so much where AWS lets them in.
 _CLOCKS_DIFFER_S: Final = 300.0
 #: Whoever waits for machines to be gone looks at least every so many times the first pause.
@@ -133,7 +135,7 @@ class AwsProvider:
         request = self._checked(request)
         region, token = request.region, self._renter.token(request)
         self._memory.add_region(region)
-        if found := self._find(region, cluster, token):
+        if found := self._find_all(region, cluster, token, request.count):
             return self._nodes(found, {})
         self._site.image(request)
         zones = self._zones(cluster, request)
@@ -296,7 +298,7 @@ class AwsProvider:
             except RefusedError as refused:
                 if refused.code == "IdempotentParameterMismatch":
                     # An earlier call with this token did it, with an older image, say.
-                    return self._look_for(region, cluster, token, refused)
+                    return self._look_for(region, cluster, token, request.count, refused)
                 self._memory.set_attempt(cluster, token, "")
                 error = api_error(run.operation, refused.code, refused.message, region=region, zones=[zone])
                 if not refused.code.startswith(("InvalidGroup", "InvalidKeyPair", "InvalidPlacementGroup")):
@@ -305,10 +307,10 @@ class AwsProvider:
         raise error
 
     def _look_for(
-        self, region: str, cluster: str, token: str, refused: RefusedError
+        self, region: str, cluster: str, token: str, asked: int, refused: RefusedError
     ) -> list[Mapping[str, Any]]:
         for look in range(_LOOKS):
-            if found := self._find(region, cluster, token):
+            if found := self._find_all(region, cluster, token, asked):
                 return found
             self._sleep(self.settings.backoff_s * 2**look)
         raise ProviderError(
@@ -327,6 +329,21 @@ class AwsProvider:
     def _instances(self, region: str, cluster: str = "", token: str = "") -> Iterator[Mapping[str, Any]]:
         for page in self._client.pages(self._renter.find_nodes(region, cluster, token)):
             yield from instances_of(page)
+
+    def _find_all(self, region: str, cluster: str, token: str, asked: int) -> list[Mapping[str, Any]]:
+        """What a token has made: all or nothing, but EC2 shows some of them seconds later than others.
+
+        Raises:
+            ProviderError: some are not shown yet; it is to be asked again.
+        """
+        found = self._find(region, cluster, token)
+        latest = max((one["LaunchTime"].timestamp() for one in found), default=0.0)
+        if 0 < len(found) < asked and self._client.clock.now() - latest < _SHOWN_AFTER_S:
+            raise ProviderError(
+                f"AWS shows {len(found)} of {asked} machines that were asked for together in {region}",
+                "Try again in a minute.",
+            )
+        return found
 
     def _find(self, region: str, cluster: str, token: str) -> list[Mapping[str, Any]]:
         return list(self._instances(region, cluster, token))

@@ -183,7 +183,10 @@ class Cloud:
 
     def renew(self, one: Instance, lease_s: float) -> None:
         """Its lease file was written anew."""
+        is_shorter = self.world.now + lease_s < one.lease_until
         one.lease_until, one.renewed_at = self.world.now + lease_s, self.world.now
+        if is_shorter:  # the switch looks every few seconds, not only when the earlier one would be over
+            self._watch(one)
 
     def command(self, machine: str, command: str) -> SimpleNamespace | None:
         """What a shell command there gives; None if nobody answers."""

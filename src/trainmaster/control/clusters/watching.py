@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -61,6 +62,8 @@ class Watch:
         self._lost_since: dict[str, float] = {}
         self._excused_at = 0.0
         self._told = _Renewal(float("-inf"))
+        self._setting: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._kept: set[str] = set()
 
     def only(self, machines: set[str], lease_s: float) -> None:
         """Watch these, which have all been reached, and no others.
@@ -138,9 +141,11 @@ class Watch:
         is_sent = False
         try:
             connection = self._connection(access)
-            is_sent = renews
             if renews:
-                self._workplace.set_switch(connection, node, lease_s)
+                with self._lock_of(access.id):
+                    is_sent = access.id not in self._kept
+                    if is_sent:
+                        self._workplace.set_switch(connection, node, lease_s)
             else:
                 connection.run(":", timeout_s=_PROBE_TIMEOUT_S)
         except (TrainmasterError, OSError):
@@ -166,7 +171,7 @@ class Watch:
             self._hang_up(access.id)
 
     def renew(self, machine: str, node: Node, lease_s: float) -> None:
-        """Set the switch of a machine that is watched.
+        """Set the switch of a machine that is watched for the last time: probes under way do not any more.
 
         Raises:
             TrainmasterError: it cannot be reached.
@@ -177,7 +182,13 @@ class Watch:
 
             connection = self._workplace.ssh.connect(target_of(node))
             self._connections[machine] = connection
-        self._workplace.set_switch(connection, node, lease_s)
+        with self._lock_of(machine):
+            self._kept.add(machine)
+            self._workplace.set_switch(connection, node, lease_s)
+
+    def _lock_of(self, machine: str) -> threading.Lock:
+        with self._lock:
+            return self._setting[machine]
 
     def _connection(self, access: NodeAccess) -> Connection:
         connection = self._connections.get(access.id)
