@@ -42,6 +42,10 @@ class Server:
                 self.end_headers()
                 self.wfile.write(content)
 
+            def do_HEAD(self) -> None:
+                self.send_response(200 if self.path.startswith("/good") else 404)
+                self.end_headers()
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -148,8 +152,8 @@ def test_an_archive_from_the_web_is_fetched_once(tm, archive):
 
 
 def test_a_url_that_leads_nowhere(tm, archive):
-    result = tm.call("run", tm.task("true", data={"x": {"url": f"{archive.url}/bad.tar"}}), code=1)
-    assert "404" in result.err
+    refusal = tm.refused(tm.task("true", data={"x": {"url": f"{archive.url}/bad.tar"}}))
+    assert "404" in refusal
 
 
 def test_a_connection_that_is_cut_leaves_nothing_half(tm):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
 
 
 def check(
@@ -17,19 +20,21 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the DAG as JSON.")] = False,
 ) -> None:
-    """Read a recipe and show its experiments and tasks; starts nothing."""
+    """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""
     import json
+    import os
     import sys
 
-    from trainmaster.cli.output import print_json, say, table
-    from trainmaster.control.preflight import check_names, check_urls, data_notes
+    from trainmaster.cli.output import print_json, say
+    from trainmaster.control.layout import Home
+    from trainmaster.control.preflight import check_names, check_urls
+    from trainmaster.server import Service
+    from trainmaster.server.renting import check_run
     from trainmaster.spec import read_recipe
 
     found = read_recipe(recipe, overrides=set_ or ())
     check_names(found)
     check_urls(found)
-    for note in data_notes(found):
-        say(f"note: {note}")
     if tasks:
         for name in found.order():
             experiment = found.experiments[name]
@@ -43,10 +48,18 @@ def check(
                     "command": experiment.command if values is None else experiment.script(values),
                 }
                 sys.stdout.write(json.dumps(line) + "\n")
-    summaries = {name: found.experiments[name].summary() for name in found.order()}
     if as_json:
         print_json(found.summary())
-        return
+    else:
+        _show(found)
+    for note in check_run(Service(Home.from_environment()), found, os.environ):
+        say(f"note: {note}")
+
+
+def _show(found: Recipe) -> None:
+    from trainmaster.cli.output import say, table
+
+    summaries = {name: found.experiments[name].summary() for name in found.order()}
     rows = [
         [
             name,

@@ -9,10 +9,10 @@ from pathlib import Path
 from trainmaster.cli.asking import ask_consent, can_consent, require_consent_possible, show_offer
 from trainmaster.cli.measuring import Measuring, interruptible
 from trainmaster.cli.output import say
-from trainmaster.control.preflight import check_directories, check_parts
+from trainmaster.control.preflight import check_parts
 from trainmaster.server import Service
 from trainmaster.server.awake import Sleepiness, awake_note
-from trainmaster.server.machines import node_lease_s
+from trainmaster.server.machines import check_provider, node_lease_s
 from trainmaster.server.quoting import Quoter
 from trainmaster.server.renting import RentalOffer, check_with_provider, plan_run
 from trainmaster.server.score import score_line
@@ -38,8 +38,9 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
     """
     probe = with_fewest(recipe)
     check_parts(probe)
-    check_directories(probe)
-    service.secrets_of(probe, os.environ)
+    for note in service.check_inputs(probe, os.environ):
+        say(f"note: {note}")
+    check_provider(service.home, recipe.provider, os.environ, dials=False)
     with interruptible() as caught:
 
         def make_quoter(supply: Supply) -> Quoter:

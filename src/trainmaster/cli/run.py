@@ -47,6 +47,8 @@ def run(
     if found.provider == "local":
         if not detach:
             service.warm_up()
+        for note in service.check_inputs(found, os.environ):
+            say(f"note: {note}")
         if any(e.distributed and e.distributed.is_flexible for e in found.experiments.values()):
             from trainmaster.cli.measuring import settle_workers
 

@@ -24,6 +24,7 @@ from trainmaster.spec.errors import (
     PublishError,
     TrainmasterError,
     UsageError,
+    one_line,
 )
 from trainmaster.volumes import ObjectStore, fetch
 from trainmaster.volumes.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
@@ -56,8 +57,9 @@ def require_volume(name: str, address: str) -> None:
         address: see `volume_url`.
 
     Raises:
-        UsageError: there is no such volume, or no such version of it.
+        UsageError: there is no such volume, or no such version of it, or its store refuses our credentials.
     """
+    from trainmaster.volumes.outage import is_away
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.head import read_head
 
@@ -72,8 +74,9 @@ def require_volume(name: str, address: str) -> None:
             f"`trainmaster volume ls` lists what is there, `trainmaster volume push DIR {plain}` makes one."
         )
         raise UsageError(f"there is no volume {name}: {error.args[0]}", hint) from error
-    except PublishError:
-        return
+    except PublishError as error:
+        if not is_away(one_line(error)):
+            raise UsageError(error.args[0], error.hint) from error
 
 
 def pinned_volume(name: str, address: str, directory: Path) -> str | None:
@@ -273,15 +276,21 @@ def _download(url: str, label: str, place: Path, sha256: str | None, size_limit_
         raise PublishError(f"{label}: {error or type(error).__name__}", "Look at the URL.") from error
 
 
-def open_web(url: str, timeout_s: float) -> http.client.HTTPResponse:
+def open_web(url: str, timeout_s: float, method: str = "GET") -> http.client.HTTPResponse:
     """Ask for an ``http(s)://`` URL; its user and password go in a header, and to no other host.
+
+    Args:
+        url: what.
+        timeout_s: for each answer.
+        method: ``GET``, or ``HEAD`` for the answer without the content.
 
     Raises:
         OSError: it cannot be had.
     """
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
-    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)))  # noqa: S310 - http(s) only
+    plain = urlunsplit(parts._replace(netloc=host))
+    request = urllib.request.Request(plain, method=method)  # noqa: S310 - http(s) only
     if user:
         word = base64.b64encode(unquote(user).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {word}")

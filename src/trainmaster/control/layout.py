@@ -33,6 +33,7 @@ class Home:
         database_url: SQLite or PostgreSQL (``TRAINMASTER_DATABASE``).
         patience_s: how long what drives a run waits for a database that is away
             (``TRAINMASTER_DATABASE_PATIENCE``).
+        volumes_in: the store of volumes that are named without one; empty for ``store_url``.
     """
 
     root: Path
@@ -40,6 +41,7 @@ class Home:
     store_url: str
     database_url: str
     patience_s: float = PATIENCE_S
+    volumes_in: str = ""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:

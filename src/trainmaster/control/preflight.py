@@ -154,9 +154,8 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     for experiment in recipe.experiments.values():
         name, hardware = experiment.name, experiment.hardware
         members = len(member_names(experiment))
-        for key, wish in (("instance", hardware.instance), ("gpu", hardware.gpu), ("spot", hardware.spot)):
-            if wish:
-                notes.append(f"{name}: hardware.{key} is only a wish on this machine")
+        wishes = [key for key in ("instance", "gpu", "spot", "region") if getattr(hardware, key)]
+        notes += [f"{name}: hardware.{key} is only a wish on this machine" for key in wishes]
         if hardware.cpus and hardware.cpus * members > cores:
             raise UsageError(
                 f"experiments.{name}.hardware.cpus: {hardware.cpus} for each of {members} members, "

@@ -46,7 +46,8 @@ class ProfilePlace:
 
     def __init__(self, home: Home, name: str) -> None:
         self.path = profiles_of(home.root) / name
-        self.home = replace(home, root=self.path, store_url=(self.path / "store").as_uri())
+        store_url = (self.path / "store").as_uri()
+        self.home = replace(home, root=self.path, store_url=store_url, volumes_in=home.store_url)
         self._root = home.root
         with _only_one(home.root):
             self.path.mkdir()

@@ -112,7 +112,8 @@ def _provide(context: TaskContext, name: str) -> None:
                 label=source.url,
             )
         elif source.volume is not None:
-            provide_volume(source.volume, volume_url(source.volume, context.home.store_url), target)
+            address = volume_url(source.volume, context.home.volumes_in or context.home.store_url)
+            provide_volume(source.volume, address, target)
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error
 

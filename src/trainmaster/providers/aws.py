@@ -211,6 +211,14 @@ class AwsProvider:
             pause_s = min(2 * pause_s, _MOST_PAUSES * self.settings.backoff_s)
         self._memory.forget(cluster)
 
+    def check_settings(self) -> None:
+        """Refuse to go on without credentials; nobody is asked whether they are good.
+
+        Raises:
+            UsageError: there are none.
+        """
+        self._client.require_keys()
+
     def check_up(self) -> None:
         """Refuse a lab that does not answer, at once.
 

@@ -93,6 +93,22 @@ class AwsClient:
         for client in clients:
             client.close()
 
+    def require_keys(self) -> None:
+        """Look for credentials, without asking AWS whether they are good.
+
+        Raises:
+            UsageError: there are none, or the AWS configuration cannot be used.
+        """
+        session = self._boto()  # says what to install
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            found = session.get_credentials()
+        except BotoCoreError as error:
+            raise _no_keys(error) from None
+        if found is None:
+            raise _no_keys("none are configured")
+
     def call(self, request: AwsRequest, zones: Sequence[str] = (), *, settle: bool = True) -> dict[str, Any]:
         """Send a request, and again while it fails for reasons that pass.
 
@@ -156,11 +172,7 @@ class AwsClient:
                 boto.TokenRetrievalError,
             ) as error:
                 self._forget_keys()
-                raise UsageError(
-                    f"no AWS credentials: {error}",
-                    "Run `aws configure` or `aws sso login`, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
-                    "AWS_SECRET_ACCESS_KEY.",
-                ) from None
+                raise _no_keys(error) from None
             except (boto.ParamValidationError, boto.UnknownRegionError, boto.InvalidRegionError) as error:
                 raise UsageError(f"{request.operation} cannot be asked for: {error}") from None
             except (boto.BotoCoreError, ResponseParserError, OSError) as error:
@@ -304,6 +316,14 @@ class AwsClient:
                     f"the AWS configuration cannot be used: {error}", "Check AWS_PROFILE and ~/.aws/config."
                 ) from None
         return session
+
+
+def _no_keys(why: object) -> UsageError:
+    return UsageError(
+        f"no AWS credentials: {why}",
+        "Run `aws configure` or `aws sso login`, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY.",
+    )
 
 
 def _told(response: Mapping[str, Any]) -> tuple[str, str]:

@@ -77,16 +77,23 @@ def node_lease_s(environ: Mapping[str, str]) -> float:
     return _seconds(environ, "TRAINMASTER_NODE_LEASE", USUAL_LEASE_S)
 
 
-def check_provider(home: Home, provider: str, environ: Mapping[str, str]) -> None:
+def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dials: bool = True) -> None:
     """Refuse to go on with a run whose provider cannot be used from here, before anything is changed.
 
+    Args:
+        home: of the run.
+        provider: its name.
+        environ: of the caller.
+        dials: ask whether it answers, too.
+
     Raises:
-        UsageError: no lab is up, no inventory, wrong settings.
+        UsageError: no lab is up, no inventory, wrong settings, no credentials.
     """
     found = get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
-    check = getattr(found, "check_up", None)
-    if check is not None:
-        check()
+    for name in ("check_settings", *(["check_up"] if dials else [])):
+        check = getattr(found, name, None)
+        if check is not None:
+            check()
 
 
 class Machines:

@@ -15,7 +15,7 @@ from trainmaster.server.own_points import OwnPoints, with_shipped
 from trainmaster.server.supply import Supply, catalogue_is_own, supply_of, told_by, waited_s
 from trainmaster.server.worker_counts import allowed_workers, with_workers
 from trainmaster.spec import Experiment, Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from trainmaster.advisor.knowledge import Knowledge
@@ -227,6 +227,7 @@ class Quoter:
         missing: dict[str, str] = {}
         rest = [name for name in names if name not in found]
         if rest:
+            self._look(recipe, environ)
             self._profiler = Profiler(self._service)
             self._profiler.measure(recipe, recipe_path, environ, rest, self._show)
             missing = dict(self._profiler.not_measured)
@@ -260,6 +261,22 @@ class Quoter:
                 self._tell(f"{name}: {len(points)} points of {options.measurements} used")
         self._notes.append(own.note)
         return found
+
+    def _look(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
+        """What is missing is said before anything is measured; what only a run needs is a note.
+
+        Raises:
+            UsageError: code, data or secrets are not there.
+        """
+        from trainmaster.server.machines import check_provider
+
+        for note in self._service.check_inputs(recipe, environ, measures=True):
+            self._tell(f"note: {note}")
+        if self._supply is not None and self._supply.is_rented:
+            try:
+                check_provider(self._service.home, recipe.provider, environ, dials=False)
+            except UsageError as error:
+                self._tell(f"note: a run would be refused: {one_line(error)}")
 
     # --- parts -----------------------------------------------------------------------------------
 

@@ -15,7 +15,9 @@ from trainmaster.control.clusters.needs import Pick
 from trainmaster.control.clusters.plan import ClusterPlan
 from trainmaster.control.clusters.record import ClusterState, fits, readable
 from trainmaster.control.clusters.shopping import Shop, pinned, plan_clusters
+from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
+from trainmaster.server.machines import check_provider
 from trainmaster.server.promise import Promise, dollars, told_in_full
 from trainmaster.server.supply import CATALOGUE, Supply, supply_of, waited_s
 from trainmaster.server.worker_counts import with_fewest
@@ -163,6 +165,32 @@ def plan_run(
     plans = capped(settled, plan_clusters(settled, _shop(supply), picks))
     _check_total(settled, plans)
     return _offer(pinned(settled, plans), plans, quote, why, supply.notes)
+
+
+def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+    """Refuse what `trainmaster run` would refuse before it asks whether to rent. Nothing is measured.
+
+    Args:
+        service: of the user's home.
+        recipe: as read.
+        environ: of the caller.
+
+    Returns:
+        Notes for the user.
+
+    Raises:
+        UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
+    """
+    probe = with_fewest(recipe)
+    notes = service.check_inputs(probe, environ)
+    if recipe.provider == "local":
+        return notes + service.check(probe, environ)
+    check_parts(probe)
+    supply = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
+    plans = capped(probe, plan_clusters(probe, _shop(supply)))
+    _check_total(probe, plans)
+    check_provider(service.home, recipe.provider, environ, dials=False)
+    return [*notes, *data_notes(probe), *_offer(probe, plans, notes=supply.notes).notes]
 
 
 def check_with_provider(

@@ -115,6 +115,26 @@ class Service:
         self.secrets_of(recipe, environ)
         return notes + data_notes(recipe)
 
+    def check_inputs(
+        self, recipe: Recipe, environ: Mapping[str, str], *, measures: bool = False
+    ) -> list[str]:
+        """Refuse a recipe whose code, data, images, secrets or object store are not there; starts nothing.
+
+        Args:
+            recipe: of any provider.
+            environ: the caller's.
+            measures: tasks run here, and nothing is kept: a store that takes nothing is only a note.
+
+        Returns:
+            Notes for the user.
+
+        Raises:
+            UsageError: naming each key at fault.
+        """
+        from trainmaster.control.inputs import check_inputs
+
+        return check_inputs(recipe, self.home, environ, self.secrets_of(recipe, environ), measures=measures)
+
     def start(
         self,
         recipe: Recipe,

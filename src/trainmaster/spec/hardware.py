@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from trainmaster.spec.reading import Key, Noun, boolean, integer, list_of, size, text
+from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.reading import Key, Noun, Path, Problems, boolean, integer, list_of, size, text
+
+_MODEL_RIGHT: Final = "write a model such as v100"
+#: No GPU is called so, but so many of them fit into a machine: the RTX 4090 is one.
+_MOST_GPUS: Final = 100
+
+
+def _gpu_model(node: Node, path: Path, problems: Problems) -> str:
+    """Read a GPU's model; a number of GPUs goes elsewhere."""
+    if node.kind is Kind.SCALAR and node.text.isdecimal() and int(node.text) < _MOST_GPUS:
+        message = f"{node.describe()}; did you mean `gpus: {int(node.text)}`? `gpu` is a model such as v100"
+        raise problems.refuse(node, path, message)
+    found: str = text(_MODEL_RIGHT)(node, path, problems)
+    return found
 
 
 class Hardware(Noun):
@@ -24,7 +38,7 @@ class Hardware(Noun):
     instance: Annotated[
         tuple[str, ...], Key("instance", list_of(text(), "write a list of instance types", single=True))
     ] = ()
-    gpu: Annotated[str | None, Key("gpu", text("write a model such as v100"))] = None
+    gpu: Annotated[str | None, Key("gpu", _gpu_model)] = None
     gpus: Annotated[int | None, Key("gpus", integer(0, 1024))] = None
     cpus: Annotated[int | None, Key("cpus", integer(1, 65536))] = None
     memory_bytes: Annotated[int | None, Key("memory", size)] = None

@@ -66,14 +66,40 @@ def take_snapshot(source: str, base: Path, root: Path, *, exclude: Sequence[Path
                 unpacked(base / Path(source).expanduser(), scratch)
             # What a commit or a wheel holds is meant to be there, whatever .gitignore says.
             return _frozen(scratch, source, root, (), is_filtered=False)
-    directory = base / Path(source).expanduser()
+    directory = _directory(source, base / Path(source).expanduser())
+    return _frozen(directory, source, root, [*exclude, root], is_filtered=True)
+
+
+def check_code(source: str, base: Path, *, exclude: Sequence[Path] = ()) -> None:
+    """Refuses code that `take_snapshot` would refuse, as far as that shows without copying or downloading.
+
+    Args:
+        source: as for `take_snapshot`.
+        base: what a relative ``source`` is relative to.
+        exclude: directories that are left out.
+
+    Raises:
+        UsageError: there is no such code, or it is over 100 MB.
+    """
+    from trainmaster.volumes.code_sources import as_git
+
+    if as_git(source) is not None:
+        return
+    place = base / Path(source).expanduser()
+    if not source.endswith(".whl"):
+        scan_code(_directory(source, place), source, exclude, is_filtered=True)
+    elif not place.is_file():
+        raise UsageError(f"code: there is no wheel {place}.", "Build it first, or correct the name.")
+
+
+def _directory(source: str, directory: Path) -> Path:
     if not directory.is_dir():
         raise UsageError(
             f"code: {source}: {'is no directory' if directory.exists() else 'there is no such directory'} "
             f"({directory}).",
             "Name a directory, a wheel (*.whl) or a git URL, such as https://github.com/me/project@main.",
         )
-    return _frozen(directory, source, root, [*exclude, root], is_filtered=True)
+    return directory
 
 
 def materialise(snapshot_path: Path, directory: Path) -> None:
