@@ -52,7 +52,8 @@ def check(
         print_json(found.summary())
     else:
         _show(found)
-    for note in check_run(Service(Home.from_environment()), found, os.environ):
+    home = Home.from_environment(makes=found.provider != "local")  # others remember there what they are told
+    for note in check_run(Service(home), found, os.environ):
         say(f"note: {note}")
 
 

@@ -146,9 +146,7 @@ def _ask(source: DataSource, url: str) -> None:
         try:
             try:
                 open_web(url, _ANSWER_S, "HEAD").close()
-            except (
-                urllib.error.HTTPError
-            ):  # not every server knows HEAD, and a signed URL is not signed for it
+            except urllib.error.HTTPError:  # not every server knows HEAD; signed URLs are for GET
                 open_web(url, _ANSWER_S).close()
         except urllib.error.HTTPError as error:
             if error.code in _REFUSALS:

@@ -44,14 +44,19 @@ class Home:
     volumes_in: str = ""
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Home:
+    def from_environment(cls, environ: Mapping[str, str] | None = None, *, makes: bool = True) -> Home:
         """Read the variables, and make the home's directory.
+
+        Args:
+            environ: the variables; None for this process's.
+            makes: False leaves a directory that is not there as it is.
 
         Raises:
             UsageError: the directory cannot be made or written.
         """
         environ = os.environ if environ is None else environ
-        root = _directory(environ.get("TRAINMASTER_HOME") or "~/.trainmaster", "TRAINMASTER_HOME")
+        wanted = environ.get("TRAINMASTER_HOME") or "~/.trainmaster"
+        root = _directory(wanted, "TRAINMASTER_HOME") if makes else Path(wanted).expanduser().absolute()
         for name in _DATABASE_FILES:  # earlier versions left them readable
             close_to_others(root / name)
         cache = Path(environ.get("TRAINMASTER_CACHE") or "~/.cache/trainmaster").expanduser().absolute()
