@@ -143,7 +143,10 @@ def test_no_credentials(tm, elsewhere):
     del tm.env["AWS_ACCESS_KEY_ID"], tm.env["AWS_SECRET_ACCESS_KEY"]
     verbs = (VERBS[0], VERBS[2])
     told(tm, elsewhere, "no AWS credentials", "aws configure", providers=["aws"], verbs=verbs)
-    assert "note: a run would be refused: no AWS credentials" in tm.call("quote", recipe_of(tm, "aws")).err
+    assert (
+        "note: a run would be refused: provider: aws: no AWS credentials"
+        in tm.call("quote", recipe_of(tm, "aws")).err
+    )
 
 
 def test_a_region_that_does_not_exist(tm, elsewhere):

@@ -92,8 +92,12 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
     found = get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
     for name in ("check_settings", *(["check_up"] if dials else [])):
         check = getattr(found, name, None)
-        if check is not None:
+        if check is None:
+            continue
+        try:
             check()
+        except UsageError as error:
+            raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
 
 
 class Machines:
