@@ -123,3 +123,18 @@ def test_a_link_in_the_output_cannot_lead_outside(tm):
     for path in (tm.home / "store").rglob("*"):
         assert path.is_dir() or b"private" not in path.read_bytes() or path.name == "manifest.json"
     assert result.code in (0, 1)
+
+
+def test_a_model_is_got_by_the_name_of_its_run(tm):
+    command = "echo {{x}} > $TRAINMASTER_OUTPUT_DIR/x"
+    run = tm.run(tm.task(command, parameters={"x": [1, 2]}))["run"]
+    several = tm.call("models", "get", run, tm.root / "a", code=2).err
+    assert "2 models" in several
+    assert f"{run}/main/1" in several
+    tm.call("models", "get", f"{run}/main/1", tm.root / "a")
+    assert (tm.root / "a" / "x").read_text() == "2\n"
+    assert f"{run}/main/0" in tm.call("models", "get", f"{run}/main/7", tm.root / "b", code=2).err
+    assert "no run" in tm.call("models", "get", "nobody", tm.root / "b", code=2).err
+    tm.run(tm.task("echo 3 > $TRAINMASTER_OUTPUT_DIR/x"))
+    tm.call("models", "get", "latest", tm.root / "c")
+    assert (tm.root / "c" / "x").read_text() == "3\n"

@@ -15,3 +15,15 @@ def test_a_member_that_is_not_there(tm):
     refused = tm.call("ssh", run, "worker-9", "--", "true", code=2)
     assert "worker-9" in refused.err
     assert "worker-0" in refused.err
+
+
+def test_a_line_for_a_shell_with_the_environment_of_the_member(tm):
+    call = tm.start("run", tm.task("touch $NOTES/up; until test -e $NOTES/go; do sleep 0.1; done"))
+    run = call.run_id()
+    tm.until((tm.notes / "up").exists)
+    line = "pwd; echo $TRAINMASTER_ROLE-$TRAINMASTER_INDEX; basename $TRAINMASTER_OUTPUT_DIR"
+    said = tm.call("ssh", run, "worker-0", "--", line).out.splitlines()
+    assert said == [str(tm.home / "runs" / run / "code"), "worker-0", "output"]
+    assert tm.call("ssh", run, "worker-0", "--", "echo", "$HOME; a").out == "$HOME; a\n"
+    (tm.notes / "go").touch()
+    call.wait(0)

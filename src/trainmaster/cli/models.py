@@ -90,7 +90,12 @@ def show_saved(saved: Sequence[SavedModel]) -> bool:
 
 @app.command("get")
 def get(
-    uri: Annotated[str, typer.Argument(help="As `models` lists it.")],
+    uri: Annotated[
+        str,
+        typer.Argument(
+            metavar="URI|RUN[/EXPERIMENT[/TASK]]", help="As `models` lists it, or a run with one model."
+        ),
+    ],
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
     ],
@@ -99,8 +104,12 @@ def get(
     import signal
 
     from trainmaster.cli.output import say
+    from trainmaster.control.layout import Home
+    from trainmaster.server import Service
     from trainmaster.volumes import fetch
 
+    if "://" not in uri and not Path(uri).expanduser().exists():
+        uri = Service(Home.from_environment()).find_model(uri)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     manifest = fetch(uri, directory)
     files = [entry for entry in manifest.files if entry.sha256]

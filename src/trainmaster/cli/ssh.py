@@ -32,7 +32,9 @@ def ssh(
         split = len(given) - given_after
         member, command = (given[0] if split else None), given[split:]
     service = Service(Home.from_environment())
-    words, place = shell_command(service, service.resolve(run), member, command or (), os.environ)
+    words, place, environment = shell_command(
+        service, service.resolve(run), member, command or (), os.environ
+    )
     service.close()
     os.chdir(place)
-    os.execvp(words[0], words)  # noqa: S606 - that is what was asked for
+    os.execvpe(words[0], words, environment)  # noqa: S606 - that is what was asked for

@@ -29,7 +29,7 @@ from trainmaster.server.search_results import SearchResults, search_results
 from trainmaster.server.stored_recipe import stored_recipe
 from trainmaster.server.summary import is_driven, resolve_run, run_summary, runs_summary
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Lease, NewRun, Patience, Store, queries
@@ -382,6 +382,26 @@ class Service:
             smallest = search["goal"] == "min"
         row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
         return [(row["task"], row["uri"])]
+
+    def find_model(self, name: str) -> str:
+        """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
+
+        Raises:
+            NotFoundError: there is no such run, or it left no such model.
+            UsageError: there are several.
+        """
+        run, *parts = name.strip("/").split("/")
+        run = self.resolve(run)
+        rows = [(f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(self.store, run)]
+        wanted = "/".join(parts)
+        found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
+        if len(found) == 1:
+            return str(found[0][1])
+        names = ", ".join(f"{run}/{task}" for task, _ in (found or rows)[:5])
+        if found:
+            raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names} ...")
+        hint = f"There are: {names}." if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
+        raise NotFoundError(f"{name}: there is no such model", hint)
 
     def measurements(self, recipe: Recipe) -> dict[str, History]:
         """What was measured before of each experiment of a recipe, and of similar ones; newest first.

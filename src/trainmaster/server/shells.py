@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 def shell_command(
     service: Service, run: str, member: str | None, command: Sequence[str], environ: Mapping[str, str]
-) -> tuple[list[str], Path]:
-    """What to execute, and in which directory.
+) -> tuple[list[str], Path, dict[str, str]]:
+    """What to execute, in which directory, and with which environment.
 
     Args:
         service: of the home.
         run: its id.
         member: such as ``worker-1``; None for the first one there is.
-        command: to run there instead of a shell.
+        command: to run there instead of a shell; a single word is a line for a shell.
         environ: of the caller: credentials of the provider.
 
     Raises:
@@ -44,7 +44,8 @@ def shell_command(
         code = home.code_directory(run)
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
-        return list(command) or [shell], code
+        words = [shell, *(["-c", _line(command)] if command else [])]
+        return words, code, {**environ, **_environment_of(run, member)}
     ssh = shutil.which("ssh")
     if ssh is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
@@ -52,9 +53,39 @@ def shell_command(
     from trainmaster.control.clusters.workplace import root_on_nodes
 
     code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
-    inner = shlex.join(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
+    inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
     there = f"cd {shlex.quote(code_there)} 2>/dev/null; {inner}"
-    return [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there], Path.cwd()
+    return (
+        [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there],
+        Path.cwd(),
+        dict(environ),
+    )
+
+
+def _line(command: Sequence[str]) -> str:
+    """A command for a shell, as ssh gives it: one word is what the user has quoted as a whole.
+
+    >>> _line(["pwd; ls"]), _line(["cat", "a b"])
+    ('pwd; ls', "cat 'a b'")
+    """
+    return command[0] if len(command) == 1 else shlex.join(command)
+
+
+def _environment_of(run: str, member: str | None) -> dict[str, str]:
+    """What a member that runs on this machine has in its environment; empty if none does."""
+    wanted = {"TRAINMASTER_RUN": run}
+    if member is not None:
+        role, _, index = member.rpartition("-")
+        wanted |= {"TRAINMASTER_ROLE": role, "TRAINMASTER_INDEX": index}
+    for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        try:
+            texts = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
+        except OSError:  # gone, or another user's
+            continue
+        found = {name: value for name, mark, value in (text.partition("=") for text in texts) if mark}
+        if "TRAINMASTER_ROLE" in found and wanted.items() <= found.items():
+            return found
+    return {}
 
 
 def _local_members(service: Service, run: str) -> set[str]:
