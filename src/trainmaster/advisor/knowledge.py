@@ -167,6 +167,12 @@ class Knowledge:
             unexplained=0,
         )
 
+    def memory_of(self, batch: int | None) -> tuple[float | None, float | None]:
+        """Bytes of main memory, and of a device's, that a member needs; None if unknown."""
+        asked = np.array([math.nan if batch is None else batch])
+        main, device = (float(self.memory_at(asked, device=device)[0]) for device in (False, True))
+        return main if math.isfinite(main) else None, device if math.isfinite(device) else None
+
     def memory_at(self, batch: Floats, *, device: bool) -> Floats:
         """(m,) bytes that one member needs with a local batch; NaN where nothing was seen.
 

@@ -14,7 +14,7 @@ from trainmaster.advisor.infeasible import NoFeasibleQuote
 from trainmaster.advisor.knowledge import Knowledge
 from trainmaster.advisor.machines import Machines
 from trainmaster.advisor.pairs import Pairs
-from trainmaster.advisor.room import Shares, roomy
+from trainmaster.advisor.room import FULL, Memory, Shares, roomy
 from trainmaster.advisor.shapes import Bools, Floats
 from trainmaster.advisor.workload import Workload
 from trainmaster.providers import Catalogue, OfferFilter
@@ -23,8 +23,6 @@ from trainmaster.spec.errors import UsageError
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
 _KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
-#: Share of a memory that a job may need.
-FULL: Final = 0.92
 
 
 @dataclass(frozen=True)
@@ -231,14 +229,21 @@ def that_fit(
         UsageError: nothing is left.
     """
     fits = ~(_headrooms(candidates, machines, known) < 1 - FULL)
+    why = Memory(_least_seen(known.memory), _least_seen(known.device_memory)).words
     if not fits.any():
         raise UsageError(
-            f"experiments.{name}.batch: does not fit the memory of any offer",
+            f"experiments.{name}.batch: does not fit the memory of any offer: {why}",
             "Take a smaller batch, more workers, or devices with more memory.",
         )
     notes: tuple[str, ...] = ()
     if not fits.all():
-        notes = (f"{int((~fits).sum())} clusters are left out: their memory is too small for this batch",)
+        kinds = set(candidates.machine.tolist()) - set(candidates.machine[fits].tolist())
+        many = "1 kind of machine" if len(kinds) == 1 else f"{len(kinds)} kinds of machines"
+        whole = f" ({many} altogether)" if kinds else ""
+        notes = (
+            f"{int((~fits).sum())} clusters are left out{whole}: their memory is too small for this batch: "
+            f"{why}",
+        )
     cheap = candidates.price <= limits.usd_per_hour * (1 + 1e-9)  # 3 x $0.10 is $0.30
     if not (fits & cheap).any():
         least = float(candidates.price[fits].min())
@@ -263,6 +268,11 @@ def _headrooms(candidates: Candidates, machines: Machines, known: Knowledge) -> 
     of_device: Floats = 1 - device / there
     of_main: Floats = 1 - main * on_node / machines.memory[candidates.machine]
     return np.fmin(of_device, of_main)
+
+
+def _least_seen(seen: tuple[tuple[float, float], ...]) -> float | None:
+    """Bytes of the smallest measurement: what a process needs at least."""
+    return min((peak for _, peak in seen), default=None)
 
 
 def headroom(one: Candidates, machines: Machines, known: Knowledge) -> float | None:

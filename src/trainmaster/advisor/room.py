@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,6 +12,47 @@ from trainmaster.spec import Hardware
 
 #: A framework and our own runtime do not fit into less.
 LEAST_MEMORY_BYTES: Final = 4_000_000_000
+#: Share of a memory that a job may need: the rest is for the system and our own processes, and for peaks that
+#: fall between two looks at the memory.
+FULL: Final = 0.92
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one process of a job was measured to need, in bytes; NaN or None where it is not known.
+
+    Attributes:
+        main: of main memory. device: of an accelerator's.
+    """
+
+    main: float | None = None
+    device: float | None = None
+
+    def rules_out(self, offer: Offer, per_node: int) -> bool:
+        """Whether an offer cannot hold so many processes, with room to spare (`FULL`).
+
+        Args:
+            offer: with what it really has.
+            per_node: processes of one task on a machine.
+        """
+        device = offer.accelerator_memory_bytes
+        too_little = (self.main or 0.0) * per_node > FULL * offer.memory_bytes
+        return too_little or bool(device and (self.device or 0.0) > FULL * device)
+
+    @property
+    def words(self) -> str:
+        """For people.
+
+        >>> Memory(846e6).words
+        '846 MB of main memory were measured in one process, and 8 % of a memory stay free'
+        """
+        parts = [
+            f"{bytes_ / 1e6:,.0f} MB of {what}"
+            for bytes_, what in ((self.main, "main memory"), (self.device, "a device's memory"))
+            if bytes_ and math.isfinite(bytes_)
+        ]
+        free = round(100 * (1 - FULL))
+        return f"{' and '.join(parts)} were measured in one process, and {free} % of a memory stay free"
 
 
 def roomy(offers: Sequence[Offer], hardware: Hardware) -> list[Offer]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.market import Market
     from trainmaster.advisor.quote import Quote
     from trainmaster.advisor.quoting import Subject
+    from trainmaster.advisor.room import Memory
     from trainmaster.control.profile_attempt import ProfileProgress
     from trainmaster.providers import Catalogue
     from trainmaster.server.profiling import Profiler
@@ -135,6 +136,28 @@ class Quoter:
             return None, "nothing was measured before (`trainmaster quote` does so on this machine)"
         missing = {name: "not measured yet" for name in recipe.experiments if name not in known}
         return self.put_together(recipe, catalogue, options, known, missing), ""
+
+    def memory(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, Memory]:
+        """What a process of each experiment was measured to need, where the very same has been measured.
+
+        Args:
+            recipe: with every number of workers settled.
+            environ: of the caller.
+        """
+        catalogue = self._catalogue(recipe, environ, QuoteOptions())
+        found = {}
+        for name, experiment in recipe.experiments.items():
+            known = self._known(recipe, name, catalogue)
+            if known is None or known.similar:
+                continue
+            from trainmaster.advisor.room import Memory
+            from trainmaster.advisor.workload import Workload
+
+            count = experiment.distributed.workers if experiment.distributed else 1
+            lengths = Workload.of(experiment, recipe.seed, None).lengths
+            length = lengths.get(count) if isinstance(count, int) else None
+            found[name] = Memory(*known.memory_of(length.local_batch if length else None))
+        return found
 
     def settle(self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str]) -> Recipe:
         """The recipe with a number in place of each ``workers: auto`` or ``1..8``: that of the quote.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -162,7 +162,8 @@ def plan_run(
             raise
         why = one_line(reason)
     picks = _picks(quote) if quote is not None and supply.is_rented else {}
-    plans = capped(settled, plan_clusters(settled, _shop(supply), picks))
+    shop = replace(_shop(supply), memory=quoter.memory(settled, environ) if supply.is_rented else {})
+    plans = capped(settled, plan_clusters(settled, shop, picks))
     _check_total(settled, plans)
     return _offer(pinned(settled, plans), plans, quote, why, supply.notes)
 

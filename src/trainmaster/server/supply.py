@@ -65,7 +65,16 @@ class Supply:
         from trainmaster.control.clusters.shopping import Shop
 
         offers = self.catalogue.offers if self.hosts is None else ()
-        return Shop(self.provider, offers, self.zones, self.hosts, arch, self.catalogue.name, self.extras)
+        return Shop(
+            self.provider,
+            offers,
+            self.zones,
+            self.hosts,
+            arch,
+            self.catalogue.name,
+            self.extras,
+            self.shares,
+        )
 
     def fresh(self, today: date) -> Supply:
         """Without offers whose price is too old to rent by."""

@@ -260,6 +260,22 @@ def test_single_processes_that_share_a_node_share_its_memory():
     assert quote.memory_headroom >= 0.08
 
 
+def test_machines_too_small_for_what_was_measured_are_counted_and_explained():
+    found = [Measurement(None, duration_s=100.0, memory_bytes=0.846 * GB)]
+    work = workload("one", most=1, hardware=Hardware(instance=("m*",)))
+    work.lengths[1] = Length(None, 1, None)
+    small = offer("m.small", 0.01, gpus=0.0, memory_bytes=int(0.9 * GB))  # 94 % of it
+    large = offer("m.large", 0.4, gpus=0.0, memory_bytes=2 * GB)
+    quote = make_quote([Subject(work, knowledge(*found))], market(small, large), Limits()).main
+    assert quote.cluster.worker.instance == "m.large"
+    (note,) = (note for note in quote.notes if "left out" in note)
+    assert "1 kinds of machines entirely" not in note
+    assert "1 kind of machine" in note
+    assert "846 MB" in note
+    with pytest.raises(UsageError, match="846 MB"):
+        make_quote([Subject(work, knowledge(*found))], market(small), Limits())
+
+
 def test_unlengthed_tasks_are_known_by_their_durations():
     found = [replace(measured(1, 32, offer="local"), duration_s=d) for d in (60.0, 61.0)]
     whole = knowledge(*found).as_whole_tasks()

@@ -11,6 +11,7 @@ import pytest
 from trainmaster.advisor.choosing import Limits
 from trainmaster.advisor.infeasible import no_feasible
 from trainmaster.advisor.quote import Alternative, ClusterShape, ExperimentQuote, Interval, Quote, Rented
+from trainmaster.advisor.room import Memory
 from trainmaster.control.layout import Home
 from trainmaster.providers import StalePrices
 from trainmaster.server.promise import Promise
@@ -43,6 +44,7 @@ class World:
         self.home = Home.from_environment(environ)
         self.environ = {}
         self.quote = None
+        self.measured = {}
         self.asked = []
 
     def recipe(self, experiments=None, provider="aws", **top):
@@ -92,6 +94,9 @@ class World:
     def settle(self, recipe, _path, _environ):
         self.asked.append("settle")
         return with_workers(with_fewest(recipe), getattr(self, "counts", {}))
+
+    def memory(self, _recipe, _environ):
+        return self.measured
 
     def estimate(self, _recipe, _environ):
         self.asked.append("estimate")
@@ -301,3 +306,25 @@ def test_no_feasible_quote_ends_it_where_it_costs_and_is_a_note_where_it_does_no
     assert (found.costs, found.quote) == (False, None)
     assert found.lines[0] == "main: 1 host"
     assert "no cluster keeps" in found.lines[1]
+
+
+def test_machines_that_cannot_hold_what_was_measured_are_not_rented(world):
+    world.prices()
+    recipe = world.recipe()
+    assert world.plan(recipe).plans[0].roles[0].rentals[0].instance_type == "small"
+    world.measured = {"main": Memory(7.95 * 2**30)}  # fits into 8 GiB, but nothing else would
+    offer = world.plan(recipe)
+    assert {rental.instance_type for rental in offer.plans[0].roles[0].rentals} == {"large"}
+    (note,) = (note for note in offer.notes if "left out" in note)
+    assert "2 of 3 offers" in note
+    assert "8,536 MB" in note
+    world.measured = {"main": Memory(20 * 2**30)}
+    with pytest.raises(UsageError, match="no machine that is allowed suffices"):
+        world.plan(recipe)
+
+
+def test_a_lab_has_less_memory_than_is_published(world):
+    world.lab()
+    world.measured = {"main": Memory(2.5 * 2**30)}  # a quarter of 16 GiB holds it
+    offer = world.plan(world.recipe(provider="lab"))
+    assert {rental.instance_type for rental in offer.plans[0].roles[0].rentals} == {"large"}

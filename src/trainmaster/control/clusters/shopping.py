@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from trainmaster.advisor.room import Memory, Shares
 from trainmaster.control.clusters.needs import SERVER, WORKER, Needs, Pick, grouped
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.suiting import suited
@@ -42,6 +43,8 @@ class Shop:
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
         source: where the offers, or the hosts, are listed.
         extras: what is rented with every machine.
+        shares: how much of what offers say machines really have; None: all of it.
+        memory: what a process of an experiment was measured to need, by name.
     """
 
     provider: str
@@ -51,6 +54,8 @@ class Shop:
     arch: str = ""
     source: str = ""
     extras: Extras = field(default_factory=Extras)
+    shares: Shares | None = None
+    memory: Mapping[str, Memory] = field(default_factory=dict)
 
     def on_demand_usd_per_hour(self, offer: Offer) -> float:
         """The price of the same machine on demand, without what is rented with it; infinite if unknown."""
@@ -121,6 +126,9 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
     first = group[0]
     where = f"experiments.{first.name}.hardware"
     offers, notes = suited(shop, first.hardware, where)
+    for needs in group:
+        offers, more = _that_hold(offers, needs, shop)
+        notes += more
     servers: list[Offer] | None = None
     if first.server_hardware is not None:
         servers, more = suited(
@@ -173,6 +181,33 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
         one = max(needs.servers for needs in group)
         roles.append(_role(SERVER, many, kept, first.server_hardware, one))
     return tuple(roles), [*notes, *_silent(group)]
+
+
+def _that_hold(offers: Sequence[Offer], needs: Needs, shop: Shop) -> tuple[list[Offer], list[str]]:
+    """Offers whose memory can hold what was measured, and a note of those that cannot.
+
+    Raises:
+        UsageError: none can.
+    """
+    memory = shop.memory.get(needs.name)
+    if memory is None:
+        return list(offers), []
+
+    def holds(offer: Offer) -> bool:
+        real = shop.shares.of(offer) if shop.shares else offer
+        return not memory.rules_out(real, needs.per_node(offer.accelerators))
+
+    fitting = [offer for offer in offers if holds(offer)]
+    if not fitting:
+        raise UsageError(
+            f"experiments.{needs.name}.hardware: the memory of no machine that is allowed suffices: "
+            f"{memory.words}",
+            "Allow larger types in hardware.instance, or take a smaller batch or fewer workers per node.",
+        )
+    left = len(offers) - len(fitting)
+    return fitting, [f"{needs.name}: {left} of {len(offers)} offers are left out: {memory.words}"] * bool(
+        left
+    )
 
 
 def _kept(ranked: Sequence[Offer], hardware: Hardware, shop: Shop) -> list[Offer]:
