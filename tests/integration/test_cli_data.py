@@ -42,6 +42,16 @@ def test_at_may_not_leave_the_code_nor_hide_it(tm):
         assert not (tm.notes / "ran").exists()
 
 
+def test_data_beside_the_code_as_scripts_expect_them(tm):
+    tm.write("images/one.txt", "1\n")
+    data = {"x": {"dir": "images", "at": "../data"}, "y": {"dir": "images", "at": "../more/deep"}}
+    run = tm.run(tm.task("cat ../data/one.txt ../more/deep/one.txt", data=data))["run"]
+    assert tm.logs(run) == "1\n1\n"
+    for at in ("../../data", "..", "../code/x", "../tasks", "../inputs/x", "x/../../y"):
+        refusal = tm.call("run", tm.task("true", data={"x": {"dir": "images", "at": at}}), code=2).err
+        assert "data.x.at: a path with '..'" in refusal
+
+
 def test_all_models_of_an_experiment(tm):
     recipe = tm.recipe(
         {

@@ -136,7 +136,10 @@ def image_of(context: TaskContext) -> str:
 
 def mounts_of(context: TaskContext, data: Mapping[str, Path]) -> list[Path]:
     """What members see of the machine they are on, here: code, working directories, data, environments."""
-    mounts = [context.home.code_directory(context.run), context.place.directory, *data.values()]
+    code = context.home.code_directory(context.run)
+    mounts = [code, context.place.directory, *data.values()]
+    places = (source.at or "" for source in context.experiment.data.values())
+    mounts += [code.parent / at.split("/")[1] for at in places if at.startswith("../")]
     if context.experiment.setup is not None:
         mounts.append(context.home.cache / "environments")
     return list(dict.fromkeys(mounts))

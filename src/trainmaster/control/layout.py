@@ -122,8 +122,13 @@ class Home:
         return self.run_directory(run) / "code"
 
     def data_directory(self, run: str) -> Path:
-        """What one experiment of a run takes over from another."""
-        return self.run_directory(run) / "data"
+        """What one experiment of a run takes over from another, and its volumes."""
+        here = self.run_directory(run)
+        # Scripts know `../data` beside their code. Runs of earlier versions have theirs there.
+        is_old = (
+            not (here / "inputs").exists() and (here / "data").is_dir() and not (here / "data").is_symlink()
+        )
+        return here / ("data" if is_old else "inputs")
 
     def attempt(self, run: str, experiment: str, task: int, attempt: int) -> AttemptPlace:
         """The place of one attempt."""

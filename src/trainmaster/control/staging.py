@@ -156,21 +156,21 @@ def link_at(context: TaskContext, name: str) -> None:
     """Show data at the path that ``at:`` names, inside the working directory.
 
     Raises:
-        UsageError: the path leaves the working directory, or something else is there.
+        UsageError: the path leaves the run's directory, or something else is there.
     """
     at = context.experiment.data[name].at
     if at is None:
         return
     code = context.home.code_directory(context.run)
     link = Path(os.path.normpath(code / at))
-    if not link.is_relative_to(code) or link == code:
+    if not link.is_relative_to(code.parent) or link in (code, code.parent):
         raise UsageError(f"data.{name}.at: {at} lies outside the working directory", "Give a relative path.")
     target = data_path(context, name)
     with locked(context.home.data_directory(context.run) / f"at-{name}"):
         if link.is_symlink() and link.readlink() == target:
             return
         if link.exists() or link.is_symlink():
-            raise UsageError(f"data.{name}.at: {at} exists already in the code", "Choose another path.")
+            raise UsageError(f"data.{name}.at: {at} exists already", "Choose another path.")
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
 

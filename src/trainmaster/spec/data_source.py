@@ -21,6 +21,8 @@ _SHA256_RIGHT: Final = "write the 64 hexadecimal digits that `sha256sum FILE` pr
 #: URLs that name one file; others name all objects below a prefix.
 _FILES: Final = ("http", "https", "file")
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+#: What Trainmaster itself has beside the working directory.
+_OURS: Final = ("code", "inputs", "tasks")
 _KINDS: Final = ("volume", "url", "dir", "from")
 
 
@@ -94,5 +96,7 @@ class DataSource(Noun):
                     "https://${NAME}@HOST/..., and the name under `secrets`"
                 )
                 problems.add(node.entries[key], (*path, key), message)
-        if ".." in str(values.get("at", "")).split("/"):
-            problems.add(node.entries["at"], (*path, "at"), "a path with '..'; write the place itself")
+        above, _, rest = str(values.get("at", "")).removeprefix("./").partition("/")
+        if ".." in rest.split("/") or (above == ".." and rest.split("/")[0] in ("", ".", *_OURS)):
+            message = "a path with '..'; write the place itself (`../NAME` is beside the working directory)"
+            problems.add(node.entries["at"], (*path, "at"), message)

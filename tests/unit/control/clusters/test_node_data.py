@@ -117,12 +117,12 @@ def test_each_node_is_asked_once_and_lent_what_it_needs(nodes: Nodes) -> None:
     assert [node for node, _ in nodes.orders].count("n0") == 2
     orders = [order for node, order in nodes.orders if node == "n0"]
     assert [order["is_single"] for order in orders] == [False, True]
-    assert orders[0]["directory"] == "/tm/runs/r1/data/e"
+    assert orders[0]["directory"] == "/tm/runs/r1/inputs/e"
     cached = {"TRAINMASTER_CACHE": "/tm/cache", "TRAINMASTER_CACHE_BYTES": "20GB"}
     assert orders[0]["environment"].items() >= (cached | AWAY).items()
     assert nodes.data.environment() == cached
-    assert nodes.data.has(nodes.node(1), "/tm/runs/r1/data/e")
-    assert not nodes.data.has(nodes.node(2), "/tm/runs/r1/data/e")
+    assert nodes.data.has(nodes.node(1), "/tm/runs/r1/inputs/e")
+    assert not nodes.data.has(nodes.node(2), "/tm/runs/r1/inputs/e")
     assert nodes.told == []
 
 
