@@ -287,3 +287,14 @@ def test_a_run_that_was_interrupted_did_not_keep_its_quote(tm):
     call.send(signal.SIGINT)
     call.wait(130)
     assert tm.status(tm.runs()[0]["run"])["quote"]["kept"] is False
+
+
+def test_a_run_measures_first_where_it_is_asked_to(tm):
+    recipe = training(tm, steps=100)
+    answer = tm.call("run", recipe, "--measure-first", "--json")
+    assert answer.err.index("main: measuring") < answer.err.index("rests on 1 measurement")
+    assert answer.json["reason"] == "SUCCEEDED"
+    assert len(tm.runs()) == 1  # a measurement is no run
+    broken = tm.call("run", tm.task("exit 3"), "--measure-first", code=2)
+    assert "cannot be measured" in broken.err or "exit code 3" in broken.err
+    assert len(tm.runs()) == 1

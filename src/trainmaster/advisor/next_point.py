@@ -9,7 +9,7 @@ import numpy as np
 
 from trainmaster.advisor.candidates import Candidates
 from trainmaster.advisor.physics import step_time
-from trainmaster.advisor.quote import NextMeasurement
+from trainmaster.advisor.quote import Interval, NextMeasurement
 from trainmaster.advisor.shapes import Floats
 from trainmaster.advisor.timing import Timing
 
@@ -65,10 +65,31 @@ def next_measurement(timing: Timing, target: Candidates, seconds: float = LOOK_S
         if then <= _WORTH * now:
             gain = (now - then) / (duration * max(nodes, 1.0))
             narrow = NextMeasurement(
-                workers, offer.instance_type, duration, float(price), width, math.exp(1.645 * then)
+                workers,
+                offer.instance_type,
+                duration,
+                float(price),
+                width,
+                math.exp(1.645 * then),
+                _time_then(timing, target, then / now),
             )
             found.append((gain, narrow))
     return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _time_then(timing: Timing, target: Candidates, left: float) -> Interval:
+    """The whole time, once so much is left of the doubt (standard deviation, log) about a step's time.
+
+    In each world the steps' deviation from their median shrinks; what is no training stays as it is.
+    """
+    log_step = np.log(timing.step_s(target)[:, 0])
+    factor = np.exp((left - 1) * (log_step - np.median(log_step)))
+    training = timing.training_s(target)[:, 0] / timing.task_s(target)[:, 0]
+    whole = timing.time_s(target)[
+        :, 0
+    ]  # several worlds for each draw of a step's time, one block after another
+    times = whole * np.tile(1 - training + training * factor, len(whole) // len(training))
+    return Interval(*np.quantile(times, (0.05, 0.5, 0.95)).tolist())
 
 
 def _log_step(timing: Timing, some: Candidates) -> Floats:

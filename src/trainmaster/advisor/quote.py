@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from trainmaster.advisor.measurement import Measurement
+
+#: From this p95 over p5 on an interval is too wide to plan by.
+WIDE: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,15 @@ class Interval:
     def width(self) -> float:
         """p95 over p50; 1 where there is nothing to know."""
         return self.p95 / self.p50 if self.p50 else 1.0
+
+    @property
+    def is_wide(self) -> bool:
+        """True if it says too little to plan by.
+
+        >>> Interval(11, 60, 540).is_wide, Interval(11, 12, 13).is_wide
+        (True, False)
+        """
+        return self.p95 > WIDE * self.p5
 
     def as_dict(self) -> dict[str, float]:
         """For ``--json``."""
@@ -133,6 +145,7 @@ class NextMeasurement:
         workers: processes of the shape to measure. instance: on what.
         seconds: it would take. cost_usd: it would cost.
         width_now, width_then: p95 over p50 of the step time, now and as expected after it.
+        time_s: the experiment's time as it would then be known, if the median stays.
     """
 
     workers: int
@@ -141,11 +154,13 @@ class NextMeasurement:
     cost_usd: float
     width_now: float
     width_then: float
+    time_s: Interval | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        names = self.__slots__
-        return {name: round(v, 6) if isinstance(v := getattr(self, name), float) else v for name in names}
+        names = [name for name in self.__slots__ if name != "time_s"]
+        plain = {name: round(v, 6) if isinstance(v := getattr(self, name), float) else v for name in names}
+        return {**plain, "time_s": self.time_s.as_dict() if self.time_s else None}
 
 
 @dataclass(frozen=True)

@@ -104,3 +104,18 @@ def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:
     with interruptible() as caught:
         caught.quoter = Quoter(service, say, Measuring().show)
         return caught.quoter.settle(recipe, path, os.environ)
+
+
+def measure_first(service: Service, recipe: Recipe, path: Path) -> None:
+    """Measure a recipe as ``trainmaster quote`` does, and show the new quote; a run may follow.
+
+    Raises:
+        UsageError: it cannot be measured, or no cluster keeps the limits.
+    """
+    from trainmaster.cli.quote import show_quote
+    from trainmaster.server.quoting import QuoteOptions, Quoter
+
+    with interruptible() as caught:
+        caught.quoter = Quoter(service, say, Measuring().show)
+        made = caught.quoter.quote(recipe, path, os.environ, QuoteOptions(fresh=True))
+    show_quote(made)

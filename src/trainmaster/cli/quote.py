@@ -133,6 +133,8 @@ def _show_experiment(one: ExperimentQuote) -> None:
         what = f"{many} on {following.instance} for {duration(following.seconds)}"
         gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
         say(f"  measuring {what} ({dollars(following.cost_usd)}) would narrow a step's time {gain}")
+    if line := wide_line(one):
+        say(f"  {line}")
     for note in one.notes:
         say(f"  note: {note}")
     if len(one.pareto) > 1:
@@ -141,6 +143,29 @@ def _show_experiment(one: ExperimentQuote) -> None:
             ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
         )
         say(lines)
+
+
+def wide_line(one: ExperimentQuote) -> str:
+    """What measuring would cut a wide interval to, and how to have that; empty if it is not wide."""
+    from trainmaster.cli.output import duration
+
+    following = one.next_measurement
+    if one.time_s is None or not one.time_s.is_wide or following is None or following.time_s is None:
+        return ""
+    then = following.time_s
+    many = _count(following.workers, "worker")
+    # Here only what is new here helps: the job itself, or the machine that it will run on.
+    helps_here = one.similar == one.measurements or one.cluster.worker.provider == "local"
+    how = (
+        "`trainmaster run --measure-first` measures on this machine before it runs"
+        if helps_here
+        else "a run there is such a measurement: its binding quote tells what came of it"
+    )
+    return (
+        f"{one.name}: this estimate is wide: {duration(following.seconds)} of measuring {many} on "
+        f"{following.instance} would cut it to about {duration(then.p5)} to {duration(then.p95)}; "
+        f"{how}"
+    )
 
 
 def _where_time_went(one: ExperimentQuote) -> str:

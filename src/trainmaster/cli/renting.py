@@ -9,6 +9,7 @@ from pathlib import Path
 from trainmaster.cli.asking import ask_consent, can_consent, require_consent_possible, show_offer
 from trainmaster.cli.measuring import Measuring, interruptible
 from trainmaster.cli.output import say
+from trainmaster.cli.quote import wide_line
 from trainmaster.control.preflight import check_parts
 from trainmaster.server import Service
 from trainmaster.server.awake import Sleepiness, awake_note
@@ -63,7 +64,10 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
             before_measuring=before_measuring,
         )
     line = score_line(service.store, service.home.identity(), "estimate", recipe.provider)
-    show_offer([*offer.lines, *([line] if line and offer.quote else [])], [*offer.notes, *_awake(offer)])
+    told = [line] if line and offer.quote else []
+    if offer.quote is not None:
+        told += [wide for one in offer.quote.experiments.values() if (wide := wide_line(one))]
+    show_offer([*offer.lines, *told], [*offer.notes, *_awake(offer)])
     if offer.costs:
         require_consent_possible(offer.most_usd_per_hour, yes=yes)
         if not ask_consent(offer.most_usd_per_hour, yes=yes):

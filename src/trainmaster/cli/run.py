@@ -21,6 +21,9 @@ def run(
         typer.Option(metavar="TIME", help="Keep rented machines warm for the next run, such as 30m."),
     ] = None,
     allow_stale: Annotated[bool, typer.Option(help="Accept prices that are old.")] = False,
+    measure_first: Annotated[
+        bool, typer.Option("--measure-first", help="Measure on this machine and quote, then run.")
+    ] = False,
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
     lend_keys: Annotated[
         bool,
@@ -44,6 +47,11 @@ def run(
         lend_whole_keys()
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     service = Service(Home.from_environment())
+    if measure_first:
+        from trainmaster.cli.measuring import measure_first as measure
+
+        service.check(found, os.environ)  # what is wrong anyway is said before anything is measured
+        measure(service, found, recipe)
     if found.provider == "local":
         if not detach:
             service.warm_up()

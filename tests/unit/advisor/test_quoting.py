@@ -325,6 +325,20 @@ def test_what_to_measure_next_narrows():
     assert following.cost_usd > 0
 
 
+def test_what_a_wide_quote_would_be_cut_to_follows_from_the_model():
+    similar = [measured(1, 32, offer="local")]
+    wide = make_quote(
+        [Subject(workload(most=4, epochs=400), knowledge(similar=similar))],
+        market(V100),
+        Limits(time_weight=1, cost_weight=0),
+    ).main
+    then = wide.next_measurement.time_s
+    assert wide.time_s.is_wide
+    assert wide.time_s.p5 < then.p5 < then.p50 < then.p95 < wide.time_s.p95
+    assert then.p50 == pytest.approx(wide.time_s.p50, rel=0.1)
+    assert wide.as_dict()["next_measurement"]["time_s"] == then.as_dict()
+
+
 def test_similar_jobs_count_with_more_doubt():
     same = make_quote([training(most=1)], market(V100), Limits()).main
     points = [measured(n, b) for n in (1, 2, 4) for b in (32, 128)]
