@@ -24,6 +24,11 @@ DIED_AT_ONCE_S = 60.0
 CHECKPOINT_TRIES: Final = 5
 #: So long before the machines must go what is not saved by then is fetched.
 FETCH_S: Final = 30.0
+#: What helps a task that ran out of memory in all its attempts.
+MORE_MEMORY: Final = (
+    "Take a smaller batch or fewer workers per node, or machines with more memory (hardware.memory, or "
+    "larger types in hardware.instance)."
+)
 #: Of an attempt that ran and whose run had to end before its machines were found again.
 NOT_REACHED: Final = "its machines could not be reached before the end: what it left there goes with them"
 
@@ -112,6 +117,8 @@ def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | Non
         message = job.error
     elif job.reason is not None and reason is EndReason.USER_ERROR:
         reason = job.reason
+    if reason is EndReason.OOM:
+        message = f"{message}. {MORE_MEMORY}"
     fields = {**job.fields, **_no_more_tries(task), "ended_at": now}
     if reason is EndReason.SUCCEEDED:
         message = ""

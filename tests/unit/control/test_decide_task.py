@@ -213,6 +213,18 @@ def test_the_log_may_know_a_better_reason():
     assert (closes.reason, closes.message) == (EndReason.OOM, "worker-0 ran out of memory")
 
 
+def test_whoever_ran_out_of_memory_for_good_is_told_what_helps():
+    killed = task(State.SAVING, end_reason=EndReason.OOM, message="killed by the kernel: out of memory")
+    read = Job(done=True, reason=EndReason.OOM, message="worker-0 ran out of memory")
+    failed = task(State.SAVING, end_reason=EndReason.USER_ERROR)
+    for of, job in ((killed, Job(done=True)), (failed, read)):
+        end = only_move(decide(of, seen(exited(FAILED), {EffectKind.RECOVER: job})))
+        assert end.reason is EndReason.OOM
+        assert "out of memory" in end.message
+        assert "smaller batch" in end.message
+        assert "hardware.memory" in end.message
+
+
 @pytest.mark.parametrize(
     ("progressed", "seconds", "reason", "bad"),
     [
