@@ -211,10 +211,10 @@ def test_status_of_a_run_that_nobody_drives_says_so(tm):
     assert tm.runs()[0]["driven"]
     call.kill()
     assert not tm.runs()[0]["driven"]
-    assert f"trainmaster resume {run}" in tm.call("status", run).err
-    listed = tm.call("status").err
-    assert "nobody drives it" in listed
-    assert f"trainmaster resume {run}" in listed
+    assert f"trainmaster resume {run}" in tm.call("status", run).out
+    listed = tm.call("status")
+    assert "nobody drives it" in listed.out
+    assert f"trainmaster resume {run}" in listed.err
     seconds = tm.status(run)["seconds"]
     tm.until(lambda: time.sleep(0.3) or True)
     assert tm.status(run)["seconds"] == seconds, "its clock stands still"

@@ -82,7 +82,7 @@ def test_metrics_show_while_the_task_runs(tm):
     """),
     )
     run = call.run_id()
-    tm.until(lambda: "loss=0.5" in tm.call("status", run).err, "the metric in `status`")
+    tm.until(lambda: "loss=0.5" in tm.call("status", run).out, "the metric in `status`")
     (tm.notes / "go").touch()
     call.wait(0)
 

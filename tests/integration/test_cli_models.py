@@ -24,7 +24,7 @@ def test_list_and_get(tm):
     listed = tm.call("models", "--json").json["models"]
     assert [model["uri"] for model in listed] == [uri]
     assert listed[0]["metrics"] == {"accuracy": 0.9}
-    assert uri in tm.call("models", listed[0]["run"]).err
+    assert uri in tm.call("models", listed[0]["run"]).out
     target = tm.root / "got"
     assert "3 files" in tm.call("models", "get", uri, target).err
     files = sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

@@ -95,7 +95,7 @@ def test_without_claims_nothing_of_another_home_is_taken_or_removed(tm, homes):
     second = two.run(code=1)
     assert second["run"] == first["run"]
     assert second["models"] == []
-    message = second["experiments"]["main"].get("message", "") + two.call("status", second["run"]).err
+    message = second["experiments"]["main"].get("message", "") + two.call("status", second["run"]).out
     for home in ("a", "b"):
         assert f"home {(tm.home / home / 'identity').read_text()[:8]}" in message, message
     assert "trainmaster run" in message

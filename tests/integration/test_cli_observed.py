@@ -53,7 +53,7 @@ def test_what_was_used(tm, talk):
     assert sender["cpu_share"] == pytest.approx(sender["cpu_seconds"] / sender["seconds"], rel=0.02)
     assert usage["cpu_seconds"] == pytest.approx(sender["cpu_seconds"] + receiver["cpu_seconds"], abs=0.01)
     assert usage["tasks"] == 1
-    text = tm.call("status", run).err
+    text = tm.call("status", run).out
     assert "main used: " in text
     assert " cores, " in text
     if "bytes_sent" not in sender:
@@ -85,5 +85,5 @@ def test_samples_while_it_runs(tm, talk):
 def test_short_tasks_have_no_usage(tm):
     run = tm.run(tm.task("true"))["run"]
     assert "usage" not in tm.status(run)["experiments"]["main"]
-    assert "used:" not in tm.call("status", run).err
+    assert "used:" not in tm.call("status", run).out
     assert not list((tm.home / "runs").rglob("samples.jsonl"))

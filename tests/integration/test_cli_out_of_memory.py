@@ -126,7 +126,7 @@ def test_two_members_and_only_one_meets_the_kernel(tm, group, lives_s):
     tm.until(lambda: tm.status(run)["experiments"]["main"]["tasks"]["failed"] == 1, "the kernel")
     os.kill(pid, signal.SIGKILL)
     tm.summary(call.wait(1))
-    shown = tm.call("status", run).err
+    shown = tm.call("status", run).out
     assert "main/0 OOM" in shown, shown
     assert "main/1 USER_ERROR: killed by SIGKILL" in shown, shown
 

@@ -55,11 +55,11 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
     assert (score["runs"], score["kept"]["n"]) == (1, int(ended["quote"]["kept"]))
     assert score["coverage"]["n"] == int(ended["quote"]["outside"] is None)
     assert [(each["provider"], each["job"]) for each in score["by"]] == [("local", "single")]
-    assert "local" in tm.call("score").err
+    assert "local" in tm.call("score").out
     inside = tm.call("score", "--json").json["estimate"]["coverage"]["n"]
     assert f"of 1 run here, {inside} inside the interval" in quote(tm, recipe).err
     word = {"binding": "quote", "estimate": "estimate"}[ended["quote"]["kind"]]
-    assert f"  {word}: " in tm.call("status", ended["run"]).err
+    assert f"  {word}: " in tm.call("status", ended["run"]).out
 
 
 def test_own_measurements_need_neither_a_profile_nor_the_script(tm):

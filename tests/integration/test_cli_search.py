@@ -65,7 +65,7 @@ def test_other_samplers(tm, sampler):
     assert summary["experiments"]["main"]["tasks"]["succeeded"] == 12
     assert len(parameters(tm, summary["run"])) == 12
     best = summary["experiments"]["main"]["best"]
-    shown = tm.call("status", summary["run"]).err
+    shown = tm.call("status", summary["run"]).out
     assert f"best main/{best['task']}" in shown
     assert "x=" in shown
 

@@ -43,7 +43,7 @@ def trained_beside_silence(tm, server: PrivateS3):
 def test_it_is_told_and_saved_when_the_store_answers_again(tm, server):
     call = trained_beside_silence(tm, server)
     run = call.run_id()
-    told = tm.call("status", run).err
+    told = tm.call("status", run).out
     assert f"{run}: saving," in told
     assert "has not answered since" in told
     os.kill(server.pid, signal.SIGCONT)

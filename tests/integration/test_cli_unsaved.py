@@ -101,7 +101,7 @@ def test_a_run_that_is_ended_keeps_its_model_here_and_saves_it_later(tm, store, 
     kept = tm.home / "runs" / run / "tasks" / "main" / "0" / "1" / "output"
     assert unsaved["directory"] == str(kept)
     assert (kept / "model.bin").read_text() == "weights\n"
-    assert str(kept) in tm.call("status", run).err
+    assert str(kept) in tm.call("status", run).out
 
     refused = tm.call(*verb, run, code=1)
     assert "ExpiredToken" in refused.err

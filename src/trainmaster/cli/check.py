@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainmaster.spec import Recipe
 
 
@@ -25,7 +27,7 @@ def check(
     import os
     import sys
 
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.control.preflight import check_names, check_urls
     from trainmaster.server import Service
@@ -51,14 +53,14 @@ def check(
     if as_json:
         print_json(found.summary())
     else:
-        _show(found)
+        _show(found, say if tasks else show)  # beside the lines of JSON nothing else is on standard output
     home = Home.from_environment(makes=found.provider != "local")  # others remember there what they are told
     for note in check_run(Service(home), found, os.environ):
         say(f"note: {note}")
 
 
-def _show(found: Recipe) -> None:
-    from trainmaster.cli.output import say, table
+def _show(found: Recipe, tell: Callable[[str], None]) -> None:
+    from trainmaster.cli.output import table
 
     summaries = {name: found.experiments[name].summary() for name in found.order()}
     rows = [
@@ -71,8 +73,8 @@ def _show(found: Recipe) -> None:
         ]
         for name, summary in summaries.items()
     ]
-    say(
+    tell(
         f"{found.name}: {len(rows)} experiment{'s' * (len(rows) != 1)}, "
         f"provider {found.provider}, seed {found.seed}"
     )
-    say(table(["experiment", "after", "tasks", "members", "workers"], rows))
+    tell(table(["experiment", "after", "tasks", "members", "workers"], rows))

@@ -20,7 +20,7 @@ def list_clusters(as_json: _Json = False) -> None:
     """List clusters that have machines: those of runs, and those that are kept warm."""
     import time
 
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.clusters import clusters_of_home
@@ -29,8 +29,10 @@ def list_clusters(as_json: _Json = False) -> None:
     found = clusters_of_home(Service(home).store, home, time.time())
     if as_json:
         print_json({"clusters": found})
+    elif found:
+        show(_table(found))
     else:
-        say(_table(found) if found else "nothing is rented: `run --keep 30m` would keep machines warm")
+        say("nothing is rented: `run --keep 30m` would keep machines warm")
 
 
 @app.command()

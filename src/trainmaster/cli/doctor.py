@@ -13,7 +13,7 @@ def doctor(
     """Look at this machine and home: what is there, what is missing, what to do about it."""
     from dataclasses import asdict
 
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, show
     from trainmaster.control.layout import Home
     from trainmaster.server.checkup import checkup
 
@@ -22,8 +22,8 @@ def doctor(
         print_json({"findings": [asdict(f) for f in findings], "ok": all(f.ok for f in findings)})
     else:
         for finding in findings:
-            say(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.found}")
+            show(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.what}: {finding.found}")
             if finding.advice:
-                say(f"      {finding.advice}")
+                show(f"      {finding.advice}")
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)

@@ -51,7 +51,7 @@ def up(
     """Start the lab, or find the one that runs; the first time its image is made, which takes minutes."""
     import signal
 
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.lab import LabOptions, Scale, boot
     from trainmaster.lab import up as put_up
     from trainmaster.lab.instance_types import find_type
@@ -85,7 +85,7 @@ def up(
     else:
         say("hosts have " + ", ".join(f"{value:g} of the {key}" for key, value in shares.items()))
     if status["hosts"]:
-        say(_table(status))
+        show(_table(status))
     if hosts:
         say(
             f"{place.hosts_file} lists them; "
@@ -96,7 +96,7 @@ def up(
 @app.command()
 def status(as_json: _Json = False) -> None:
     """List the hosts, also those that have been terminated."""
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.lab import LabClient
 
     client = LabClient.attach(_place())
@@ -111,7 +111,7 @@ def status(as_json: _Json = False) -> None:
         say("no lab is up: `trainmaster lab up`" + (", which sweeps away what one has left" if left else ""))
     else:
         say(f"{client.endpoint}, {found['region']}, process {client.pid}")
-        say(_table(found) if found["hosts"] else "no hosts yet")
+        show(_table(found)) if found["hosts"] else say("no hosts yet")
 
 
 @app.command(no_args_is_help=True)

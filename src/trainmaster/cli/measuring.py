@@ -118,4 +118,4 @@ def measure_first(service: Service, recipe: Recipe, path: Path) -> None:
     with interruptible() as caught:
         caught.quoter = Quoter(service, say, Measuring().show)
         made = caught.quoter.quote(recipe, path, os.environ, QuoteOptions(fresh=True))
-    show_quote(made)
+    show_quote(made, say)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -26,7 +26,7 @@ def list_models(
     """List models, newest run first."""
     import json
 
-    from trainmaster.cli.output import metrics_text, print_json, say, table
+    from trainmaster.cli.output import metrics_text, print_json, say, show, table
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.store import queries
@@ -50,7 +50,7 @@ def list_models(
     if not models:
         say("no models yet: tasks leave them in TRAINMASTER_OUTPUT_DIR")
         return
-    say(
+    show(
         table(
             ["run", "task", "metrics", "uri"],
             [
@@ -124,25 +124,30 @@ def fsck(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
-    from trainmaster.cli.output import print_json, say
-    from trainmaster.cli.volume_tools import counted
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.model_check import check_models
 
     service = Service(Home.from_environment())
     found = check_models(service, [service.resolve(run) for run in runs or ()], is_deep=deep)
+    _show_check(found, say if as_json else show)
+    if as_json:
+        print_json(found)
+    if found["damaged"] or found["unread"]:
+        raise typer.Exit(1)
+
+
+def _show_check(found: dict[str, Any], show: Callable[[str], None]) -> None:
+    from trainmaster.cli.volume_tools import counted
+
     for damage in found["damaged"]:
-        say(f"damaged: {damage['uri']}: {damage['fault']}. {damage['advice']}")
+        show(f"damaged: {damage['uri']}: {damage['fault']}. {damage['advice']}")
     for rest in found["unnamed"]:
-        say(f"note: {rest['uri']}: {rest['bytes']:,} bytes there belong to no model or checkpoint")
+        show(f"note: {rest['uri']}: {rest['bytes']:,} bytes there belong to no model or checkpoint")
     for unread in found["unread"]:
-        say(f"not looked at: {unread['run']}: {unread['error']}")
+        show(f"not looked at: {unread['run']}: {unread['error']}")
     count = len({damage["uri"] for damage in found["damaged"]})
     others = f", {counted(len(found['unread']), 'run')} not looked at" if found["unread"] else ""
     looked = f"{counted(found['models'], 'model')}, {counted(found['checkpoints'], 'checkpoint')}"
-    say(f"{looked}, {count:,} damaged{others}")
-    if as_json:
-        print_json(found)
-    if count or found["unread"]:
-        raise typer.Exit(1)
+    show(f"{looked}, {count:,} damaged{others}")

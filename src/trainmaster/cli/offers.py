@@ -75,7 +75,7 @@ def offers(
     import os
     from dataclasses import replace
 
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.providers import OfferFilter, load_catalogue
     from trainmaster.server.supply import extras_of
 
@@ -105,11 +105,11 @@ def offers(
         return
     if refused:
         for refusal in whole.refused:
-            say(str(refusal))
+            show(str(refusal))
         say(f"{_count(len(whole.refused), 'row')} refused in the catalogue '{whole.name}'")
         return
     if shown:
-        say(_table(shown))
+        show(_table(shown))
         if more := len(chosen) - len(shown):
             say(f"... and {more:,} more: narrow it down, or --limit {len(chosen)}")
         if any(offer.cpu_credits for offer in shown):

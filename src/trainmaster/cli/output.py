@@ -1,7 +1,8 @@
-"""What the verbs print with: people read standard error, machines the last line of standard output."""
+"""What the verbs print with: results go to standard output; progress, questions, errors to standard error."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -18,8 +19,19 @@ duration = format_duration
 SHOWN_MODELS = 5
 
 
+def show(text: str) -> None:
+    """A line, or a table, of what was asked for: the only text that ``trainmaster VERB | less`` gets.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more; `main` ends the verb.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names and metrics may hold what this terminal cannot write
+        sys.stdout.reconfigure(errors="backslashreplace")
+    print(redacted(text), flush=True)  # noqa: T201
+
+
 def say(text: str = "") -> None:
-    """A line for people."""
+    """A line about the work: progress, a note, a question."""
     try:
         print(redacted(text), file=sys.stderr, flush=True)  # noqa: T201
     except OSError:  # nobody reads it any more (`2>&1 | head`, a closed terminal): the work goes on

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainmaster.advisor.quote import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
@@ -51,7 +53,7 @@ def quote(
     import os
 
     from trainmaster.cli.measuring import Measuring, catch_interrupts
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.quoting import QuoteOptions, Quoter
@@ -83,9 +85,10 @@ def quote(
             line = score_line(service.store, service.home.identity(), "estimate", found.provider)
     finally:
         service.close()
-    show_quote(made)
+    tell = say if as_json else show
+    show_quote(made, tell)
     if line:
-        say(line)
+        tell(line)
     if plot is not None:
         from trainmaster.cli.quote_plot import draw_quote
 
@@ -95,54 +98,52 @@ def quote(
         print_json(made.as_dict())
 
 
-def show_quote(made: Quote) -> None:
-    """The quote for people."""
-    from trainmaster.cli.output import say
-
+def show_quote(made: Quote, show: Callable[[str], None]) -> None:
+    """The quote for people, by a function that takes lines."""
     for one in made.experiments.values():
-        _show_experiment(one)
+        _show_experiment(one, show)
     if len(made.experiments) > 1 and made.time_s and made.cost_usd:
-        say(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
+        show(f"all: {_span(made.time_s)}, {_dollars(made.cost_usd)}")
     if made.as_of and made.catalogue != "local":
-        say(f"prices: {made.catalogue}, as of {made.as_of}")
+        show(f"prices: {made.catalogue}, as of {made.as_of}")
     for note in made.notes:
-        say(f"note: {note}")
+        show(f"note: {note}")
 
 
-def _show_experiment(one: ExperimentQuote) -> None:
-    from trainmaster.cli.output import duration, say, table
+def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
+    from trainmaster.cli.output import duration, table
     from trainmaster.server.promise import dollars
 
-    say(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
+    show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
-        say(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
+        show(f"  time {_span(one.time_s)}   cost {_dollars(one.cost_usd)}")
     else:
-        say(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
+        show(f"  ${one.cluster.usd_per_hour:.4g} per hour; this policy knows no time")
     if one.bottleneck:
-        say(f"  limited by {one.bottleneck}")
+        show(f"  limited by {one.bottleneck}")
     if where := _where_time_went(one):
-        say(f"  measured: {where}")
+        show(f"  measured: {where}")
     if one.memory_headroom is not None:
-        say(f"  memory: {one.memory_headroom:.0%} stays free")
+        show(f"  memory: {one.memory_headroom:.0%} stays free")
     if one.measurements:
         similar = f", {one.similar} of them of similar jobs" if one.similar else ""
         rests = _count(one.measurements, "measurement")
-        say(f"  rests on {rests}{similar}; {_count(one.candidates, 'cluster')} compared")
+        show(f"  rests on {rests}{similar}; {_count(one.candidates, 'cluster')} compared")
     if (following := one.next_measurement) is not None:
         many = _count(following.workers, "worker")
         what = f"{many} on {following.instance} for {duration(following.seconds)}"
         gain = f"from {following.width_now:.2f} to {following.width_then:.2f} (p95/p50)"
-        say(f"  measuring {what} ({dollars(following.cost_usd)}) would narrow a step's time {gain}")
+        show(f"  measuring {what} ({dollars(following.cost_usd)}) would narrow a step's time {gain}")
     if line := wide_line(one):
-        say(f"  {line}")
+        show(f"  {line}")
     for note in one.notes:
-        say(f"  note: {note}")
+        show(f"  note: {note}")
     if len(one.pareto) > 1:
         rows = [[a.cluster.words(), duration(a.time_s), dollars(a.cost_usd)] for a in _some(list(one.pareto))]
         lines = table(
             ["  no cluster is both faster and cheaper", "time", "cost"], [["  " + r[0], *r[1:]] for r in rows]
         )
-        say(lines)
+        show(lines)
 
 
 def wide_line(one: ExperimentQuote) -> str:

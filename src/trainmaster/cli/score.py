@@ -9,7 +9,7 @@ import typer
 
 def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
-    from trainmaster.cli.output import print_json, say, table
+    from trainmaster.cli.output import print_json, say, show, table
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.score import outcomes, report
@@ -31,7 +31,7 @@ def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON
         say("no run with a quote has ended here yet")
         return
     header = ["quote", "provider", "job", "kept (95 % interval)", "inside", "early", "late", "p95/p5"]
-    say(table(header, rows))
+    show(table(header, rows))
 
 
 def _cells(one: dict[str, Any]) -> list[str]:

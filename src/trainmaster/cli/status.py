@@ -56,7 +56,7 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
 def _show_runs(runs: list[dict[str, Any]]) -> None:
     import time
 
-    from trainmaster.cli.output import bill, duration, say, table
+    from trainmaster.cli.output import bill, duration, say, show, table
 
     if not runs:
         say("no runs yet: `trainmaster run RECIPE` starts one")
@@ -71,7 +71,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
         ]
         for r in runs[:_LISTED_RUNS]
     ]
-    say(table(["run", "state", "took", "cost", "age"], rows))
+    show(table(["run", "state", "took", "cost", "age"], rows))
     for r in runs[:_LISTED_RUNS]:
         if not r["driven"] and r["state"] != "DONE":
             say(f"`trainmaster resume {r['run']}` goes on with it")
@@ -88,7 +88,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         metrics_text,
         model_text,
         quote_text,
-        say,
+        show,
         table,
         unsaved_text,
         usage_text,
@@ -99,54 +99,54 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     driven = service.is_driven(run)
     gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
     state = _run_state(summary)
-    say(f"{run}: {state}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
+    show(f"{run}: {state}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
     if "kept_usd" in summary:
-        say(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
+        show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
-        say(f"  {quote_text(summary['quote'])}")
+        show(f"  {quote_text(summary['quote'])}")
     rows = []
     for name, experiment in summary["experiments"].items():
         counters = ", ".join(
             f"{experiment['tasks'][key]} {key}" for key in _COUNTERS if experiment["tasks"][key]
         )
         rows.append([name, _state(experiment), counters])
-    say(table(["experiment", "state", "tasks"], rows))
+    show(table(["experiment", "state", "tasks"], rows))
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
-            say(f"  {best_text(name, experiment['best'])}")
+            show(f"  {best_text(name, experiment['best'])}")
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
-            say(f"  {name} used: {usage_text(experiment['usage'])}")
+            show(f"  {name} used: {usage_text(experiment['usage'])}")
     for row in queries.tasks(service.store, run, state="RUNNING", limit=10):
         import json
 
-        say(
+        show(
             f"  {row['experiment']}/{row['number']} attempt {row['attempt']}  "
             f"{metrics_text(json.loads(row['metrics']))}"
         )
     for row in queries.tasks(service.store, run, bad_only=True, limit=5):
         why = f": {row['message']}" if row["message"] else ""
-        say(f"  {row['experiment']}/{row['number']} {row['reason']}{why}")
+        show(f"  {row['experiment']}/{row['number']} {row['reason']}{why}")
     if summary["state"] != "DONE":
         _show_notes(service, run)
     for model in summary["models"][:SHOWN_MODELS]:
-        say(f"  {model_text(model)}")
+        show(f"  {model_text(model)}")
     if len(summary["models"]) > SHOWN_MODELS:
-        say(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
+        show(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
-        say(f"  {unsaved_text(unsaved)}")
+        show(f"  {unsaved_text(unsaved)}")
 
 
 def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late, for speed
     """What a run that goes on has said last: for what it waits, what was given up."""
     import time
 
-    from trainmaster.cli.output import duration, say
+    from trainmaster.cli.output import duration, show
     from trainmaster.store import queries
 
     for event in queries.last_notes(service.store, run, _LAST_NOTES):
         about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
-        say(f"  {duration(max(time.time() - event['at'], 0.0))} ago: {about}{event['message']}")
+        show(f"  {duration(max(time.time() - event['at'], 0.0))} ago: {about}{event['message']}")
 
 
 def _run_state(summary: dict[str, Any]) -> str:

@@ -138,7 +138,7 @@ def versions(
     as_json: _Json = False,
 ) -> None:
     """List the versions of a volume."""
-    from trainmaster.cli.output import print_json, say, size, table
+    from trainmaster.cli.output import print_json, show, size, table
     from trainmaster.cli.volume_tools import head_document
     from trainmaster.spec.errors import NotFoundError
     from trainmaster.volumes import ObjectStore
@@ -151,7 +151,7 @@ def versions(
     if as_json:
         print_json({"volume": store.url, "versions": [head_document(head) for head in heads]})
         return
-    say(
+    show(
         table(
             ["version", "published (UTC)", "files", "size", "chunks"],
             [
@@ -248,7 +248,7 @@ def fsck(
     as_json: _Json = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.cli.volume_progress import interruptible
     from trainmaster.cli.volume_tools import verdict_document, verdict_lines
     from trainmaster.volumes import ObjectStore
@@ -261,7 +261,7 @@ def fsck(
         for verdict in verified(store, address.version, deep=deep, jobs=jobs):
             verdicts.append(verdict)
             for line in verdict_lines(verdict, deep):
-                say(line)
+                say(line) if as_json else show(line)
     damaged = sum(bool(verdict.damage) for verdict in verdicts)
     if as_json:
         found = [verdict_document(verdict) for verdict in verdicts]
@@ -273,7 +273,7 @@ def fsck(
 
 
 def _list_volumes(as_json: bool) -> None:
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import print_json, say, show
     from trainmaster.volumes.packed.addresses import named_volumes
 
     names = named_volumes()
@@ -281,6 +281,6 @@ def _list_volumes(as_json: bool) -> None:
         print_json({"volumes": names})
     elif names:
         for name in names:
-            say(name)
+            show(name)
     else:
         say("no volumes yet: `trainmaster volume push SRC NAME` makes one")

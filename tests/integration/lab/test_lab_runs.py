@@ -157,7 +157,7 @@ def test_no_capacity_in_a_zone_and_then_nowhere(renter: Renter) -> None:
         none = renter.run(renter.gang(steps=4), TRAINMASTER_CAPACITY_PATIENCE="5s")
         none.until_said("no capacity")
         none.until_said(r"train waits for 2 x m4.xlarge .*asked again at", timeout_s=60)
-        assert "waits for 2 x" in renter.call("status", none.run).stderr
+        assert "waits for 2 x" in renter.call("status", none.run).stdout
         capacity("none", *zones)
         assert none.end()["reason"] == "SUCCEEDED", "it has waited"
     finally:

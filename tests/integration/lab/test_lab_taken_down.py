@@ -38,7 +38,7 @@ def test_a_lab_that_is_down_is_said_to_be_so(make_lab_user: Callable[[], Any], t
 
         refused = renter.call("resume", renting.run, code=2)
         assert "trainmaster lab up" in refused.stderr
-        status = renter.call("status", renting.run).stderr
+        status = renter.call("status", renting.run).stdout
         assert "INTERNAL" in status, "nothing was started, so nothing waits"
     finally:
         renter.kill_all()

@@ -35,7 +35,7 @@ def test_a_volume_from_push_to_gc(tm, data):
     assert re.search(r"cats@2: 31 files, .* chunks, of which 1 \(", pushed.err)
     assert pushed.out == ""
 
-    assert tm.call("volume", "ls", code=0).err.split() == ["cats"]
+    assert tm.call("volume", "ls", code=0).out.split() == ["cats"]
     assert tm.call("volume", "ls", "--json", code=0).json == {"volumes": ["cats"]}
     listed = tm.call("volume", "ls", "cats", code=0).out.splitlines()
     assert [line[16:] for line in listed] == [
@@ -63,7 +63,7 @@ def test_a_volume_from_push_to_gc(tm, data):
     broken = tm.call("volume", "fsck", "cats", "--json", code=1).json
     assert broken["damaged"] >= 1
     assert lost.name in str(broken["versions"])
-    told = tm.call("volume", "fsck", "cats", code=1).err
+    told = tm.call("volume", "fsck", "cats", code=1).out
     assert "is missing" in told
     assert "Push the same files again" in told
     (tm.work / "lost").rename(lost)
