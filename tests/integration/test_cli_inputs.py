@@ -170,3 +170,19 @@ def test_a_volume_of_the_store_can_be_measured_with(tm):
     tm.call("volume", "push", tm.work / "set", "numbers")
     recipe = tm.task("cat $TRAINMASTER_DATA_D/x", data={"d": {"volume": "numbers"}})
     assert "1 measurement" in tm.call("quote", recipe).err
+
+
+def test_the_region_of_aws_is_the_users_and_never_just_any(tm, elsewhere):
+    del tm.env["AWS_REGION"]
+    recipe = recipe_of(tm, "aws")
+    verbs = (VERBS[0], VERBS[2])
+    told(tm, elsewhere, "no region is chosen", "AWS_REGION", "us-east-1", providers=["aws"], verbs=verbs)
+    assert "no region is chosen" in tm.call("quote", recipe, code=2).err
+    tm.env["AWS_REGION"] = "mars-1"
+    told(tm, elsewhere, "has no prices of mars-1", "eu-west-1", providers=["aws"])
+    del tm.env["AWS_REGION"]
+    config = tm.root / ".aws" / "config"
+    config.parent.mkdir()
+    config.write_text("[default]\nregion = mars-1\n[profile mine]\nregion = us-west-2\n")
+    tm.env["AWS_PROFILE"] = "mine"
+    assert tm.call("check", recipe).code == 0

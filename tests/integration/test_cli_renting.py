@@ -98,7 +98,7 @@ def test_old_prices_are_refused_by_name_even_with_yes(tm, lab):
     assert str(old) in said
     assert "--allow-stale" in said
     assert "at most $0.38 per hour" in refused(tm, gang(tm), "--allow-stale")
-    tm.env |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    tm.env |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}
     shipped = refused(tm, gang(tm), "--provider", "aws", "--yes")
     assert "--allow-stale" in shipped
 

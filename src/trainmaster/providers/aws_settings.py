@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import ipaddress
 import json
 import re
@@ -155,6 +156,30 @@ class AwsSettings:
                 f"{path} cannot be used: {type(error).__name__}: {error}",
                 "Put the lab up again: `trainmaster lab down`, then `trainmaster lab up`.",
             ) from None
+
+
+def configured_region(environ: Mapping[str, str]) -> str:
+    """The region of the user's AWS settings; empty if there is none.
+
+    Args:
+        environ: ``AWS_REGION``, ``AWS_DEFAULT_REGION``, else the profile in AWS's configuration file.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if found := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
+        return found
+    path = environ.get("AWS_CONFIG_FILE") or f"{environ.get('HOME', '~')}/.aws/config"
+    profile = environ.get("AWS_PROFILE") or "default"
+    config = configparser.RawConfigParser(strict=False)
+    try:
+        config.read(Path(path).expanduser())
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", "Correct it, or set AWS_REGION.") from None
+    for section in (f"profile {profile}", profile):
+        if config.has_option(section, "region"):
+            return config.get(section, "region").strip()
+    return ""
 
 
 def _disk_bytes(value: str) -> int:

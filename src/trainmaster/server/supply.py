@@ -113,14 +113,27 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
             f"provider: {provider}: the catalogue '{catalogue.name}' has no offers of it",
             f"Name another provider, or a catalogue with {CATALOGUE}=FILE (`quote`: --catalogue NAME|FILE).",
         )
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
-    if provider != "aws" or not region or _names_region(recipe):
+    if provider != "aws" or _names_region(recipe):
         return Supply(provider, found, extras=extras)
+    from trainmaster.providers.aws_settings import configured_region
+
+    region = configured_region(environ)
+    known = f"There are prices of {', '.join(sorted({offer.region for offer in found}))}."
+    if not region and catalogue.by_hand:
+        return Supply(provider, found, extras=extras)  # whoever names a price list chooses by it
+    if not region:
+        raise UsageError(
+            "provider: aws: no region is chosen",
+            "Set AWS_REGION, run `aws configure`, or write `hardware: {region: ...}` in the recipe. " + known,
+        )
     here = found.where(region=region)
-    if len(here):
-        return Supply(provider, here, extras=extras)
-    note = f"'{catalogue.name}' has no prices of {region}, the region of your AWS settings; others are taken"
-    return Supply(provider, found, notes=(note,), extras=extras)
+    if not len(here):
+        raise UsageError(
+            f"provider: aws: '{catalogue.name}' has no prices of {region}, the region of your AWS settings",
+            f"Choose another one with AWS_REGION or `hardware.region`, or name prices with {CATALOGUE}=FILE. "
+            + known,
+        )
+    return Supply(provider, here, extras=extras)
 
 
 def extras_of(environ: Mapping[str, str]) -> Extras:

@@ -148,7 +148,11 @@ def test_the_region_of_the_aws_settings_counts_unless_the_recipe_names_one(world
     assert regions(world.recipe(), AWS_REGION="r2") == ({"r2"}, 0)
     assert regions(world.recipe(), AWS_DEFAULT_REGION="r2") == ({"r2"}, 0)
     assert regions(named, AWS_REGION="r2") == ({"r1", "r2"}, 0)
-    assert regions(world.recipe(), AWS_REGION="r9") == ({"r1", "r2"}, 1)
+    assert regions(named, AWS_REGION="r9") == ({"r1", "r2"}, 0)
+    with pytest.raises(UsageError, match="has no prices of r9"):
+        regions(world.recipe(), AWS_REGION="r9")
+    with pytest.raises(UsageError, match="no region is chosen"):
+        supply_of(world.recipe(), world.home, {"HOME": str(world.home.root)}, TODAY)
 
 
 def test_the_lab_has_its_own_prices_zones_and_shares(world):
@@ -272,11 +276,13 @@ def test_a_price_list_that_the_user_names_may_be_old(world):
 
 
 def test_what_is_shipped_is_too_old_to_rent_by(world):
+    world.environ["AWS_REGION"] = "us-east-1"
     with pytest.raises(StalePrices, match="builtin"):
         world.plan(world.recipe())
 
 
 def test_what_does_not_fit_is_said_before_prices_are(world):
+    world.environ["AWS_REGION"] = "us-east-1"
     with pytest.raises(UsageError, match="gpu: nosuch"):
         world.plan(world.recipe({"main": {"hardware": {"gpu": "nosuch"}}}))
 
