@@ -63,6 +63,7 @@ def test_a_training_is_measured_quoted_and_the_quote_is_kept(tm):
 
 
 def test_own_measurements_need_neither_a_profile_nor_the_script(tm):
+    tm.env["AWS_REGION"] = "us-east-1"
     experiment = {
         "command": "python not_there.py",
         "steps": 36_000,
