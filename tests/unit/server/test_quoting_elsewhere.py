@@ -16,6 +16,7 @@ from trainmaster.server.supply import told_by
 from trainmaster.server.worker_counts import allowed_workers, with_fewest
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.store import Store
 
 
 def offers(*names, provider="aws"):
@@ -89,3 +90,21 @@ def test_what_is_not_feasible_is_not_rented(flexible):
         settled(error, flexible("aws"))
     assert settled(error, flexible("hosts"))[0] == 2
     assert settled(error, flexible("local"))[0] in (2, 3, 6)
+
+
+@pytest.mark.parametrize(("same", "bytes_needed"), [(True, 846e6), (False, None)])
+def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same, bytes_needed):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({"name": "j", "experiments": {"main": {"command": "true"}}}))
+    measured = [Measurement(None, duration_s=9.0, memory_bytes=846e6, offer="local")]
+    history = SimpleNamespace(
+        fingerprint=SimpleNamespace(exact="f"),
+        same=measured if same else [],
+        similar=[] if same else measured,
+    )
+    database = Store(f"sqlite:///{tmp_path / 'trainmaster.db'}")
+    service = SimpleNamespace(measurements=lambda _: {"main": history}, store=database)
+    supply = SimpleNamespace(catalogue=Catalogue("some", ()), shares=None)
+    found = Quoter(service, print, supply=supply).memory(read_recipe(path), {})
+    database.close()
+    assert {name: memory.main for name, memory in found.items()} == ({"main": bytes_needed} if same else {})
