@@ -169,7 +169,7 @@ def test_a_volume_of_the_store_can_be_measured_with(tm):
     (tm.work / "set" / "x").write_text("1\n")
     tm.call("volume", "push", tm.work / "set", "numbers")
     recipe = tm.task("cat $TRAINMASTER_DATA_D/x", data={"d": {"volume": "numbers"}})
-    assert "1 measurement" in tm.call("quote", recipe).err
+    assert "1 measurement" in tm.call("quote", recipe).out
 
 
 def test_the_region_of_aws_is_the_users_and_never_just_any(tm, elsewhere):

@@ -61,10 +61,9 @@ class LiveWatcher(PlainWatcher):
     def _picture(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)
         for experiment in board.experiments.values():
-            done = sum(experiment.ended.values())
-            counts = {
-                key: n for key, n in experiment.tally().items() if n and key not in ("total", "succeeded")
-            }
+            tally = experiment.tally()
+            done = tally["succeeded"] + tally["pruned"]  # what failed is told beside it
+            counts = {key: n for key, n in tally.items() if n and key not in ("total", "succeeded")}
             table.add_row(
                 Text(experiment.name, style="bold"),
                 str(experiment.reason or experiment.state),

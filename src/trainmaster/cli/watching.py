@@ -175,8 +175,10 @@ def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress
     """How far the experiments and their running tasks are."""
     for name, experiment in board.experiments.items():
         if experiment.state is State.RUNNING and experiment.total > 1:
-            done = sum(experiment.ended.values())
-            yield f"{name}: {done}/{experiment.total} tasks done, {experiment.tally()['running']} running"
+            counts = experiment.tally()
+            done = counts["succeeded"] + counts["pruned"]  # what failed is no progress
+            failed = f", {counts['failed']} failed" if counts["failed"] else ""
+            yield f"{name}: {done}/{experiment.total} tasks done, {counts['running']} running{failed}"
     for (name, number), found in list(progress.items())[:4]:
         text = task_text(found)
         if text:
