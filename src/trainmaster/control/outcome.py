@@ -40,7 +40,8 @@ def classify(gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str
     lost = sorted((m for m in gang.members if m.lost), key=lambda m: m.ended_at or 0.0)
     if lost:
         return Outcome(
-            EndReason.NODE_LOST, f"{lost[0].name}: its supervisor died, so how it ended is not known"
+            EndReason.NODE_LOST,
+            f"{lost[0].name}: what watched it on its machine died, so how it ended is not known",
         )
     duration_s = (gang.ended_at or 0.0) - (gang.started_at or 0.0)
     if timeout_s is not None and gang.started_at is not None and duration_s >= timeout_s:

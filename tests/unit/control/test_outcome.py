@@ -70,7 +70,7 @@ def test_half_a_gang_is_no_success():
 def test_a_lost_supervisor_is_a_lost_node():
     reason, message = judged(OK, member("worker-1", lost=True))
     assert reason is EndReason.NODE_LOST
-    assert message.startswith("worker-1: its supervisor died")
+    assert message.startswith("worker-1: what watched it on its machine died")
 
 
 def test_stopped_after_the_timeout_and_before_it():
