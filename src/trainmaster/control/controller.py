@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
 IDLE_S = 0.2
 #: So long machines are looked for once somebody has asked for the end.
-FIND_S = 30.0
+FIND_S = 60.0
 #: How often the loop looks whether a background job has ended.
 JOB_POLL_S = 0.01
 PROGRESS_S = 0.5

@@ -59,8 +59,13 @@ def is_superseded(context: TaskContext, attempt: int) -> bool:
     )
 
 
-def restored_from_kept(context: TaskContext, attempt: int) -> bool:
-    """Begin with what an earlier attempt saved last, and could not publish; False if it is not here.
+def lies_here(context: TaskContext, attempt: int) -> bool:
+    """Whether there is a checkpoint of an attempt on this machine."""
+    return has_entries(_directory(context, attempt))
+
+
+def restore_kept(context: TaskContext, attempt: int) -> None:
+    """Begin with what an earlier attempt saved last, and could not publish.
 
     Args:
         context: the attempt that begins.
@@ -70,15 +75,12 @@ def restored_from_kept(context: TaskContext, attempt: int) -> bool:
         OSError: it cannot be copied.
     """
     earlier, target = _directory(context, attempt), context.place.checkpoint
-    if not has_entries(earlier):
-        return False
     shutil.rmtree(target, ignore_errors=True)
     # A copy: until something newer is published, or kept, this is the only one.
     shutil.copytree(earlier, target, symlinks=True)
     note_restored(context.place, None)
     for before in range(1, attempt):
         shutil.rmtree(_directory(context, before), ignore_errors=True)
-    return True
 
 
 def drop_kept_checkpoint(context: TaskContext, fields: dict[str, object]) -> None:

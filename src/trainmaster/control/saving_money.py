@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.control.board import Task
+from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
 from trainmaster.spec.states import State
 
 #: Set aside for waiting where the recipe's ``budget.saving`` says nothing: a day's rent, or so much if less.
@@ -82,5 +83,7 @@ class SavingMoney:
         # An earlier driver may have waited already.
         self.spent_usd = max([self.spent_usd, *(task.saving_usd for task in waiting)])
         if not is_at_work and self._counted_at is not None:
-            self.spent_usd += usd_per_hour * max(now - self._counted_at, 0.0) / 3600
+            # While this machine slept the others ended with their leases.
+            passed_s = min(max(now - self._counted_at, 0.0), USUAL_LEASE_S + SWITCH_OFF_S)
+            self.spent_usd += usd_per_hour * passed_s / 3600
         self._counted_at = now

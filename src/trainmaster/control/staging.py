@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
-from trainmaster.control.kept_checkpoint import is_superseded, restored_from_kept
+from trainmaster.control.kept_checkpoint import is_superseded, lies_here, restore_kept
 from trainmaster.control.locking import locked
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
@@ -310,7 +310,10 @@ def _end_setup(path: Path) -> None:
 
 
 def _restore(context: TaskContext) -> int | None:
-    if context.kept_checkpoint is not None and _begins_with_kept(context, context.kept_checkpoint):
+    kept = context.kept_checkpoint
+    if kept is None and context.site is not None:
+        kept = context.attempt - 1  # what was fetched of it, and nobody came to record
+    if kept is not None and _begins_with_kept(context, kept):
         return None  # it has no number yet
     series = context.checkpoints
     numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
@@ -335,12 +338,13 @@ def _restore(context: TaskContext) -> int | None:
 
 def _begins_with_kept(context: TaskContext, attempt: int) -> bool:
     """Begin with what an earlier attempt has left here, unless the store has a later one by now."""
-    with suppress(
-        TrainmasterError
-    ):  # whether its store can be asked or not, that is better than an older one
+    if not lies_here(context, attempt):
+        return False
+    with suppress(TrainmasterError):  # while the store is away, nothing there is known to be later
         if is_superseded(context, attempt):
             return False
-    return restored_from_kept(context, attempt)
+    restore_kept(context, attempt)
+    return True
 
 
 def _note(context: TaskContext, series: CheckpointSeries, number: int) -> bool:

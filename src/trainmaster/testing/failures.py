@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+from trainmaster.control import controller
 from trainmaster.control.clusters import post, provider_outage
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, new_record
 from trainmaster.executors.base import GangRequest
@@ -56,6 +57,8 @@ _COMMITTED: Final = re.compile(r"/(models|checkpoints)/[^/]+/train/(\d+)(/\w+)?/
 #: An attempt that another driver makes; no schedule has as many.
 _LATER: Final = 100
 _MOST_S: Final = 400_000.0
+#: A driver asks a provider that was away, and tells it what it could not tell, within so long.
+_TOLD_S: Final = 120.0
 
 
 class Failures:
@@ -147,6 +150,7 @@ class Failures:
             stack.callback(remove, self.directory.root)
             # Steps are longer here than those of a process that runs, and are no sleep.
             stack.enter_context(patch.object(provider_outage, "ASLEEP_S", 2.5 * self.plan.pause_s))
+            stack.enter_context(patch.object(controller, "FIND_S", 10.0 * self.plan.pause_s))
             with self.objects.judged():
                 claim(STORE, self.owner, {})
             self._drive_all()
@@ -190,7 +194,7 @@ class Failures:
         self.world.require()
         cap_usd = self.plan.cap_usd
         bill_usd = self.cloud.bill_usd()
-        if cap_usd is not None and bill_usd > cap_usd + 1e-6:
+        if cap_usd is not None and bill_usd > cap_usd + self.judge.unknown_usd() + 1e-6:
             raise ViolationError(f"${bill_usd:.4f} are billed, the cap is ${cap_usd:.4f}")
         if self.store.run["state"] is not State.DONE:
             raise ViolationError(f"the run is {self.store.run['state']} at the end")
@@ -276,6 +280,10 @@ class Failures:
             except Exception as error:  # noqa: BLE001 - the API is away, say
                 self.world.note(f"a copied home: {error}")
                 return
+        # Who could not tell the provider that its machines are leased tells it as soon as it answers again.
+        answers_since = max(self.cloud.away_until, self.cloud.throttled_until, self.cloud.keys_expired_until)
+        if self.world.now - answers_since < _TOLD_S or abs(self.host.ahead_s) > self.cloud.most_skew_s:
+            return
         living = [name for name in ended if self._is_driven(self.cloud.instances[name])]
         if living:
             self.world.fail(f"a copied home has ended {', '.join(living)}, which somebody drives")

@@ -133,11 +133,10 @@ class Cloud:
 
     def bill_usd(self, clusters: Callable[[str], bool] = lambda _: True) -> float:
         """What Amazon bills until now for machines of clusters, by their ids."""
-        return sum(
-            self._billed_usd(one) for one in self.instances.values() if clusters(one.tags[CLUSTER_TAG])
-        )
+        return sum(self.billed_usd(one) for one in self.instances.values() if clusters(one.tags[CLUSTER_TAG]))
 
-    def _billed_usd(self, one: Instance) -> float:
+    def billed_usd(self, one: Instance) -> float:
+        """What is billed until now for a machine."""
         until = max(self.world.now if one.ended_at is None else one.ended_at, one.started_at + MINIMUM_S)
         hours = (until - one.started_at) / _HOUR_S
         fixed = one.disk_bytes / 2**30 * _GIB_MONTH_USD / _MONTH_HOURS + _ADDRESS_USD_PER_HOUR

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.control.clusters.record import BOOTING_S
 from trainmaster.control.decide_saving import NOT_REACHED
 from trainmaster.spec.states import EndReason, State
+from trainmaster.testing.simulated_hazards import Hazard
 from trainmaster.volumes import CheckpointSeries
 
 if TYPE_CHECKING:
+    from trainmaster.control.clusters.record import Machine
     from trainmaster.control.job_context import TaskContext
     from trainmaster.testing.failures import Failures
     from trainmaster.testing.simulated_cloud import Instance
     from trainmaster.testing.simulated_driver import Driver
+
+
+_CLOCKS: Final = frozenset({Hazard.CLOCK_BACK, Hazard.CLOCK_FORWARD})
+_MISDATED_S: Final = 300.0
 
 
 class Judge:
@@ -51,7 +57,9 @@ class Judge:
 
     def given_back(self, one: Instance) -> None:
         """A machine is given back: a finished model that was there is somewhere else, if there was money."""
-        if self._of.plan.cap_usd is not None or one.cut_until > self._of.world.now - 60.0:
+        # A step here is long: that its machine slept for so long a driver cannot tell.
+        silent_s = 60.0 + 2.5 * self._of.plan.pause_s
+        if self._of.plan.cap_usd is not None or one.cut_until > self._of.world.now - silent_s:
             return
         for (name, task), row in self._of.store.tasks.items():
             attempt = f"{self._of.run}/{name}/{task}/{row['attempt']}"
@@ -135,6 +143,21 @@ class Judge:
         if reason is EndReason.BUDGET:
             self._judge_budget(driver)
 
+    def unknown_usd(self) -> float:
+        """What was billed of machines that ended unseen after somebody had set the driver's clock."""
+        if not any(hazard in _CLOCKS for _, hazard, _ in self._of.plan.befalls):
+            return 0.0
+        machines = [machine for record in self._of.records() for machine in record.machines if machine.id]
+        unseen = [machine for machine in machines if "knows nothing of it" in machine.reason]
+        return sum(self._of.cloud.billed_usd(self._of.cloud.instances[machine.id]) for machine in unseen)
+
+    def _is_misdated(self, machine: Machine) -> bool:
+        """Whether its start was written by a clock that was set."""
+        if machine.started_at is None or not machine.id:
+            return False
+        truly = self._of.cloud.instances[machine.id].started_at
+        return abs(machine.started_at - self._of.host.ahead_s - truly) > _MISDATED_S
+
     def _judge_budget(self, driver: Driver) -> None:
         """It ends for want of money: that must be near its end by the cloud's own bill."""
         cap_usd, meter = self._of.plan.cap_usd, driver.meter
@@ -143,6 +166,8 @@ class Judge:
         machines = [machine for loop in driver.loops for machine in loop.record.live]
         if any(machine.started_at is None for machine in machines):
             return  # what was asked for may be there, and nobody can know
+        if any(self._is_misdated(machine) for loop in driver.loops for machine in loop.record.machines):
+            return  # by as much as the clock was set the bill is wrong, until the cloud has told
         bill_usd = self._of.cloud.bill_usd()
         live = max(len(list(self._of.cloud.live())), self._of.plan.cluster.nodes)
         # What it takes to end in order, at the dearest; and a minute of each machine that was ever rented.

@@ -363,9 +363,9 @@ class SavingBench(SimulatedBench):
     def _stage(self, context: TaskContext, task: Task) -> Job:
         if task.attempt == 1:
             return Job(done=True, fields={"restored": None})
-        kept, newest = task.kept_checkpoint, None
+        kept, newest = task.kept_checkpoint or task.attempt - 1, None
         try:
-            if kept is not None and staging._begins_with_kept(context, kept):
+            if staging._begins_with_kept(context, kept):
                 text = (context.place.checkpoint / "file").read_text()
             else:
                 series = CheckpointSeries(context.checkpoints_uri, context.owner)
@@ -379,7 +379,10 @@ class SavingBench(SimulatedBench):
     def _require_kept_is_used(self, context: TaskContext, begun: str) -> None:
         """Nobody begins from an older checkpoint than the one that was fetched here."""
         name, task, number = context.experiment.name, context.task, context.attempt - 1
-        kept = context.home.attempt(context.run, name, task, number).checkpoint / "file"
+        place = context.home.attempt(context.run, name, task, number)
+        if place.output("", first=True).exists():
+            return  # it left a model: its checkpoint is for nobody
+        kept = place.checkpoint / "file"
         if kept.exists() and _age(begun) < _age(kept.read_text()):
             self._world.fail(f"{_id(context)} begins without the last checkpoint, which is kept here")
 

@@ -14,14 +14,14 @@ HOUR_S = 3600.0
 
 def waited(tasks, hours, usd_per_hour, **money):
     found = SavingMoney(**money)
-    for hour in range(hours + 1):
-        found.look(tasks, usd_per_hour, hour * HOUR_S)
+    for look in range(6 * hours + 1):
+        found.look(tasks, usd_per_hour, look * HOUR_S / 6)
     return found
 
 
 @pytest.mark.parametrize(
     ("usd_per_hour", "given", "enough", "too_long"),
-    [(0.5, None, 23, 24), (10.0, None, 1, 2), (10.0, 50.0, 4, 5), (1.0, 0.0, -1, 0)],
+    [(0.5, None, 23, 24), (10.0, None, 1, 2), (12.0, 50.0, 4, 5), (1.0, 0.0, -1, 0)],
 )
 def test_a_days_rent_or_twenty_dollars_or_what_the_recipe_says(usd_per_hour, given, enough, too_long):
     if enough >= 0:
@@ -50,7 +50,16 @@ def test_what_an_earlier_driver_has_waited_counts_and_all_is_forgotten_once_it_i
     found = waited([task(State.SAVING, tries=3, saving_usd=15.0)], 0, 10.0)
     assert (found.spent_usd, found.is_used) == (15.0, False)
     assert found.left_s() == pytest.approx(HOUR_S / 2)
-    found.look([WAITS], 10.0, HOUR_S)
+    for look in range(1, 4):
+        found.look([WAITS], 10.0, look * HOUR_S / 6)
     assert found.is_used
     found.look([task(State.SAVING)], 10.0, 2 * HOUR_S)
     assert (found.spent_usd, found.is_used) == (0.0, False)
+
+
+def test_sleep_is_not_paid_for_beyond_the_leases_of_what_waits():
+    """A laptop slept over night: its machines ended themselves, and the model is here."""
+    found = waited([WAITS], 0, 10.0)
+    found.look([WAITS], 10.0, 9 * HOUR_S)
+    assert not found.is_used
+    assert found.spent_usd == pytest.approx(10.0 * (900 + 110) / HOUR_S)

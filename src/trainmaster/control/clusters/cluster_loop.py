@@ -366,10 +366,13 @@ class ClusterLoop:
             return
         if name == "look":
             self._decide_at = 0.0
+        was_away = self._sight.away_since is not None
         self._sight.take(self.record.id, name, result, now)
         if name != "look":
             return
         away_since = self._sight.away_since
+        if was_away and away_since is None:  # it could not be told of leases, by which others reap
+            self._watch.renewed(float("-inf"))
         if away_since is None:
             return
         if now - away_since > AWAY_S:

@@ -129,7 +129,7 @@ def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
         elif machine.started_at is not None:
             if node is not None:
                 machine = _told(decision, machine, node, seen)
-            ended_at = (node.ended_at if node else _forgotten_at(decision.record, now)) or now
+            ended_at = (node.ended_at if node else None) or _ended_by(decision.record, machine, now)
             decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
 
 
@@ -189,7 +189,7 @@ def _is_over(
     reason, is_there = why
     ended_at = None
     if not is_there:
-        ended_at = (node.ended_at if node else _forgotten_at(decision.record, now)) or now
+        ended_at = (node.ended_at if node else None) or _ended_by(decision.record, machine, now)
     stuck = is_there and seen.stages.get(machine.id) is Stage.BROKEN
     over = replace(
         machine,
@@ -215,9 +215,13 @@ def _is_over(
             decision.fatal = f"{machine.seat} ({machine.id}) cannot be used: {reason}"
 
 
-def _forgotten_at(record: ClusterRecord, now: float) -> float:
-    """When a machine that its provider has forgotten has ended at the latest: with its lease."""
-    return min(now, record.leased_until or now)
+def _ended_by(record: ClusterRecord, machine: Machine, now: float) -> float:
+    """When a machine has ended of which its provider does not say when: with its lease at the latest."""
+    # Leases of a cluster go on with those that were asked for since it was given up.
+    leased_until = machine.leased_until or record.leased_until or now
+    if machine.started_at is not None and machine.started_at > now:
+        return max(leased_until, machine.started_at)  # both were written by a clock that was ahead
+    return min(now, leased_until)
 
 
 def _broken_in_a_row(record: ClusterRecord, seat: str) -> int:
@@ -357,6 +361,4 @@ def _end(decision: Decision, seen: Seen, now: float) -> None:
 
 def _ended_at(machine: Machine, record: ClusterRecord, seen: Seen, now: float) -> float:
     node = (seen.nodes or {}).get(machine.id)
-    if node is None and seen.nodes is not None:
-        return _forgotten_at(record, now)
-    return (node.ended_at if node else None) or now
+    return (node.ended_at if node else None) or _ended_by(record, machine, now)

@@ -124,6 +124,7 @@ class Machine:
             unseen_s = max(now - (self.asked_at or now), 0.0)
             started_at = now - BOOTING_S - min(unseen_s, USUAL_LEASE_S + SWITCH_OFF_S)
         elif self.ended_at is None:
+            leased_until = self.leased_until or leased_until  # the others' leases go on
             if leased_until is None:  # nobody has renewed anything yet: it lives as long as after its boot
                 leased_until = started_at + BOOTING_S + USUAL_LEASE_S + SWITCH_OFF_S
             started_at += max(now - max(leased_until, started_at), 0.0)
@@ -227,10 +228,10 @@ class ClusterRecord:
         Who has not renewed leases, asleep for instance, knows of the machines only that they end themselves
         with them: until their provider tells when they did, they are billed until then.
         """
-        known_at = now if self.leased_until is None else min(now, self.leased_until)
         total = 0.0
         for machine in self.machines:
-            until = known_at if machine.ended_at is None else now
+            leased_until = machine.leased_until or self.leased_until or now
+            until = min(now, leased_until) if machine.ended_at is None else now
             if machine.started_at is None or (machine.ended_at or until) < self.paid_from:
                 continue
             total += machine.billed_usd(until)
