@@ -18,13 +18,17 @@ from trainmaster.spec.redaction import redacted
 _RIGHT: Final = "give the path of a recipe, for instance examples/digits/recipe.yaml"
 
 
+#: What a recipe is called by whoever names only its directory.
+IN_DIRECTORY: Final = "recipe.yaml"
+
+
 def read_recipe(
     path: str | os.PathLike[str], *, overrides: Sequence[str] = (), provider: str | None = None
 ) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: the file.
+        path: the file, or a directory with a ``recipe.yaml``.
         overrides: texts ``path=value`` as for ``--set``, such as ``experiments.train.retries=5``. The
             value is YAML; ``null`` takes the key away.
         provider: replaces the recipe's ``provider``.
@@ -34,7 +38,9 @@ def read_recipe(
         UsageError: an override is wrong in itself.
     """
     file = Path(path)
-    shown = os.fspath(path)
+    if file.is_dir() and (file / IN_DIRECTORY).is_file():
+        file = file / IN_DIRECTORY
+    shown = os.fspath(file)
     source = _read_text(file, shown)
     root = compose(source, shown)
     if root.kind is not Kind.MAPPING:
@@ -72,7 +78,7 @@ def _read_text(file: Path, shown: str) -> str:
     except FileNotFoundError:
         raise _unreadable(shown, "no such file") from None
     except IsADirectoryError:
-        raise _unreadable(shown, "a directory") from None
+        raise _unreadable(shown, f"a directory without {IN_DIRECTORY}") from None
     except (OSError, ValueError) as error:
         raise _unreadable(shown, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > MAX_RECIPE_BYTES:

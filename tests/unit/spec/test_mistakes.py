@@ -15,8 +15,13 @@ def test_no_file(tmp_path):
 
 
 def test_a_directory(tmp_path):
-    with pytest.raises(RecipeError, match=r":1:1: a directory; give the path of a recipe"):
+    with pytest.raises(
+        RecipeError, match=r":1:1: a directory without recipe.yaml; give the path"
+    ):
         read_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("name: found\n" + HEAD)
+    found = read_recipe(tmp_path)
+    assert (found.name, found.directory) == ("found", tmp_path)
 
 
 def test_a_path_that_cannot_be(tmp_path):
