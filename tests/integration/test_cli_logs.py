@@ -57,6 +57,38 @@ def test_every_member_and_attempt_and_the_filters(tm):
         assert result.out == ""
 
 
+def test_the_last_lines_and_those_with_a_pattern(tm):
+    run = tm.run(
+        tm.task("for i in $(seq 1 30); do echo line $i of $RANK; done; printf end", distributed=PAIR)
+    )["run"]
+    both = [f"main/0#1 worker-{rank} | " for rank in range(2)]
+    shown = tm.logs(run, "--tail", 2).splitlines()
+    assert sorted(shown) == sorted(
+        label + text for rank, label in enumerate(both) for text in (f"line 30 of {rank}", "end")
+    )
+    one = ("--member", "worker-1")
+    assert tm.logs(run, *one, "--tail", 3, "--grep", "line 1[0-9]").splitlines() == [
+        f"line {i} of 1" for i in (17, 18, 19)
+    ]
+    assert tm.logs(run, *one, "--grep", "^end$").splitlines() == ["end"]
+    assert tm.logs(run, "--tail", 0) == tm.logs(run, "--grep", "nowhere") == ""
+    result = tm.call("logs", run, "--grep", "(", code=2)
+    assert "--grep (" in result.err
+
+
+def test_follow_from_the_last_lines_on(tm):
+    call = tm.start(
+        "run",
+        tm.task("seq 1 20; touch $NOTES/ready; while ! test -e $NOTES/go; do sleep 0.05; done; echo more"),
+    )
+    tm.until(lambda: (tm.notes / "ready").exists(), "its lines")
+    follow = tm.start("logs", call.run_id(), "-f", "--tail", 2)
+    tm.until(lambda: "20" in follow.out, "the last lines")
+    (tm.notes / "go").touch()
+    assert follow.wait(0).out.split() == ["19", "20", "more"]
+    call.wait(0)
+
+
 def test_follow_shows_lines_as_they_come_and_ends_with_the_run(tm):
     call = tm.start(
         "run", tm.task("echo one; until [ -e $NOTES/go ]; do sleep 0.05; done; echo two; exit 1", retries=1)

@@ -13,6 +13,8 @@ def logs(
     experiment: Annotated[Optional[str], typer.Option(help="Only this experiment.")] = None,  # noqa: UP045
     task: Annotated[Optional[int], typer.Option(help="Only this task.")] = None,  # noqa: UP045
     member: Annotated[Optional[str], typer.Option(help="Only this member, such as worker-0.")] = None,  # noqa: UP045
+    tail: Annotated[Optional[int], typer.Option(min=0, help="Only the last N lines of each member.")] = None,  # noqa: UP045
+    grep: Annotated[Optional[str], typer.Option(help="Only lines with this regular expression.")] = None,  # noqa: UP045
 ) -> None:
     """Print what the tasks wrote: every member and attempt, as it was written."""
     import gc
@@ -21,10 +23,11 @@ def logs(
 
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
-    from trainmaster.server.log_streams import LogStreams
+    from trainmaster.server.log_streams import LineChoice, LogStreams
 
     service = Service(Home.from_environment())
-    streams = LogStreams(service, service.resolve(run), experiment, task, member)
+    choice = LineChoice.of(tail, grep)
+    streams = LogStreams(service, service.resolve(run), experiment, task, member, choice)
     gc.enable()  # `main` turned it off for quick verbs; -f may take days
     try:
         for piece in streams.read(follow=follow):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from trainmaster.executors.logs import read_log
 from trainmaster.server.service import Service
 from trainmaster.server.stored_recipe import stored_recipe
 from trainmaster.server.summary import is_driven
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import State
 from trainmaster.store import queries
 
@@ -42,6 +44,39 @@ class _Stream:
     partial: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class LineChoice:
+    """Which lines of each member's log are shown.
+
+    Attributes:
+        tail: only so many of the last ones that are there when reading begins; None for all.
+        pattern: only those in which it is found; None for all.
+    """
+
+    tail: int | None = None
+    pattern: re.Pattern[bytes] | None = None
+
+    @classmethod
+    def of(cls, tail: int | None, grep: str | None) -> LineChoice | None:
+        """As the command line has it; None for all.
+
+        Raises:
+            UsageError: no regular expression.
+        """
+        if tail is None and grep is None:
+            return None
+        try:
+            return cls(tail, None if grep is None else re.compile(grep.encode()))
+        except re.error as error:
+            raise UsageError(
+                f"--grep {grep}: {error}", "It is a regular expression; precede . * ( [ and the like by a \\."
+            ) from error
+
+    def of_lines(self, lines: list[bytes]) -> list[bytes]:
+        """Those in which the pattern is found."""
+        return lines if self.pattern is None else [line for line in lines if self.pattern.search(line)]
+
+
 class LogStreams:
     """Logs of every member and attempt of a run, or a part of them.
 
@@ -57,6 +92,7 @@ class LogStreams:
         experiment: only this one.
         task: only this number.
         member: only this name.
+        choice: only these lines; None for all bytes as they are.
 
     Raises:
         NotFoundError: the run has no such experiment, task or member.
@@ -64,7 +100,13 @@ class LogStreams:
     """
 
     def __init__(
-        self, service: Service, run: str, experiment: str | None, task: int | None, member: str | None
+        self,
+        service: Service,
+        run: str,
+        experiment: str | None,
+        task: int | None,
+        member: str | None,
+        choice: LineChoice | None = None,
     ) -> None:
         self._service = service
         self._run = run
@@ -76,6 +118,8 @@ class LogStreams:
         self._open: dict[int, _Attempt] = {}
         self._last_attempt = 0
         self._any = False
+        self._choice = choice
+        self._is_first_look = True
         self.abandoned = False
         totals = {row["name"]: row["tasks_total"] for row in service.store.experiment_rows(run)}
         if experiment is not None and experiment not in totals:
@@ -111,6 +155,7 @@ class LogStreams:
                 yield from self._drain(stream, final=ended or over or self.abandoned)
                 if ended:
                     del self._streams[key]
+            self._is_first_look = False
             if over or self.abandoned:
                 break
             time.sleep(FOLLOW_POLL_S)
@@ -145,10 +190,13 @@ class LogStreams:
                 self._any = True
 
     def _drain(self, stream: _Stream, *, final: bool) -> Iterator[bytes]:
+        if self._choice is not None:
+            yield from self._drain_lines(stream, self._choice, final=final)
+            return
         while True:
-            data, stream.offset, dropped = read_log(stream.directory, stream.member, stream.offset)
+            data, dropped = self._next(stream)
             if dropped:
-                yield stream.label + f"[trainmaster: {dropped} bytes of log were dropped here]\n".encode()
+                yield _dropped(stream, dropped)
             if not data:
                 break
             if not self._many:
@@ -157,7 +205,40 @@ class LogStreams:
                 continue
             *lines, stream.partial = (stream.partial + data).split(b"\n")
             if lines:
-                yield b"".join(stream.label + line + b"\n" for line in lines)
+                yield self._labelled(stream, lines)
         if final and stream.partial:
-            yield (stream.label if self._many else b"") + stream.partial + b"\n"
+            yield self._labelled(stream, [stream.partial])
             stream.partial = b""
+
+    def _drain_lines(self, stream: _Stream, choice: LineChoice, *, final: bool) -> Iterator[bytes]:
+        last: deque[bytes] | None = None
+        if self._is_first_look and choice.tail is not None:
+            last = deque(maxlen=choice.tail)
+        while data := self._next(stream)[0]:
+            *lines, stream.partial = (stream.partial + data).split(b"\n")
+            if chosen := choice.of_lines(lines):
+                if last is None:
+                    yield self._labelled(stream, chosen)
+                else:
+                    last.extend(chosen)
+        if final and stream.partial:
+            chosen = choice.of_lines([stream.partial])
+            stream.partial = b""
+            if last is None and chosen:
+                yield self._labelled(stream, chosen)
+            elif last is not None:
+                last.extend(chosen)
+        if last:
+            yield self._labelled(stream, list(last))
+
+    def _next(self, stream: _Stream) -> tuple[bytes, int]:
+        data, stream.offset, dropped = read_log(stream.directory, stream.member, stream.offset)
+        return data, dropped
+
+    def _labelled(self, stream: _Stream, lines: list[bytes]) -> bytes:
+        label = stream.label if self._many else b""
+        return b"".join(label + line + b"\n" for line in lines)
+
+
+def _dropped(stream: _Stream, count: int) -> bytes:
+    return stream.label + f"[trainmaster: {count} bytes of log were dropped here]\n".encode()

@@ -15,9 +15,7 @@ def test_no_file(tmp_path):
 
 
 def test_a_directory(tmp_path):
-    with pytest.raises(
-        RecipeError, match=r":1:1: a directory without recipe.yaml; give the path"
-    ):
+    with pytest.raises(RecipeError, match=r":1:1: a directory without recipe.yaml; give the path"):
         read_recipe(tmp_path)
     (tmp_path / "recipe.yaml").write_text("name: found\n" + HEAD)
     found = read_recipe(tmp_path)
