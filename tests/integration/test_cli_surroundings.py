@@ -50,7 +50,7 @@ def test_a_metric_that_is_called_like_a_path(tm):
     run = tm.run(tm.recipe({"experiments": experiments}))["run"]
     number, place = tm.logs(run, "--experiment", "use").splitlines()
     assert number == "2"
-    assert place.startswith(str(tm.home / "runs" / run / "data"))
+    assert place.startswith(str(tm.home / "runs" / run / "inputs"))
     assert ".." not in place.split("/")
 
 
