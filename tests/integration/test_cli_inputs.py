@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -170,6 +171,8 @@ def test_a_volume_of_the_store_can_be_measured_with(tm):
     tm.call("volume", "push", tm.work / "set", "numbers")
     recipe = tm.task("cat $TRAINMASTER_DATA_D/x", data={"d": {"volume": "numbers"}})
     assert "1 measurement" in tm.call("quote", recipe).out
+    assert str(tm.home) not in Path("/proc/self/mountinfo").read_text(), "nothing stays mounted"
+    assert not list((tm.home / "profiles").iterdir())
 
 
 def test_the_region_of_aws_is_the_users_and_never_just_any(tm, elsewhere):

@@ -17,6 +17,8 @@ from trainmaster.spec.units import parse_duration
 
 #: A server that restarts is back much sooner; whoever waits longer wants to know.
 PATIENCE_S = 60.0
+#: In a run's directory: what its experiments take over from another, and its volumes.
+INPUTS: Final = "inputs"
 _DATABASE_FILES = ("trainmaster.db", "trainmaster.db-wal", "trainmaster.db-shm")
 
 _IDENTITY: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
@@ -126,9 +128,9 @@ class Home:
         here = self.run_directory(run)
         # Scripts know `../data` beside their code. Runs of earlier versions have theirs there.
         is_old = (
-            not (here / "inputs").exists() and (here / "data").is_dir() and not (here / "data").is_symlink()
+            not (here / INPUTS).exists() and (here / "data").is_dir() and not (here / "data").is_symlink()
         )
-        return here / ("data" if is_old else "inputs")
+        return here / ("data" if is_old else INPUTS)
 
     def attempt(self, run: str, experiment: str, task: int, attempt: int) -> AttemptPlace:
         """The place of one attempt."""

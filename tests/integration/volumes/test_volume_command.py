@@ -57,7 +57,7 @@ def test_a_volume_from_push_to_gc(tm, data):
     versions = tm.call("volume", "versions", "cats", "--json", code=0).json["versions"]
     assert [one["version"] for one in versions] == [1, 2]
     checked = tm.call("volume", "fsck", "cats", "--deep", code=0)
-    assert re.search(r"version 1: 31 files, .* chunks, all proved", checked.err)
+    assert re.search(r"version 1: 31 files, .* chunks, all proved", checked.out)
     lost = next((tm.home / "store/volumes/cats/chunks").rglob("??/*"))
     lost.rename(tm.work / "lost")
     broken = tm.call("volume", "fsck", "cats", "--json", code=1).json
