@@ -49,11 +49,11 @@ def is_superseded(context: TaskContext, attempt: int) -> bool:
     by = manifest.extra.get("attempt") if manifest is not None else None
     if manifest is None or not isinstance(by, int) or newest in context.bad_checkpoints:
         return False
+    here, there = _files(_directory(context, attempt)), _files_of(manifest)
     if by != attempt:
-        return by > attempt
+        return by > attempt or here == there  # it came here only to be sent to nodes
     # Of one attempt both have the times of the machines that wrote them. What is the same in both is left
     # out: one machine's clock may be ahead of the others'.
-    here, there = _files(_directory(context, attempt)), _files_of(manifest)
     return max((ns for _, _, ns in here - there), default=0) <= max(
         (ns for _, _, ns in there - here), default=0
     )
@@ -81,6 +81,14 @@ def restore_kept(context: TaskContext, attempt: int) -> None:
     note_restored(context.place, None)
     for before in range(1, attempt):
         shutil.rmtree(_directory(context, before), ignore_errors=True)
+
+
+def empty_fetched(context: TaskContext) -> None:
+    """Nodes have published a later checkpoint than what was fetched of theirs before."""
+    directory = context.place.checkpoint
+    if has_entries(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(exist_ok=True)
 
 
 def drop_kept_checkpoint(context: TaskContext, fields: dict[str, object]) -> None:

@@ -16,6 +16,7 @@ from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.kept_checkpoint import (
     drop_kept_checkpoint,
+    empty_fetched,
     has_entries,
     is_superseded,
     was_fetched,
@@ -311,7 +312,7 @@ def _send_checkpoint(context: TaskContext, site: Site, tries: int, is_patient: b
             continue
         series = context.checkpoints
         if number is not None:
-            shutil.rmtree(context.place.checkpoint, ignore_errors=True)  # what was fetched before is older
+            empty_fetched(context)
             series.prune(checkpoints_of(context.experiment).keep, context.bad_checkpoints)
         if is_patient and context.attempt > 1:  # the last one; a lost node may have left half of one
             series.clear_unfinished()

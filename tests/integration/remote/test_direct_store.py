@@ -212,10 +212,14 @@ def test_what_is_overwritten_while_it_is_sent_is_not_published(nodes: Hosts, lin
     job = saving.checkpoint(context)
     writer.join()
     assert (job.error, job.progressed) == ("", False)
-    store = ObjectStore(context.checkpoints_uri)
-    assert list(store.list()) == [], "no waste is left"
+    assert context.checkpoints.newest() is None
     line.bytes_per_s = None
     assert saving.checkpoint(context).progressed is True
+    manifest = context.checkpoints.manifest(1)
+    assert manifest is not None
+    there = {info.key for info in ObjectStore(context.checkpoints.uri_of(1)).list()}
+    named = {entry.object for entry in manifest.files}
+    assert there == {"manifest.json", *named}, "no waste is left"
 
 
 def test_nodes_that_cannot_use_the_store_have_it_done_here(
