@@ -243,12 +243,12 @@ def test_a_forecast_beyond_the_quote_is_told(tm):
         "slower.py",
         """
         import time, trainmaster
-        for step in range(1, 456):
-            time.sleep(0.05 if step <= 440 else 0.8)
+        for step in range(1, 656):
+            time.sleep(0.05 if step <= 640 else 0.8)
             trainmaster.report(step=step)
     """,
     )
-    ended = tm.run(tm.task("python slower.py", steps=455), "--yes")
+    ended = tm.run(tm.task("python slower.py", steps=655), "--yes")
     assert ended["quote"]["kind"] == "binding"
     assert ended["quote"]["kept"] is False
     shown = json.dumps(tm.status(ended["run"])["quote"])
