@@ -240,7 +240,7 @@ class Trainmaster:
                 "quote"
             ].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
-        assert keys <= found.keys() <= keys | optional | {"quote", "unsaved"}, found
+        assert keys <= found.keys() <= keys | optional | {"quote", "unsaved", "driver"}, found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0
         assert (found["state"] == "DONE") == (found["reason"] is not None), found

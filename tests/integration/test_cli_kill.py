@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
@@ -202,6 +203,68 @@ def test_an_attached_resume_tells_when_the_driver_dies(tm):
     assert f"trainmaster resume {run}" in result.err
     assert tm.summary(tm.call("cancel", run, "--json"))["reason"] == "CANCELLED"
     tm.until_quiet()
+
+
+#: Ten steps a second, from the last one that was saved.
+STEPS = """
+step=$(cat $TRAINMASTER_CHECKPOINT_DIR/step 2>/dev/null || echo 0)
+while ! test -e $NOTES/go; do
+    step=$((step + 1))
+    echo $step > $TRAINMASTER_CHECKPOINT_DIR/new
+    mv $TRAINMASTER_CHECKPOINT_DIR/new $TRAINMASTER_CHECKPOINT_DIR/step
+    echo "step $step loss 0.5"
+    sleep 0.1
+done
+"""
+
+
+def steps_in(text):
+    return [int(line.split()[1]) for line in text.splitlines() if line.startswith("step ")]
+
+
+def test_what_goes_on_says_from_where_and_nothing_old_again(tm):
+    """Once it was killed and its task adopted, once it was interrupted and its task began again."""
+    recipe = tm.task(STEPS, grace="5s")
+    first = tm.start("run", recipe)
+    run = first.run_id()
+    tm.until(lambda: len(steps_in(first.err)) > 20)
+    first.kill()
+    second = tm.start("resume", run)
+    tm.until(lambda: "goes on from step" in second.err)
+    tm.until(lambda: len(steps_in(second.err)) > 10)
+    second.send(signal.SIGINT)
+    second.wait(130)
+    third = tm.start("resume", run)
+    tm.until(lambda: len(steps_in(third.err)) > 10)
+    (tm.notes / "go").touch()
+    third.wait(0)
+    shown = [steps_in(each.err) for each in (first, second, third)]
+    assert shown[0][-1] < shown[1][0] < shown[1][-1] < shown[2][0], "no line comes twice"
+    for call in (second, third):
+        assert call.err.count("goes on from step") == 1
+    assert f"main/0: goes on from step {shown[2][0]}" in third.err
+
+
+def test_a_driver_that_is_stopped_is_told_of(tm):
+    call = tm.start("run", tm.task("touch $NOTES/up; until [ -e $NOTES/go ]; do sleep 0.05; done"))
+    run = call.run_id()
+    tm.until((tm.notes / "up").exists)
+    assert tm.status(run)["driver"] == {"state": "working", "pid": call.pid, "silent_s": ANY}
+    attached = tm.start("resume", run)
+    tm.until(lambda: "attached" in attached.err)
+    call.send(signal.SIGSTOP)
+    tm.until(lambda: tm.runs()[0]["driver"]["state"] == "stopped", timeout_s=15)
+    for arguments in (["status"], ["status", run]):
+        shown = tm.call(*arguments)
+        assert f"process {call.pid}, which drives it, is stopped" in shown.out
+        assert f"kill -CONT {call.pid}" in shown.out + shown.err
+    tm.until(lambda: "is stopped" in attached.err, timeout_s=15)
+    call.send(signal.SIGCONT)
+    tm.until(lambda: tm.status(run)["driver"]["state"] == "working")
+    (tm.notes / "go").touch()
+    call.wait(0)
+    attached.wait(0)
+    assert "driver" not in tm.status(run)
 
 
 def test_status_of_a_run_that_nobody_drives_says_so(tm):

@@ -176,6 +176,15 @@ class StepTrace:
         self._crossed = False
         self._last = (time_s, reading.count, reading.examples)
 
+    def restart(self, time_s: float) -> None:
+        """The steps until now were not seen when they were made: times are looked at from here on."""
+        self._intervals.clear()
+        self._crossed = False
+        self._changes += 1
+        if self._last is not None:
+            _, count, examples = self._last
+            self._first, self._last = (time_s, count), (time_s, count, examples)
+
     def steady(self) -> Steady | None:
         """What the steady steps are like; None until two different moments were seen."""
         if self._known_at != self._changes:

@@ -15,7 +15,7 @@ def cancel(
     import os
     import time
 
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.output import driver_line, print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
 
@@ -24,10 +24,14 @@ def cancel(
     ended_before = service.status(run)["state"] == "DONE"
     if not service.cancel(run):
         service.finish_cancelled(run, os.environ)
+    told = False
     while (summary := service.status(run))["state"] != "DONE":
         service.cancel(run)  # again: a `resume` at the same moment takes the wish back
         if not service.is_driven(run):  # its driver died just now
             service.finish_cancelled(run, os.environ)
+        elif not told and (trouble := driver_line(summary)):
+            told = True
+            say(f"{run}: {trouble}")
         time.sleep(0.1)
     say(f"{run} had ended already: {summary['reason']}" if ended_before else f"{run}: {summary['reason']}")
     if as_json:

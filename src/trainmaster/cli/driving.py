@@ -14,6 +14,7 @@ from trainmaster.cli.output import (
     SHOWN_MODELS,
     best_text,
     bill,
+    driver_line,
     duration,
     model_text,
     print_json,
@@ -89,17 +90,22 @@ def attach(service: Service, run: str, *, as_json: bool) -> int:
 
     gc.enable()  # `main` turned it off for quick verbs
     seen = service.last_event(run)
+    known = "working"
     while True:
         driven = service.is_driven(run)  # looked at first: it may end while we look
         seen, lines = told_events(service, run, seen)
         for line in lines:
             say(line)
-        if service.status(run)["state"] == State.DONE:
+        summary = service.status(run)
+        if summary["state"] == State.DONE:
             return finish(service, run, as_json=as_json)
         if not driven:
             raise TrainmasterError(
                 f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
             )
+        if summary["driver"] is not None and summary["driver"]["state"] != known:
+            known = summary["driver"]["state"]
+            say(f"{run}: {driver_line(summary) or 'who drives it goes on'}")
         time.sleep(ATTACH_POLL_S)
 
 

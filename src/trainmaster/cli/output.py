@@ -108,6 +108,40 @@ def bill(usd: float) -> str:
     return dollars(usd) if usd else "$0.00"
 
 
+def driver_trouble(run: dict[str, Any]) -> str:
+    """What is wrong with who drives a run, as a summary has it; empty if nothing is.
+
+    >>> driver_trouble({"state": "RUNNING", "driver": {"state": "stopped", "pid": 12, "silent_s": 2.0}})
+    'process 12, which drives it, is stopped'
+    """
+    driver = run.get("driver")
+    if run["state"] == "DONE":
+        return ""
+    if driver is None:
+        return "nobody drives it"
+    who = f"process {driver['pid']}, which drives it," if driver["pid"] else "who drives it"
+    if driver["state"] == "stopped":
+        return f"{who} is stopped"
+    if driver["state"] == "silent":
+        return f"{who} was last heard of {duration(driver['silent_s'])} ago"
+    return ""
+
+
+def driver_advice(run: dict[str, Any]) -> str:
+    """What to do about it; empty if nothing is to be done."""
+    driver = run.get("driver")
+    if run["state"] != "DONE" and driver is None:
+        return f"`trainmaster resume {run['run']}` goes on with it"
+    if driver is not None and driver["state"] == "stopped":
+        return f"`kill -CONT {driver['pid']}` lets {run['run']} go on"
+    return ""
+
+
+def driver_line(run: dict[str, Any]) -> str:
+    """Both; empty if all is well."""
+    return ": ".join(filter(None, (driver_trouble(run), driver_advice(run))))
+
+
 def model_text(model: dict[str, Any]) -> str:
     """Where a model of a summary lies, on one line."""
     parts = [f"model {model['experiment']}/{model['task']}", metrics_text(model["metrics"]), model["uri"]]

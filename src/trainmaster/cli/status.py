@@ -56,7 +56,7 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
 def _show_runs(runs: list[dict[str, Any]]) -> None:
     import time
 
-    from trainmaster.cli.output import bill, duration, say, show, table
+    from trainmaster.cli.output import bill, driver_advice, driver_trouble, duration, say, show, table
 
     if not runs:
         say("no runs yet: `trainmaster run RECIPE` starts one")
@@ -64,7 +64,7 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
     rows = [
         [
             r["run"],
-            _state(r) if r["driven"] or r["state"] == "DONE" else f"{_state(r)}, nobody drives it",
+            ", ".join(filter(None, (_state(r), driver_trouble(r)))),
             duration(r["seconds"]),
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
@@ -73,8 +73,8 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
     ]
     show(table(["run", "state", "took", "cost", "age"], rows))
     for r in runs[:_LISTED_RUNS]:
-        if not r["driven"] and r["state"] != "DONE":
-            say(f"`trainmaster resume {r['run']}` goes on with it")
+        if advice := driver_advice(r):
+            say(advice)
     if len(runs) > _LISTED_RUNS:
         say(f"... and {len(runs) - _LISTED_RUNS} older ones (`--json` lists all)")
 
@@ -84,6 +84,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         SHOWN_MODELS,
         best_text,
         bill,
+        driver_line,
         duration,
         metrics_text,
         model_text,
@@ -96,10 +97,9 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     from trainmaster.store import queries
 
     run = summary["run"]
-    driven = service.is_driven(run)
-    gone = "" if driven or summary["state"] == "DONE" else f" (nobody drives it: `trainmaster resume {run}`)"
-    state = _run_state(summary)
-    show(f"{run}: {state}{gone}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
+    trouble = driver_line(summary)
+    state = _run_state(summary) + (f" ({trouble})" if trouble else "")
+    show(f"{run}: {state}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
     if "kept_usd" in summary:
         show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, metrics_text, say
@@ -14,7 +15,7 @@ from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.tick import Turn
-from trainmaster.executors.logs import read_log
+from trainmaster.executors.logs import log_end, read_log
 from trainmaster.server import Service, Session
 from trainmaster.spec.states import State
 from trainmaster.store.changes import ExperimentChange, Note, TaskChange
@@ -56,6 +57,11 @@ class Echo:
         self._unprepared = {name for name, e in recipe.experiments.items() if e.setup is not None}
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._partial: dict[tuple[str, int, int], bytes] = {}
+        if self.enabled and session.lease.token > 1:  # somebody has driven it before
+            for row in service.store.live_task_rows(session.run):
+                key = (row["experiment"], row["number"], row["attempt"])
+                directory = self._home.attempt(self._run, *key).directory
+                self._offsets[key] = log_end(directory, self._first[row["experiment"]])
 
     def lines(self, experiment: str, task: int, attempt: int, *, final: bool = False) -> list[str]:
         """New whole lines; with ``final`` also a last one without its end."""
@@ -95,6 +101,7 @@ class PlainWatcher:
         self._every_s = every_s
         self._told_at = time.monotonic()
         self._told_failures = 0
+        self._gone_on: set[Path] = set()
 
     def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
         """Tell what changed, and now and then how far it is."""
@@ -109,6 +116,11 @@ class PlainWatcher:
                 continue
             for line in told(change, board, self._echo):
                 self.say(line)
+        if self._echo.enabled:
+            for (name, number), found in progress.items():
+                if found.from_step is not None and found.directory not in self._gone_on:
+                    self._gone_on.add(found.directory)
+                    self.say(f"{name}/{number}: {goes_on_text(found.from_step, found.came_to)}")
         now = time.monotonic()
         if now - self._told_at >= self._every_s and board.state is not State.DONE:
             self._told_at = now
@@ -183,6 +195,16 @@ def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress
         text = task_text(found)
         if text:
             yield f"{name}/{number}: {text}"
+
+
+def goes_on_text(from_step: float, came_to: float | None) -> str:
+    """Where an attempt has begun that is not the first one, as it says itself.
+
+    >>> goes_on_text(240, 251)
+    'goes on from step 240 (the attempt before had come to step 251)'
+    """
+    was = f" (the attempt before had come to step {came_to:g})" if came_to and came_to > from_step else ""
+    return f"goes on from step {from_step:g}{was}"
 
 
 def task_text(progress: TaskProgress) -> str:

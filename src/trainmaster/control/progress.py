@@ -20,6 +20,10 @@ from trainmaster.sweeps.curve import Curve
 
 #: A controller looks that often.
 LOOK_S = 0.5
+#: Who follows an attempt that runs already gets what was written before within that time, also from a node;
+#: a look that still brings so many bytes goes on with it.
+CATCH_UP_S = 3.0
+CATCH_UP_BYTES = 16 << 10
 
 
 @dataclass(slots=True)
@@ -35,6 +39,11 @@ class TaskProgress:
         metric: of the search, if it has a pruner.
         curve: that metric by step, over all attempts.
         trace: of its steps, if they are to be measured.
+        goes_on: it begins with what an attempt before it (or another task) has left.
+        is_behind: it ran before it was followed: how fast it was then is not to be seen from what it wrote.
+        from_step: the step that it has gone on from, as it says itself; of one that was followed later, the
+            last one before that. None until that is known, and of attempts that begin with nothing.
+        came_to: the last step of the attempt before it, None if unknown.
     """
 
     directory: Path
@@ -51,10 +60,22 @@ class TaskProgress:
     metric: str | None = None
     curve: Curve = field(default_factory=Curve)
     trace: StepTrace | None = None
+    goes_on: bool = False
+    is_behind: bool = False
+    from_step: float | None = None
+    came_to: float | None = None
+    _has_begun: bool = field(default=False, init=False)
+    _caught_up_at: float | None = field(default=None, init=False)
 
     @classmethod
     def of(
-        cls, context: TaskContext, curve: Curve | None = None, resolution_s: float = LOOK_S
+        cls,
+        context: TaskContext,
+        curve: Curve | None = None,
+        resolution_s: float = LOOK_S,
+        *,
+        earlier: Mapping[str, object] | None = None,
+        is_behind: bool = False,
     ) -> TaskProgress:
         """Start to follow an attempt.
 
@@ -62,6 +83,8 @@ class TaskProgress:
             context: the attempt.
             curve: of the attempts before, to be continued; None if nobody needs a curve.
             resolution_s: how often `update` will be called.
+            earlier: the last metrics of the attempt before it.
+            is_behind: it has run for a while.
         """
         experiment, search = context.experiment, context.experiment.search
         values, first = experiment.builtin_values(), context.members[0]
@@ -77,6 +100,9 @@ class TaskProgress:
             metric=search.metric if search is not None and curve is not None else None,
             curve=Curve() if curve is None else curve,
             trace=trace_of(experiment, resolution_s),
+            goes_on=context.attempt > 1 or context.parent is not None,
+            is_behind=is_behind,
+            came_to=None if is_behind else _number(earlier or {}, "step"),
         )
 
     @property
@@ -99,6 +125,7 @@ class TaskProgress:
 
     def update(self, now: float) -> bool:
         """Read what is new; a bounded amount per call. False if there was nothing."""
+        before = self.reader.offset
         rows = self.reader.read()
         data = b""
         if not rows and not self.reader.offset:  # it reports nothing: perhaps it prints something
@@ -112,15 +139,37 @@ class TaskProgress:
             if self.trace is not None:
                 self.trace.add(now, row.get("step"), row.get("examples"), row.get("epoch"))
         if rows:
-            step, examples = self._last("step"), self._last("examples")
+            if self.is_behind or self._begins(rows):  # nothing of that was done since we looked last
+                self.rate = StepRate()
+                if self.trace is not None:
+                    self.trace.restart(now)
+            step, examples = _number(self.metrics, "step"), _number(self.metrics, "examples")
             if step is None and examples is not None and self.examples_per_step:
                 step = examples / self.examples_per_step
             self.rate.observe(now, step, examples)
+        if self.is_behind:
+            self._catch_up(now, len(data) or self.reader.offset - before)
         return bool(rows or data)
 
-    def _last(self, key: str) -> float | None:
-        value = self.metrics.get(key)
-        return value if isinstance(value, int | float) else None
+    def _begins(self, rows: Iterable[Mapping[str, object]]) -> bool:
+        """Whether an attempt that goes on shows its first progress only now: a step 0 before it is none."""
+        if not self.goes_on or self._has_begun:
+            return False
+        for row in rows:
+            step = _number(row, "step")
+            done = step if step is not None else _number(row, "examples") or _number(row, "epoch")
+            if done and done > 0:
+                self._has_begun, self.from_step = True, step
+                break
+        return True
+
+    def _catch_up(self, now: float, size: int) -> None:
+        """What is there already comes at once, or in pieces, if it has to come from a node."""
+        if self._caught_up_at is None:
+            self._caught_up_at = now + CATCH_UP_S
+        if now >= self._caught_up_at and size < CATCH_UP_BYTES:
+            self.is_behind, self._has_begun = False, True
+            self.from_step = _number(self.metrics, "step")
 
     def _draw(self, row: Mapping[str, object], metric: str) -> None:
         value = row.get(metric)
@@ -132,6 +181,11 @@ class TaskProgress:
                 self.curve.add(step, value)
                 return
         self.curve.add(self.curve.last_step + 1 if len(self.curve) else 1, value)
+
+
+def _number(row: Mapping[str, object], key: str) -> float | None:
+    value = row.get(key)
+    return value if isinstance(value, int | float) else None
 
 
 def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:

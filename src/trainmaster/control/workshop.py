@@ -89,6 +89,7 @@ class Workshop:
         self._listings: dict[Path, Listing] = {}
         self._environments_of_setups: dict[str, Path] = {}
         self._images: Images | None = None
+        self._adopted: set[tuple[str, int, int]] = set()
 
     def columns(self, experiment: BoardExperiment, number: int) -> Mapping[str, object] | None:
         """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
@@ -279,6 +280,7 @@ class Workshop:
 
     def adopt(self, task: Task) -> None:
         """An attempt that an earlier driver began goes on: what that did for it all the time is done here."""
+        self._adopted.add((task.experiment, task.number, task.attempt))
         if self._site is not None:
             self._site.adopt(self.context(task))
 
@@ -289,10 +291,11 @@ class Workshop:
         context = self.context(task)
         if known is not None and known.directory == context.place.directory:
             return known
-        searcher = self._searcher(task.experiment)
-        if searcher is None or not searcher.prunes:
-            return TaskProgress.of(context)
-        return TaskProgress.of(context, self.curve(replace(task, attempt=task.attempt - 1)))
+        searcher, curve = self._searcher(task.experiment), None
+        if searcher is not None and searcher.prunes:
+            curve = self.curve(replace(task, attempt=task.attempt - 1))
+        is_behind = (task.experiment, task.number, task.attempt) in self._adopted
+        return TaskProgress.of(context, curve, earlier=task.metrics, is_behind=is_behind)
 
     def clean_up(self, effect: Effect) -> None:
         """Remove the working directories of an attempt whose end is recorded."""

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from trainmaster.executors._logfile import SEGMENT_BYTES, segment_path
 
 READ_BYTES = 1 << 20
+#: Longer lines are not looked for.
+_LINE_BYTES = 4 << 10
 
 
 class LogChunk(NamedTuple):
@@ -72,6 +74,23 @@ def read_tail(directory: Path, member: str, limit_bytes: int, segment_bytes: int
         return b""
     offset = newest * segment_bytes + max(0, size - limit_bytes)
     return read_log(directory, member, offset, limit_bytes, segment_bytes).data
+
+
+def log_end(directory: Path, member: str, segment_bytes: int = SEGMENT_BYTES) -> int:
+    """Where the newest line begins of everything that the member has written: one that may not be whole yet.
+
+    Args:
+        directory: of the attempt.
+        member: ``worker-0``.
+        segment_bytes: as it was written (tests use small ones).
+    """
+    newest = max(_segments(directory, member), default=0)
+    try:
+        size = Path(segment_path(str(directory / f"{member}.log"), newest)).stat().st_size
+    except OSError:
+        return 0
+    rest = read_tail(directory, member, _LINE_BYTES, segment_bytes).rpartition(b"\n")[2]
+    return newest * segment_bytes + size - len(rest)
 
 
 def _segments(directory: Path, member: str) -> list[int]:

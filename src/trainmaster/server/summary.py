@@ -18,13 +18,15 @@ from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, is_alive, queries
-from trainmaster.store.leases import LEASE_S
+from trainmaster.store.leases import LEASE_S, holder
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
+#: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
+SILENT_S = 10.0
 _SAVING = (State.SAVING, State.RECOVERING)
 
 
@@ -74,6 +76,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         "state": row["state"],
         "reason": row["reason"],
         **({"message": row["message"]} if row["message"] else {}),
+        **({} if row["state"] == State.DONE else {"driver": driver(row, store.clock_s())}),
         "seconds": round(run_seconds(row, store.clock_s()), 3),
         "cost_usd": row["cost_usd"],
         **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(store, run)) else {}),
@@ -117,6 +120,7 @@ def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:
                 "seconds": round(run_seconds(row, now), 3),
                 "cost_usd": row["cost_usd"],
                 "driven": is_driven(row, now),
+                "driver": driver(row, now),
             }
             for row in queries.runs(store, limit)
         ]
@@ -141,6 +145,25 @@ def run_seconds(row: RowMapping, now: float) -> float:
 def is_driven(row: RowMapping, now: float) -> bool:
     """True if a living process drives the run. ``now``: Unix seconds of `Store.clock_s`."""
     return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], now)
+
+
+def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
+    """The process that drives a run, and whether it works; None without one.
+
+    Args:
+        row: of the run.
+        now: Unix seconds of `Store.clock_s`.
+
+    Returns:
+        ``state`` (``working``, ``stopped`` or ``silent``), ``pid`` (null on another machine), ``silent_s``.
+    """
+    found = None
+    if row["state"] != State.DONE:
+        found = holder(row["lease_owner"], row["lease_expires_at"], now)
+    if found is None:
+        return None
+    state = "stopped" if found.is_stopped else "silent" if found.silent_s > SILENT_S else "working"
+    return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1)}
 
 
 def resolve_run(store: Store, text: str) -> str:

@@ -59,6 +59,23 @@ def is_alive(pid: int, started: int | None) -> bool | None:
     return None  # another user's, and hidden from us (``hidepid``)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process does nothing: it was stopped (``SIGSTOP``, Ctrl-Z), or a debugger holds it.
+
+    >>> is_stopped(os.getpid())
+    False
+    """
+    try:
+        return _stat(pid)[0] in ("T", "t")
+    except OSError:
+        return False
+
+
 def _start_ticks(pid: int) -> int | None:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = _stat(pid)
     return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

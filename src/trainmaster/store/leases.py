@@ -59,6 +59,31 @@ def is_alive(owner: str | None, expires_at: float | None, now: float) -> bool:
     return expires_at is not None and expires_at > now
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who may still be at work on a run.
+
+    Attributes:
+        pid: its process, if that is on this machine; else 0.
+        is_stopped: that was stopped, or a debugger holds it.
+        silent_s: since its last sign of life. One that works gives one every `RENEW_S`.
+    """
+
+    pid: int
+    is_stopped: bool
+    silent_s: float
+
+
+def holder(owner: str | None, expires_at: float | None, now: float) -> Holder | None:
+    """Who holds a lease, as far as that can be seen from here; None if nobody does. See `is_alive`."""
+    if not owner or not is_alive(owner, expires_at, now):
+        return None
+    place, pid, _ = owner.rsplit(":", 2) if owner.count(":") >= 2 else ("", "", "")
+    is_here = place == _place() and bool(processes.process_space()) and pid.isdigit()
+    silent_s = 0.0 if expires_at is None else max(now - (expires_at - LEASE_S), 0.0)
+    return Holder(int(pid) if is_here else 0, is_here and processes.is_stopped(int(pid)), silent_s)
+
+
 def _place() -> str:
     # Containers may share the host's name and its start, but not what their process ids mean.
     return "/".join((socket.gethostname(), *(processes.process_space().split() or ["unknown"])))

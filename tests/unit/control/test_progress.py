@@ -12,21 +12,25 @@ from trainmaster.control.progress import TaskProgress
 from trainmaster.spec import read_recipe
 
 
-def start(tmp_path, **keys):
+def start(tmp_path, attempt=1, is_behind=False, earlier=None, **keys):
     """Progress of an attempt, and what writes a line to its log."""
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps({"name": "job", "experiments": {"main": {"command": "true", **keys}}}))
     place = AttemptPlace(tmp_path / "attempt")
     place.directory.mkdir()
     context = SimpleNamespace(
-        experiment=read_recipe(path).experiments["main"], members=("worker-0",), place=place
+        experiment=read_recipe(path).experiments["main"],
+        members=("worker-0",),
+        place=place,
+        attempt=attempt,
+        parent=None,
     )
 
     def say(line):
         with place.log("worker-0").open("a") as file:
             file.write(line + "\n")
 
-    return TaskProgress.of(context), say
+    return TaskProgress.of(context, is_behind=is_behind, earlier=earlier), say
 
 
 def mnist(progress, say, batches=40):
@@ -81,3 +85,65 @@ def test_steps_epochs_and_examples_tell_the_batch(tmp_path):
     for second in range(10):
         trace.add(second, examples=640 * second)
     assert trace.steady().step_time_s == pytest.approx(0.1)
+
+
+def test_what_was_written_before_it_was_followed_says_nothing_of_its_speed(tmp_path):
+    """A node's log of a minute comes within a second: 120 steps, of a script that makes two a second."""
+    progress, say = start(tmp_path, is_behind=True, steps=1000)
+    for step in range(1, 101):
+        say(f"step {step} loss 0.5")
+    for look in range(20):
+        now = 1000 + look / 2
+        if look in (1, 2, 3):
+            for step in range(40 * look + 61, 40 * look + 101):
+                say(f"step {step} loss 0.5")
+        elif look > 3:
+            say(f"step {217 + look} loss 0.5")
+        progress.update(now)
+        assert progress.steps_per_s is None or progress.steps_per_s == pytest.approx(2.0)
+    assert progress.metrics["step"] == 236
+    assert progress.from_step == 223, "of the moment at which it had caught up"
+    assert progress.steps_per_s == pytest.approx(2.0)
+    assert progress.eta_s == pytest.approx(382)
+    assert progress.trace.steady().step_time_s == pytest.approx(0.5)
+
+
+def test_much_that_was_written_before_takes_as_long_as_it_takes(tmp_path):
+    progress, say = start(tmp_path, is_behind=True)
+    for look in range(40):
+        for step in range(1000) if look < 30 else [0]:
+            say(f"step {min(look, 30) * 1000 + max(look - 30, 0) + step} loss 0.5")
+        progress.update(1000 + look / 2)
+        assert look > 29 or progress.steps_per_s is None
+    assert progress.from_step == 30_000
+    assert progress.steps_per_s == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("first", ["step 0 loss 0.5", "epoch 0: preparing", ""])
+def test_an_attempt_that_goes_on_has_not_made_the_steps_of_the_one_before(tmp_path, first):
+    progress, say = start(tmp_path, attempt=2, earlier={"step": 251, "loss": 0.1}, steps=1000)
+    say(first)
+    progress.update(100.0)
+    assert progress.from_step is None
+    for second in range(10):
+        say(f"step {241 + second} loss 0.5")
+        progress.update(107.0 + second)
+    assert progress.steps_per_s == pytest.approx(1.0)
+    assert progress.trace.steady().step_time_s == pytest.approx(1.0)
+    assert (progress.from_step, progress.came_to) == (241, 251)
+
+
+def test_epochs_are_progress_too(tmp_path):
+    progress, say = start(tmp_path, attempt=2)
+    for epoch in range(3, 20):
+        say(json.dumps({"epoch": epoch, "loss": 0.5}))
+        progress.update(100.0 + epoch)
+    assert progress.from_step is None
+    assert progress.trace.steady().step_time_s == pytest.approx(1.0)
+
+
+def test_a_first_attempt_goes_on_from_nowhere(tmp_path):
+    progress, say = start(tmp_path)
+    say("step 1 loss 0.5")
+    progress.update(100.0)
+    assert progress.from_step is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.processes import start_ticks
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import RunChange, Store, is_alive, tables, this_process
-from trainmaster.store.leases import LEASE_S
+from trainmaster.store.leases import LEASE_S, Holder, holder
 
 HERE = this_process().rsplit(":", 2)[0]
 
@@ -217,3 +218,23 @@ def test_who_only_saves_what_a_run_has_left_does_not_move_its_end(store, lease):
     row = store.run_row("r-1")
     assert row["ended_at"] is None, "it goes on"
     assert row["earlier_s"] == 5
+
+
+def test_a_holder_that_was_stopped_is_told_apart():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    owner = f"{HERE}:{child.pid}:{start_ticks(child.pid)}"
+    try:
+        assert holder(owner, NOW + LEASE_S - 3, NOW) == Holder(child.pid, is_stopped=False, silent_s=3)
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert holder(owner, NOW + LEASE_S, NOW) == Holder(child.pid, is_stopped=True, silent_s=0)
+    finally:
+        child.kill()
+        child.wait()
+    assert holder(owner, NOW + LEASE_S, NOW) is None
+
+
+def test_a_holder_elsewhere_is_known_by_its_last_sign_of_life():
+    owner = f"elsewhere/boot/pids:{os.getpid()}:1"
+    assert holder(owner, NOW + LEASE_S - 12, NOW) == Holder(0, is_stopped=False, silent_s=12)
+    assert holder(owner, NOW - 1, NOW) is None
