@@ -22,7 +22,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderError
-from trainmaster.providers.host_claims import MARK, MOST_LEASE_S, Answer, Claim, drop_script, fit, parse
+from trainmaster.providers.host_claims import (
+    MARK,
+    MOST_LEASE_S,
+    Answer,
+    Claim,
+    drop_script,
+    fit,
+    parse,
+    read_script,
+)
+from trainmaster.providers.host_memory import HostMemory
 from trainmaster.providers.hosts import GPU_LABEL, HostsProvider
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import TrainmasterError, UsageError
@@ -38,6 +48,7 @@ class LocalShell:
         self.silent: set[str] = set()
         self.refusing = False
         self.later_s = 0.0
+        self.kernels: dict[str, Path] = {}
         self.written: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
@@ -57,6 +68,9 @@ class LocalShell:
                 with self._lock:
                     self.written.append({"do": words[0], "host": host.name, **claim})
         script = script.replace("\ndate +%s\n", f"\necho $(($(date +%s) + {self.later_s:.0f}))\n")
+        kernel = self.kernels.get(host.name)
+        for place in ("/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup") if kernel else ():
+            script = script.replace(place, f"{kernel}{place}")
         env = {"PATH": os.environ["PATH"], "TRAINMASTER_CLAIMS": str(self.root / host.name)}
         done = subprocess.run(
             ["/bin/sh", "-s"],
@@ -311,7 +325,7 @@ def test_nobody_claims_a_host_for_ever_or_less_than_nothing(tmp_path: Path, unti
     claim = _planted(bench, until=until, slots=slots)
     now = time.time()
     line = f"- 5 {now:.0f} {json.dumps(claim)}"
-    claims = parse(Answer(0, f"{MARK}\n{now:.0f}\n7\nv\n{line}", ""), "h1")
+    claims = parse(Answer(0, f"{MARK}\n{now:.0f}\n7\nv\n0\n{line}", ""), "h1")
     later = replace(claims, now=now + MOST_LEASE_S + 1)
     assert later.live == []
     if slots != 0:
@@ -355,7 +369,7 @@ claims = st.dictionaries(
 @given(st.lists(claims.map(json.dumps) | st.text(max_size=40), max_size=5), st.text(max_size=30))
 def test_whatever_a_host_says_is_read_or_refused(lines: list[str], noise: str) -> None:
     said = "".join(f"- {number} 5 {line}\n" for number, line in enumerate(lines))
-    for out in (f"{noise}\n{MARK}\n1700000000\n1\nv\n{said}", f"{MARK}\n{noise}\n{said}", said):
+    for out in (f"{noise}\n{MARK}\n1700000000\n1\nv\n0\n{said}", f"{MARK}\n{noise}\n{said}", said):
         with contextlib.suppress(ProviderError):
             fit(
                 some_hosts(1, slots=4)[0],
@@ -409,7 +423,7 @@ def test_two_users_share_a_host_and_neither_takes_the_others_claim(tmp_path: Pat
 
 def _claim_in(file: Path) -> Claim:
     line = f"- 7 {time.time():.0f} {file.read_text()}"
-    return parse(Answer(0, f"{MARK}\n{time.time():.0f}\n7\nv\n{line}", ""), "h1").own[0]
+    return parse(Answer(0, f"{MARK}\n{time.time():.0f}\n7\nv\n0\n{line}", ""), "h1").own[0]
 
 
 def test_hosts_are_left_out_where_fewer_will_do(tmp_path: Path) -> None:
@@ -453,3 +467,67 @@ def test_roles_that_are_asked_for_side_by_side_are_all_remembered(tmp_path: Path
     }
     provider.release("run.train")
     assert not any((tmp_path / "hosts").glob("*/*.json")), "every claim is gone"
+
+
+# --- memory ------------------------------------------------------------------------------------------------
+
+
+def kernel(root: Path, gigabytes: float, groups: str = "0::/", **limits: str) -> Path:
+    """What ``/proc`` and ``/sys`` of a host say."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: {gigabytes * 1e9 / 1024:.0f} kB\nMemFree: 5 kB\n")
+    (root / "proc/self/cgroup").write_text(groups + "\n")
+    for place, limit in limits.items():
+        path = root / "sys/fs/cgroup" / place.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/", {}, 8e9),
+        ("0::/", {"memory_dot_max": "max"}, 8e9),
+        ("0::/user/one", {"user__memory_dot_max": "3000000000", "user__one__memory_dot_max": "max"}, 3e9),
+        ("0::/user/one", {"user__one__memory_dot_max": "99000000000"}, 8e9),
+        (
+            "5:cpu:/x\n4:cpuset,memory:/user/one",
+            {
+                "memory__user__one__memory_dot_limit_in_bytes": "2000000000",
+                "memory__memory_dot_limit_in_bytes": "9223372036854771712",
+            },
+            2e9,
+        ),
+    ],
+)
+def test_a_host_says_how_much_memory_it_has(
+    tmp_path: Path, groups: str, limits: dict[str, str], expected: float
+) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    bench.shell.kernels["h1"] = kernel(tmp_path / "kernel", 8, groups, **limits)
+    (answer,) = bench.shell.run_all(bench.inventory.hosts, read_script())
+    assert isinstance(answer, Answer)
+    assert parse(answer, "h1").memory_bytes == pytest.approx(expected, abs=1024)
+
+
+def test_hosts_with_too_little_memory_are_left_out(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(3))
+    for name, gigabytes in (("h1", 2), ("h2", 16), ("h3", 8)):
+        bench.shell.kernels[name] = kernel(tmp_path / name, gigabytes)
+    needs = bench.request(count=3, least=1, memory_bytes=6_000_000_000)
+    (note,) = bench.provider().preflight([needs])
+    assert note == "h1 is left out: it has 2 GB of memory, 6 GB are needed"
+    nodes = bench.provider().acquire("one", needs)
+    assert {node.id for node in nodes if node.state is NodeState.READY} == {"h2", "h3"}
+    assert [node.id for node in nodes if node.state is NodeState.GONE] == ["h1"]
+    with pytest.raises(UsageError, match=r"2 hosts for 3 worker nodes \(h1: it has 2 GB of memory, 6 GB"):
+        bench.provider().preflight([bench.request(count=3, memory_bytes=6_000_000_000)])
+    sizes = HostMemory(tmp_path / "ours").sizes()
+    assert {name: round(size / 1e9) for name, size in sizes.items()} == {"h1": 2, "h2": 16, "h3": 8}
+
+
+def test_a_host_that_does_not_say_is_taken(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, some_hosts(1))
+    bench.shell.kernels["h1"] = tmp_path / "nothing"
+    assert bench.provider().preflight([bench.request(memory_bytes=1 << 60)]) == []

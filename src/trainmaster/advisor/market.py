@@ -36,8 +36,8 @@ class Market:
         waited_s: what earlier runs waited for machines.
         data_leaves: models and checkpoints are kept outside of the cloud that is rented.
         arch: processors that the code is known to run on, as in `Offer`; empty is any.
-        hosts: how many machines the user has, all alike, of which the memory is not known; None where
-            nodes are rented, or there is one machine only.
+        hosts: how many machines the user has, all alike; a memory of 1 byte is not known. None where nodes
+            are rented, or there is one machine only.
         shares: of what the offers say; None: all of it.
         servers_apart: parameter servers have machines of their own, also where the recipe does not say which.
         extras: what is rented with every machine.

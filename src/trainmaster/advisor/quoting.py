@@ -101,7 +101,7 @@ class _Asked:
         if market.is_there:
             machines = Machines.of(wished.columns(), per_node)
             if market.hosts is not None:
-                machines = replace(machines, memory=np.full(len(machines), np.nan))
+                machines = replace(machines, memory=np.where(machines.memory > 1, machines.memory, np.nan))
             servers = machines[:0]
         elif market.has_server_machines(workload):
             hosts = market.real(servers_for(workload, market))

@@ -39,6 +39,15 @@ class Memory:
         too_little = (self.main or 0.0) * per_node > FULL * offer.memory_bytes
         return too_little or bool(device and (self.device or 0.0) > FULL * device)
 
+    def least_bytes(self, per_node: int) -> int:
+        """Main memory that a machine must have for so many processes; 0 if that is not known.
+
+        >>> Memory(920e6).least_bytes(2), Memory(None).least_bytes(2), Memory(math.nan).least_bytes(1)
+        (2000000000, 0, 0)
+        """
+        needed = (self.main or 0.0) * per_node / FULL
+        return math.ceil(needed) if math.isfinite(needed) else 0
+
     @property
     def words(self) -> str:
         """For people.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Task
 from trainmaster.control.budget import Meter
-from trainmaster.control.effects import Effect, EffectKind, Policy, Seen
+from trainmaster.control.effects import Effect, EffectKind, MoreMemory, Policy, Seen
 from trainmaster.control.job_notes import JobNotes
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.saving_money import SavingMoney
@@ -272,7 +272,22 @@ class Controller:
             saving_usd=self._saving.spent_usd,
             left_s=self._left_s,
             is_store_silent=self._silence is not None and self._silence.is_silent,
+            more_memory=self._more_memory(task, gang),
         )
+
+    def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:
+        """Larger machines for the next attempt of one that ran out of memory, where they are rented."""
+        if self._machines is None or task.state is not State.RECOVERING:
+            return None
+        jobs = self.jobs.of(task.experiment, task.number, task.attempt).values()
+        if EndReason.OOM not in (task.end_reason, *(job.reason for job in jobs)):
+            return None
+        return self._machines.more_memory(gang, self._why_over(task))
+
+    def _why_over(self, task: Task) -> str:
+        """What is known of the end of an attempt, for people."""
+        jobs = self.jobs.of(task.experiment, task.number, task.attempt).values()
+        return next((job.message for job in jobs if job.message), task.message)
 
     def _read_progress(self, now: float) -> None:
         running = {}
@@ -384,6 +399,10 @@ class Controller:
                 if self._stopping.get(attempt, float("inf")) > effect.grace_s:
                     self._executor.stop(attempt, effect.grace_s)
                     self._stopping[attempt] = effect.grace_s
+            case EffectKind.ENLARGE:
+                if self._machines is not None:
+                    gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
+                    self._machines.enlarge(gang, self._why_over(task))
             case EffectKind.CHECKPOINT:
                 self._checkpoint_at[attempt] = self._clock()
                 self._workshop.begin(effect.kind, task)

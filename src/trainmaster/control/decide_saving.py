@@ -12,7 +12,7 @@ from typing import Final
 
 from trainmaster.control.backoff import LONGEST_PAUSE_S, save_pause_s
 from trainmaster.control.board import Task
-from trainmaster.control.effects import Effect, EffectKind, Job, Policy, Seen, Step
+from trainmaster.control.effects import Effect, EffectKind, Job, MoreMemory, Policy, Seen, Step
 from trainmaster.control.outcome import classify, exit_records
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
@@ -40,6 +40,9 @@ def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
         return job
     if now < task.not_before:
         return []
+    more = seen.more_memory
+    if more is not None and not more.is_planned:
+        return _without_memory(task, job, more)
     fields = dict(job.fields)
     duration_s = (seen.gang.ended_at or now) - (seen.gang.started_at or now)
     was_free = _was_free(task, job)
@@ -50,7 +53,8 @@ def recovering(task: Task, seen: Seen, now: float) -> list[Step]:
     if was_free and task.retries_used:
         fields |= {"retries_used": task.retries_used - 1, "free_restarts": task.free_restarts + 1}
     closes = _closed(task, seen, job, reason_of(task), now)
-    return [*_told(task, job), next_attempt(task, fields, closes), forget(task)]
+    told = _told(task, job) + ([] if more is None else [_note(task, more.words)])
+    return [*told, next_attempt(task, fields, closes), forget(task)]
 
 
 def saving(task: Task, seen: Seen, now: float) -> list[Step]:
@@ -221,6 +225,19 @@ def _last_word(task: Task, seen: Seen, kind: EffectKind, now: float) -> Job | li
     return _again(task, EffectKind.KEEP, job, seen, now)
 
 
+def _without_memory(task: Task, job: Job, more: MoreMemory) -> list[Step]:
+    """Larger machines are asked for; without money for them the same would only fail again."""
+    if more.is_allowed:
+        return [effect(task, EffectKind.ENLARGE)]
+    fields: dict[str, object] = {"end_reason": EndReason.OOM}
+    message = job.message or task.message
+    return [_note(task, more.words), move(task, State.STOPPING, EndReason.OOM, message, fields)]
+
+
+def _note(task: Task, words: str) -> Note:
+    return Note(words, task.experiment, task.number, task.attempt)
+
+
 def _is_stopped(seen: Seen) -> bool:
     """Whether the task must end: one that is only found hopeless has ended already."""
     return seen.wanted is not None and seen.wanted is not EndReason.PRUNED
@@ -267,7 +284,7 @@ def _told(task: Task, job: Job) -> list[Step]:
         return []
     if not job.error or job.reason is EndReason.NODE_LOST:
         return []
-    return [Note(job.error, task.experiment, task.number, task.attempt)]
+    return [_note(task, job.error)]
 
 
 def _no_more_tries(task: Task) -> dict[str, object]:

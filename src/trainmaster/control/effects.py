@@ -19,7 +19,8 @@ class EffectKind(StrEnum):
     STOP: ask its members to stop. CHECKPOINT: publish what is in its checkpoint directory.
     RECOVER: publish the last checkpoint of an attempt that has ended badly. SAVE: publish model
     and last checkpoint of one that has ended well. KEEP: neither can be published now; have it on the disk
-    of this machine. FORGET: it is recorded; clean up behind it.
+    of this machine. ENLARGE: its cluster gets machines with more memory. FORGET: it is recorded; clean up
+    behind it.
     """
 
     SUBMIT = "SUBMIT"
@@ -30,6 +31,7 @@ class EffectKind(StrEnum):
     RECOVER = "RECOVER"
     SAVE = "SAVE"
     KEEP = "KEEP"
+    ENLARGE = "ENLARGE"
     FORGET = "FORGET"
 
 
@@ -87,6 +89,21 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class MoreMemory:
+    """Machines that an attempt may have which follows one that ran out of memory.
+
+    Attributes:
+        words: which, why and what they cost; or why they cannot be had. One line for the user.
+        is_allowed: the budget pays for them.
+        is_planned: its cluster is to have no others any more.
+    """
+
+    words: str
+    is_allowed: bool = True
+    is_planned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was observed of one task's present attempt.
 
@@ -104,6 +121,7 @@ class Seen:
         left_s: seconds until machines must be given back for the run to stay below its cap; infinite while
             that is not in sight.
         is_store_silent: the store answers nothing: what is under way with it may take for ever.
+        more_memory: of an attempt that ran out of it; None where there are no larger machines to choose.
     """
 
     gang: GangStatus
@@ -118,6 +136,7 @@ class Seen:
     saving_usd: float = 0.0
     left_s: float = math.inf
     is_store_silent: bool = False
+    more_memory: MoreMemory | None = None
 
 
 Step = TaskChange | Progress | Note | Effect

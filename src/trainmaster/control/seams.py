@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.board import Board, Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.effects import MoreMemory
 from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus
 from trainmaster.spec.states import EndReason
@@ -71,6 +72,12 @@ class Machines(Protocol):
         Raises:
             TrainmasterError: there is no way to have the machines that the run needs.
         """
+
+    def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
+        """Larger machines for an attempt that ran out of memory; None if there are none to choose."""
+
+    def enlarge(self, gang: GangStatus, message: str) -> None:
+        """From now on its cluster has such machines, and gives up the others."""
 
 
 class Bench(Protocol):

@@ -32,7 +32,7 @@ _LOCK_WAIT_S: Final = 20
 MOST_LEASE_S: Final = 7 * 86400.0
 _MOST_SLOTS: Final = 1 << 20
 _MOST_SHOWN: Final = 60
-_HEAD_LINES: Final = 3  # clock, user, version
+_HEAD_LINES: Final = 4  # clock, user, version, memory
 
 # `exec 9<DIRECTORY` locks the directory itself: a lock file of another user could not be opened for writing
 # in a directory that everybody may write to (fs.protected_regular). Reading needs no lock: files are renamed
@@ -108,11 +108,32 @@ drop() {
   [ -z "$own" ] || rm -f "$own/$1.json"
   [ -z "$shared" ] || rm -f "$shared/$1.json" 2>/dev/null || :
 }
+memory() {
+  least=0
+  while read -r key kilobytes _; do
+    [ "$key" != MemTotal: ] || least=$((kilobytes * 1024))
+  done </proc/meminfo
+  while IFS=: read -r _ kinds path; do
+    case ,$kinds, in ,,) top=/sys/fs/cgroup;; *,memory,*) top=/sys/fs/cgroup/memory;; *) continue;; esac
+    group=$top$path
+    while :; do
+      for limit in "$group/memory.max" "$group/memory.limit_in_bytes"; do
+        [ -r "$limit" ] && read -r bytes <"$limit" || continue
+        case $bytes in *[!0-9]*|''|???????????????????*) continue;; esac
+        [ "$bytes" -ge "$least" ] || least=$bytes
+      done
+      case $group in "$top"|"$top"/|/) break;; esac
+      group=${group%%/*}
+    done
+  done </proc/self/cgroup
+  echo "$least"
+}
 %(action)s
 echo '%(mark)s'
 date +%%s
 id -u
 version
+memory 2>/dev/null || echo 0
 read_all
 exit 0
 """
@@ -160,12 +181,14 @@ class Claims:
         version: changes with what is claimed.
         own: the claims of the account that we are on the host, also those that have run out.
         others: the claims of other accounts, whatever they say of themselves.
+        memory_bytes: main memory that our login may use; 0 if it does not say.
     """
 
     now: float
     version: str
     own: tuple[Claim, ...]
     others: tuple[Claim, ...] = ()
+    memory_bytes: int = 0
 
     @property
     def live(self) -> list[Claim]:
@@ -233,6 +256,7 @@ def parse(answer: Answer, host: str) -> Claims:
             "It needs a POSIX shell, flock, coreutils, and /var/tmp that its users can write to.",
         )
     now, uid, version = float(lines[0]), lines[1], lines[2]
+    memory_bytes = int(lines[3]) if lines[3].isdecimal() else 0
     own: dict[tuple[str, str], Claim] = {}
     others: dict[tuple[str, str, str], Claim] = {}
     for line in lines[_HEAD_LINES:]:
@@ -241,7 +265,7 @@ def parse(answer: Answer, host: str) -> Claims:
             own.setdefault((found[1].owner, found[1].cluster), found[1])
         elif found is not None:
             others.setdefault((found[0], found[1].owner, found[1].cluster), found[1])
-    return Claims(now, version, tuple(own.values()), tuple(others.values()))
+    return Claims(now, version, tuple(own.values()), tuple(others.values()), memory_bytes)
 
 
 def _claim(line: str, now: float) -> tuple[str, Claim] | None:
@@ -282,8 +306,13 @@ def _printable(text: str, most: int = _MOST_SHOWN) -> str:
     return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
-def misfit(host: InventoryHost, request: NodeRequest) -> str:
+def misfit(host: InventoryHost, request: NodeRequest, memory_bytes: int = 0) -> str:
     """Why a host is not what a request asks for, whoever uses it; empty if it is.
+
+    Args:
+        host: of the inventory.
+        request: what is asked for.
+        memory_bytes: that it has; 0 if nobody knows.
 
     >>> misfit(InventoryHost(name="a", address="a", slots=2), NodeRequest("worker", 1, slots=4))
     'it has 2 slots, 4 are wanted'
@@ -295,6 +324,8 @@ def misfit(host: InventoryHost, request: NodeRequest) -> str:
         return f"it has {host.slots} slots, {request.slots} are wanted"
     if request.gpus > host.gpus:
         return f"it has {host.gpus} GPUs, {request.gpus} are wanted"
+    if memory_bytes and request.memory_bytes > memory_bytes:
+        return f"it has {memory_bytes / 1e9:.3g} GB of memory, {request.memory_bytes / 1e9:.3g} GB are needed"
     return ""
 
 
@@ -309,7 +340,7 @@ def fit(host: InventoryHost, claims: Claims, request: NodeRequest, draft: Claim)
     >>> fit(host, Claims(0.0, "", (claim,)), NodeRequest("worker", 1, slots=2), draft)
     '3 of 4 slots are used by alice (c)'
     """
-    if reason := misfit(host, request):
+    if reason := misfit(host, request, claims.memory_bytes):
         return reason
     live = claims.live
     users = ", ".join(sorted({f"{_printable(claim.user)} ({_printable(claim.cluster)})" for claim in live}))

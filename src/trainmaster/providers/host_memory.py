@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
 from trainmaster.providers.base import Node
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.plain_json import parsed_json, typed
+
+#: Beside the files of clusters.
+_SIZES: Final = "memory-of-hosts"
 
 
 class HostMemory:
@@ -51,6 +57,25 @@ class HostMemory:
         draft = file.with_name(f".{file.name}.{os.getpid()}")
         draft.write_text(json.dumps({"cluster": cluster, "nodes": rows, "tokens": tokens}), encoding="utf-8")
         draft.replace(file)
+
+    def sizes(self) -> dict[str, int]:
+        """Main memory of hosts, in bytes, as they told last; those that never did are missing."""
+        try:
+            return typed(dict[str, int], parsed_json((self._directory / _SIZES).read_bytes()))
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+    def learn_sizes(self, told: Mapping[str, int]) -> None:
+        """Write down how much memory hosts have."""
+        known = self.sizes()
+        new = known | {name: size for name, size in told.items() if size}
+        if new == known:
+            return
+        draft = self._directory / f".{_SIZES}.{os.getpid()}.{threading.get_ident()}"
+        with contextlib.suppress(OSError):  # a full disk: they tell again
+            self._directory.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(new), encoding="utf-8")
+            draft.replace(self._directory / _SIZES)
 
     def clusters(self) -> list[str]:
         """Those that are remembered."""

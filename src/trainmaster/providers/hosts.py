@@ -72,18 +72,26 @@ class HostsProvider:
         """Refuse what the inventory cannot give, and hosts that let nobody in; see `Provider.preflight`."""
         notes = []
         free, left_out = [], []
+        memory: dict[str, int] = {}
         for one in self._look(self._inventory.hosts):
-            if one.error is None:
+            if one.claims is not None:
                 free.append(one.host)
+                memory[one.host.name] = one.claims.memory_bytes
             else:
                 left_out.append(one)
                 notes.append(f"{one.host.name} is left out: {_words(one.error)}")
         for request in requests:
             if request.count < 1:
                 raise UsageError(f"{request.count} {request.role} nodes", "Ask for at least one.")
-            suited = [host for host in free if not misfit(host, request)]
+            suited = [host for host in free if not misfit(host, request, memory[host.name])]
             if len(suited) < request.needed:
-                raise self._too_few(request, suited, free, left_out)
+                raise self._too_few(request, suited, free, left_out, memory)
+            if len(suited) < request.count:
+                notes += [
+                    f"{host.name} is left out: {misfit(host, request, memory[host.name])}"
+                    for host in free
+                    if not misfit(host, request) and host not in suited
+                ]
             for host in suited[: request.count]:  # one host is one node of a cluster
                 free.remove(host)
             wishes = {
@@ -104,10 +112,13 @@ class HostsProvider:
         suited: Sequence[InventoryHost],
         free: Sequence[InventoryHost],
         left_out: Sequence[_Seen],
+        memory: Mapping[str, int],
     ) -> TrainmasterError:
         could = [one for one in left_out if not misfit(one.host, request)]
         reasons = [_named(one.host.name, _words(one.error)) for one in could]
-        reasons += [f"{host.name}: {reason}" for host in free if (reason := misfit(host, request))]
+        reasons += [
+            f"{host.name}: {reason}" for host in free if (reason := misfit(host, request, memory[host.name]))
+        ]
         message = f"{self._inventory.file}: {len(suited)} hosts for {request.needed} {request.role} nodes" + (
             f" ({'; '.join(reasons[:_MOST_REASONS])})" if reasons else ""
         )
@@ -288,7 +299,9 @@ class HostsProvider:
 
     def _look(self, hosts: Sequence[InventoryHost]) -> list[_Seen]:
         answers = self._shell.run_all(hosts, read_script()) if hosts else []
-        return [self._seen(host, answer) for host, answer in zip(hosts, answers, strict=True)]
+        found = [self._seen(host, answer) for host, answer in zip(hosts, answers, strict=True)]
+        self._memory.learn_sizes({one.host.name: one.claims.memory_bytes for one in found if one.claims})
+        return found
 
     def _seen(self, host: InventoryHost, answer: Answer | TrainmasterError) -> _Seen:
         if isinstance(answer, TrainmasterError):

@@ -60,6 +60,7 @@ def drive(
                 session.recipe.provider,
                 environ,
                 _teller(watcher),
+                session.recipe.budget.usd_per_hour if session.recipe.budget else None,
             )
         _drive(service, session, environ, watcher, on_start, machines)
     finally:

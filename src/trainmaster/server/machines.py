@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -112,6 +113,7 @@ class Machines:
         provider: name.
         environ: of the caller: settings and credentials.
         tell: shows lines to the user.
+        per_hour_usd: what all machines may cost per hour.
 
     Attributes:
         fleet: the executor of all its clusters.
@@ -131,6 +133,7 @@ class Machines:
         provider: str,
         environ: Mapping[str, str],
         tell: Tell,
+        per_hour_usd: float | None = None,
     ) -> None:
         from trainmaster.control.clusters.remote_site import RemoteSite
         from trainmaster.remote import HostKeys, Ssh, SshSettings
@@ -165,7 +168,14 @@ class Machines:
         if not loops:
             raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
         places = MemberPlaces(self._directory_of)
-        self.fleet = Fleet(loops, self._open, self._write_cost, places, earlier_usd=self._earlier_usd)
+        self.fleet = Fleet(
+            loops,
+            self._open,
+            self._write_cost,
+            places,
+            earlier_usd=self._earlier_usd,
+            per_hour_usd=math.inf if per_hour_usd is None else per_hour_usd,
+        )
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
@@ -246,7 +256,7 @@ class Machines:
             if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
                 continue
             roles = tuple(
-                replace(role, rentals=planned_role.rentals)
+                replace(role, rentals=planned_role.rentals, larger=planned_role.larger)
                 for role, planned_role in zip(kept.plan.roles, planned.plan.roles, strict=True)
             )
             taken = replace(

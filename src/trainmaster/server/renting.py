@@ -162,7 +162,7 @@ def plan_run(
             raise
         why = one_line(reason)
     picks = _picks(quote) if quote is not None and supply.is_rented else {}
-    shop = replace(_shop(supply), memory=quoter.memory(settled, environ) if supply.is_rented else {})
+    shop = replace(_shop(supply), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, shop, picks))
     _check_total(settled, plans)
     return _offer(pinned(settled, plans), plans, quote, why, supply.notes)
@@ -230,6 +230,7 @@ def check_with_provider(
                 disk_bytes=role.disk_bytes,
                 least=role.least,
                 max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
+                memory_bytes=role.memory_bytes,
             )
             for plan in plans
             if plan.provider == name

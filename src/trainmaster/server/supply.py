@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
@@ -211,7 +211,7 @@ def _hosts(home: Home, environ: Mapping[str, str], today: date) -> Supply:
         zone="",
         instance_type=HOST,
         vcpus=float(min((host.slots for host in hosts if host.slots), default=0) or _cores()),
-        memory_bytes=1,  # nobody says; `Market.hosts` makes it unknown
+        memory_bytes=_memory_of(hosts, home),
         accelerator="GPU" if gpus else "",
         accelerators=float(gpus),
         accelerator_memory_bytes=None,
@@ -227,6 +227,19 @@ def _hosts(home: Home, environ: Mapping[str, str], today: date) -> Supply:
         source=str(file),
     )
     return Supply("hosts", Catalogue(file.name, (offer,)), hosts=hosts)
+
+
+def _memory_of(hosts: Sequence[InventoryHost], home: Home) -> int:
+    """What the largest host has, as they told last: the others are left out where that is needed.
+
+    One byte if some have never said, which `Market.hosts` takes for unknown.
+    """
+    from trainmaster.providers.host_memory import HostMemory
+    from trainmaster.providers.place import ProviderPlace
+
+    sizes = HostMemory(ProviderPlace(home.root, "").directory("hosts")).sizes()
+    known = [sizes.get(host.name, 0) for host in hosts]
+    return max(known) if all(known) else 1
 
 
 def _cores() -> int:

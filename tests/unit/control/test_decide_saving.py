@@ -9,6 +9,7 @@ from control_nouns import NOW, exited, member, seen, task
 
 from trainmaster.control.decide_saving import CHECKPOINT_TRIES
 from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, decide_task
+from trainmaster.control.effects import MoreMemory
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
 from trainmaster.store.changes import Note, Progress, TaskChange
@@ -219,3 +220,36 @@ def test_who_is_cancelled_while_it_runs_loses_neither_model_nor_checkpoint():
     assert kinds(decide(of, stopped)) == [EffectKind.KEEP]
     hopeless = seen(exited(FAILED), {EffectKind.RECOVER: UNSAVED}, wanted=EndReason.PRUNED)
     assert end_of(decide(replace(of, end_reason=EndReason.PRUNED), hopeless)).reason is EndReason.PRUNED
+
+
+# --- out of memory -----------------------------------------------------------------------------------------
+
+OOM = Job(done=True, reason=EndReason.OOM, message="worker-0 ran out of memory: MemoryError")
+
+
+def out_of_memory(more, reason=EndReason.USER_ERROR, now=NOW):
+    what = replace(ended({EffectKind.RECOVER: OOM}), more_memory=more)
+    return decide(task(State.RECOVERING, end_reason=reason, retries_used=1), what, now)
+
+
+@pytest.mark.parametrize("reason", [EndReason.USER_ERROR, EndReason.OOM])
+def test_after_out_of_memory_larger_machines_are_asked_for_before_the_next_attempt(reason):
+    assert kinds(out_of_memory(MoreMemory("larger ones"), reason)) == [EffectKind.ENLARGE]
+    note, move, *_ = out_of_memory(MoreMemory("larger ones", is_planned=True), reason)
+    assert note == Note("larger ones", "e", 0, 1), "told once, when it is so"
+    assert (move.after, move.attempt, move.closes.reason) == (State.ACQUIRING, 2, EndReason.OOM)
+
+
+def test_without_money_for_larger_machines_the_same_are_not_tried_in_vain():
+    note, move = out_of_memory(MoreMemory("too dear", is_allowed=False))
+    assert note == Note("too dear", "e", 0, 1)
+    assert (move.after, move.reason) == (State.STOPPING, EndReason.OOM)
+    of = task(State.STOPPING, end_reason=EndReason.OOM, retries_used=1)
+    done = end_of(decide(of, seen(exited(FAILED), {EffectKind.RECOVER: OOM})))
+    assert done.reason is EndReason.OOM
+    assert "hardware.memory" in done.message
+
+
+def test_where_nothing_larger_is_known_it_is_tried_again_as_the_recipe_says():
+    (move,) = [step for step in out_of_memory(None) if isinstance(step, TaskChange)]
+    assert move.after is State.ACQUIRING

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.decide_cluster import decide_cluster
 from trainmaster.control.clusters.decision import ActionKind, Decision, Patience, Stage
+from trainmaster.control.clusters.growth import grown
 from trainmaster.control.clusters.hands import Hands
 from trainmaster.control.clusters.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
 from trainmaster.control.clusters.record import BOOTING_S, ClusterRecord, ClusterState
@@ -34,6 +36,7 @@ from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.node_access import NodeAccess
+    from trainmaster.control.clusters.plan import RolePlan
     from trainmaster.control.clusters.workplace import Workplace
     from trainmaster.providers.base import Node, Provider
 
@@ -93,6 +96,7 @@ class ClusterLoop:
         self._hands = Hands(provider, workplace, self._tasks, self._sight)
         self._wanted = self._ending = self._closed = False
         self._broken: int | None = None
+        self._grown: dict[str, RolePlan] = {}
         self._booting_until = 0.0
         self._outage = ProviderOutage(record.plan.name, record.provider)
         self._told_waits = Reminder()
@@ -120,8 +124,17 @@ class ClusterLoop:
 
     @property
     def leaving(self) -> dict[str, float]:
-        """When the provider takes machines back, Unix seconds, by private address."""
-        return self._sight.leaving
+        """When machines go, Unix seconds, by private address: the provider takes them back, or others come.
+
+        Those that are replaced wait until nothing works on them any more.
+        """
+        found = dict(self._sight.leaving)
+        record = self.record
+        for machine in record.rented:
+            node = self._sight.node(machine.id)
+            if node is not None and record.is_outgrown(machine):
+                found.setdefault(node.private_address, math.inf)
+        return found
 
     @property
     def fatal(self) -> Exception | None:
@@ -223,6 +236,11 @@ class ClusterLoop:
             self._ending = True
             self._wake.set()
 
+    def grow(self, role: RolePlan) -> None:
+        """From now on nodes of a role have other machines; those that are there go when they are free."""
+        self._grown[role.role] = role
+        self._wake.set()
+
     def broken(self, number: int) -> None:
         """The cluster of that formation answers no more, though its head does: make it anew."""
         self._broken = number
@@ -317,6 +335,9 @@ class ClusterLoop:
         now = self._clock()
         sight = self._sight
         self._notice_sleep(now)
+        while self._grown:
+            _, role = self._grown.popitem()
+            self._record(replace(self.record, plan=grown(self.record.plan, [role])))
         for name, result in self._tasks.collect():
             self._take(name, result, now)
         had = self.formation

@@ -112,6 +112,8 @@ def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -
             _leaves(decision, machine, node, now)
         elif why:
             _is_over(decision, machine, node, seen, now, why)
+        elif decision.record.is_outgrown(machine):
+            _is_replaced(decision, machine, node, seen, now)
     _settle_over(decision, seen, now)
 
 
@@ -181,6 +183,16 @@ def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> Non
     decision.record = _with_failure(record, machine, now)
     decision.act(ActionKind.VACATE, [machine.id])
     decision.notes.append(f"{machine.seat} ({machine.id}) is taken back in {left_s:.0f} s")
+
+
+def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float) -> None:
+    """A machine with too little memory goes as soon as nothing works on it any more."""
+    is_unused = not (seen.is_formed or seen.head)
+    if is_unused or machine.id in seen.vacant:
+        _is_over(decision, machine, node, seen, now, ("one with more memory takes its place", True))
+    elif not machine.is_leaving:
+        decision.record = decision.record.changed([replace(machine, is_leaving=True)])
+        decision.act(ActionKind.VACATE, [machine.id])
 
 
 def _is_over(

@@ -15,8 +15,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+from trainmaster.control.clusters.growth import Growth, growth
 from trainmaster.control.clusters.post import Opener, Places, Post
-from trainmaster.control.clusters.record import ClusterState
+from trainmaster.control.clusters.record import BOOTING_S, ClusterState
+from trainmaster.control.effects import MoreMemory
 from trainmaster.control.jobs import THREADS
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
@@ -53,6 +55,7 @@ class Fleet:
         member_places: keeps on which machine each member of an attempt runs.
         clock: gives Unix seconds that never jump.
         earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
+        per_hour_usd: what all machines may cost per hour.
 
     Attributes:
         on_lost: is told which members of an attempt were lost with their nodes.
@@ -66,6 +69,7 @@ class Fleet:
         member_places: MemberPlaces,
         clock: Callable[[], float] = steady_s,
         earlier_usd: tuple[float, float] = (0.0, 0.0),
+        per_hour_usd: float = math.inf,
     ) -> None:
         self._wake = threading.Event()
         posts: dict[int, Post] = {}
@@ -81,6 +85,7 @@ class Fleet:
         self._member_places = member_places
         self._cost_at = 0.0
         self._earlier_usd, self._earlier_most_usd = earlier_usd
+        self._per_hour_usd = per_hour_usd
         self._clock = clock
         self._run = ""
         self._capacity = Capacity(1)
@@ -306,7 +311,50 @@ class Fleet:
         plan = self._posts[experiment].loop.record.plan
         return [role.rentals[0].slots for role in plan.roles for _ in range(role.count)]
 
+    def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
+        """Larger machines for an attempt that ran out of memory; None if there are none to choose."""
+        post = self._post(gang.attempt)
+        found = self._growth(post, gang, message)
+        if found is None:
+            return None
+        if found.is_planned:
+            return MoreMemory(found.words(gang.attempt), is_planned=True)
+        why = self._not_paid_for(post, found)
+        if why:
+            return MoreMemory(found.refused(gang.attempt, why), is_allowed=False)
+        return MoreMemory(found.words(gang.attempt))
+
+    def enlarge(self, gang: GangStatus, message: str) -> None:
+        """From now on its cluster has such machines, and gives up the others."""
+        post = self._post(gang.attempt)
+        found = self._growth(post, gang, message)
+        if found is not None and not found.is_planned:
+            post.loop.grow(found.after)
+
     # --- private -----------------------------------------------------------------------------------
+
+    def _growth(self, post: Post, gang: GangStatus, message: str) -> Growth | None:
+        places = self._member_places.machines(gang.attempt, _present(post.loop))
+        out = {member.name for member in gang.members if member.oom}
+        machines = {machine for name, machine in places if not out or name in out}
+        return growth(post.loop.record, machines, gang, message)
+
+    def _not_paid_for(self, post: Post, wanted: Growth) -> str:
+        """Why the budget does not allow larger machines; empty if it does."""
+        count, way = wanted.after.count, wanted.after.rentals[0]
+        mine = post.loop.record.plan.usd_per_hour
+        others = sum(p.loop.record.usd_per_hour() for p in self._all if p is not post)
+        usd = others + mine + count * (way.usd_per_hour - wanted.before.rentals[0].usd_per_hour)
+        if usd > self._per_hour_usd + 1e-9:
+            return f"budget.per_hour of ${self._per_hour_usd:g} does not allow ${usd:.4g}"
+        cap, now = self._meter.cap_usd, self._clock()
+        if cap == math.inf:
+            return ""
+        least = count * way.billed_usd(BOOTING_S + self._meter.reserved_s, at_most=True)
+        left = cap - self.most_usd(now, now + BOOTING_S)
+        if least > left:
+            return f"of budget.total no more than ${max(left, 0.0):.2f} is left, and they need ${least:.2f}"
+        return ""
 
     def _bill(self, now: float) -> Bill:
         """What is billed at most, for the meter: it is asked in every turn, and machines may be many."""

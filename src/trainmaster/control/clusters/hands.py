@@ -111,6 +111,7 @@ class Hands:
             disk_bytes=role.disk_bytes,
             least=_least(record, role, token),
             max_usd_per_hour=rental.max_price_usd_per_hour,
+            memory_bytes=role.memory_bytes,
         )
         if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
             self._tasks.start("kits", self._workplace.warm_up)

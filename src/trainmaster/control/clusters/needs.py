@@ -63,6 +63,7 @@ class Needs:
     is_gang: bool
     pick: Pick | None = None
     notes: tuple[str, ...] = ()
+    retries: int = 0
 
     @classmethod
     def of(cls, experiment: Experiment, seed: int, pick: Pick | None = None) -> Needs:
@@ -95,6 +96,7 @@ class Needs:
             is_gang=sum(role.count for role in roles.values()) > 1,
             pick=pick,
             notes=tuple(notes),
+            retries=experiment.retries,
         )
 
     @property

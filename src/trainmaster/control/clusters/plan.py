@@ -8,6 +8,8 @@ from typing import Any, Final
 
 #: How rows that a disk may have damaged, or a later version has written, are read by Pydantic: exactly.
 EXACTLY: Final = {"extra": "forbid", "strict": True, "allow_inf_nan": False}
+#: What ran out of memory gets at least so many times as much: with less it would only do so again.
+MORE: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Rental:
         slots: processes that it takes at once: its vCPUs, or more where the recipe wants more per node.
         gpus: how many it has.
         as_of: the day on which the price held, ISO; empty where nothing is paid.
+        memory_bytes: main memory that it really has; 0 if nobody knows.
+        gpu_memory_bytes: the same of one GPU.
     """
 
     __pydantic_config__ = EXACTLY
@@ -39,6 +43,8 @@ class Rental:
     as_of: str = ""
     most_usd_per_hour: float = 0.0
     extras_usd_per_hour: float = 0.0
+    memory_bytes: int = 0
+    gpu_memory_bytes: int = 0
 
     @property
     def at_most(self) -> Rental:
@@ -70,6 +76,25 @@ class Rental:
         inside = ", ".join(part for part in ("spot" * self.spot, self.place) if part)
         return (self.instance_type or "host") + (f" ({inside})" if inside else "")
 
+    def outgrows(self, other: Rental, *, device: bool = False) -> bool:
+        """Whether it has clearly more memory than another, and no less of the other kind.
+
+        Args:
+            other: of which that is known.
+            device: memory of a GPU is meant; else main memory.
+
+        >>> small, large = Rental(memory_bytes=4 << 30), Rental(memory_bytes=8 << 30)
+        >>> large.outgrows(small), small.outgrows(large), large.outgrows(large)
+        (True, False, False)
+        """
+        main, gpu = (1.0, MORE) if device else (MORE, 1.0)
+        known = other.gpu_memory_bytes if device else other.memory_bytes
+        return (
+            known > 0
+            and self.memory_bytes >= main * other.memory_bytes
+            and self.gpu_memory_bytes >= gpu * other.gpu_memory_bytes
+        )
+
     def billed_usd(self, seconds: float, *, at_most: bool = False) -> float:
         """What it costs to have it for so long, as expected or at the highest price.
 
@@ -96,6 +121,8 @@ class RolePlan:
         host_slots, host_gpus: how much of a host of one's own is wanted; 0 slots: all of it.
         disk_bytes: of the root disk; 0 for what the provider takes.
         least: how many of them are enough to begin with, and to go on; 0: all.
+        larger: ways to have more memory, the least first, for attempts after one that ran out of it.
+        memory_bytes: that a host of one's own must have, where it says; 0: any.
     """
 
     __pydantic_config__ = EXACTLY
@@ -108,6 +135,8 @@ class RolePlan:
     host_gpus: int = 0
     disk_bytes: int = 0
     least: int = 0
+    larger: tuple[Rental, ...] = ()
+    memory_bytes: int = 0
 
     @property
     def needed(self) -> int:

@@ -198,6 +198,13 @@ class ClusterRecord:
         """Machines that hold a seat and have a name."""
         return tuple(machine for machine in self.live if machine.id)
 
+    def is_outgrown(self, machine: Machine) -> bool:
+        """Whether its role has no such machines any more, as something ran out of memory on one."""
+        kinds = {
+            r.instance_type for role in self.plan.roles if role.role == machine.role for r in role.rentals
+        }
+        return machine.rental.memory_bytes > 0 and machine.rental.instance_type not in kinds
+
     def machine(self, node: str) -> Machine | None:
         """The machine with that name; a host of one's own may come back, then its last time counts."""
         return next((machine for machine in reversed(self.machines) if machine.id == node), None)
@@ -321,7 +328,7 @@ def _problem(record: ClusterRecord) -> str:
     if any(machine.seat not in seats for machine in record.live):
         return "a machine has no seat in it"
     rentals = [machine.rental for machine in record.machines]
-    rentals += [rental for role in record.plan.roles for rental in role.rentals]
+    rentals += [rental for role in record.plan.roles for rental in (*role.rentals, *role.larger)]
     for rental in rentals:
         numbers = (
             rental.usd_per_hour,

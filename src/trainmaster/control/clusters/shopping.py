@@ -172,14 +172,23 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
     enough = [offer for offer in ranked if count(offer) <= nodes]
     rentals = [_rental(offer, group, shop) for offer in _kept(enough, first.hardware, shop)]
     least = max(needs.gang_nodes(best.accelerators) for needs in group)
-    roles = [_role(WORKER, nodes, rentals, first.hardware, least)]
+    roomier = [
+        offer
+        for offer in enough
+        if all(needs.per_node(offer.accelerators) >= needs.per_node(best.accelerators) for needs in group)
+    ]
+    tries = max(needs.retries for needs in group)
+    larger = _larger(rentals[0], [_rental(offer, group, shop) for offer in roomier], tries, shop)
+    notes += _told_larger(group, larger)
+    roles = [_role(WORKER, nodes, rentals, first.hardware, least, larger)]
     if servers is not None and first.server_hardware is not None:
         there = sorted((offer for offer in servers if offer.region == region), key=server_key)
         many = max(needs.server_nodes(best.accelerators) for needs in group)
         slots = max(needs.node_slots for needs in group)
         kept = [_as_rental(offer, slots, shop) for offer in _kept(there, first.server_hardware, shop)]
+        larger = _larger(kept[0], [_as_rental(offer, slots, shop) for offer in there], tries, shop)
         one = max(needs.servers for needs in group)
-        roles.append(_role(SERVER, many, kept, first.server_hardware, one))
+        roles.append(_role(SERVER, many, kept, first.server_hardware, one, larger))
     return tuple(roles), [*notes, *_silent(group)]
 
 
@@ -215,6 +224,38 @@ def _kept(ranked: Sequence[Offer], hardware: Hardware, shop: Shop) -> list[Offer
     most = math.inf if hardware.instance else DEARER * ranked[0].price_usd_per_hour
     near = [offer for offer in ranked if offer.price_usd_per_hour <= most + 1e-12]
     return in_zones(near, shop.zones)[:MOST_RENTALS]
+
+
+def _larger(first: Rental, ways: Sequence[Rental], tries: int, shop: Shop) -> list[Rental]:
+    """For each further attempt the cheapest way to have more memory than before, of either kind.
+
+    Args:
+        first: what is rented if all goes well.
+        ways: that have what is asked for, in the same region.
+        tries: further attempts.
+        shop: knows the zones.
+    """
+    found: list[Rental] = []
+    for device in (False, True):
+        last = first
+        for _ in range(tries):
+            more = [way for way in ways if way.outgrows(last, device=device)]
+            if not more:
+                break
+            last = min(more, key=lambda way: (way.usd_per_hour, -way.memory_bytes, way.instance_type))
+            zones = [last.zone] if last.zone else shop.zones.get(last.region) or [""]
+            found += [replace(last, zone=zone) for zone in zones]
+    return list(dict.fromkeys(found))
+
+
+def _told_larger(group: Sequence[Needs], larger: Sequence[Rental]) -> list[str]:
+    """What may be rented beyond what is planned, told before anybody agrees to it."""
+    prices = {way.instance_type: f"{way.instance_type} at ${way.usd_per_hour:.4g} per hour" for way in larger}
+    if not prices:
+        return []
+    names = ", ".join(needs.name for needs in group if needs.retries)
+    ways = ", then ".join(prices.values())
+    return [f"{names}: an attempt that runs out of memory begins again on a larger machine: {ways}"]
 
 
 def _better(offer: Offer) -> tuple[object, ...]:
@@ -258,6 +299,7 @@ def _most_usd_per_hour(offer: Offer, shop: Shop) -> float:
 
 
 def _as_rental(offer: Offer, least_slots: int, shop: Shop) -> Rental:
+    real = shop.shares.of(offer) if shop.shares else offer
     return Rental(
         instance_type=offer.instance_type,
         region=offer.region,
@@ -271,10 +313,19 @@ def _as_rental(offer: Offer, least_slots: int, shop: Shop) -> Rental:
         as_of=offer.as_of.isoformat(),
         most_usd_per_hour=_most_usd_per_hour(offer, shop),
         extras_usd_per_hour=offer.extras_usd_per_hour,
+        memory_bytes=real.memory_bytes,
+        gpu_memory_bytes=int(real.accelerator_memory_bytes or 0),
     )
 
 
-def _role(role: str, count: int, rentals: Sequence[Rental], hardware: Hardware, least: int = 0) -> RolePlan:
+def _role(
+    role: str,
+    count: int,
+    rentals: Sequence[Rental],
+    hardware: Hardware,
+    least: int = 0,
+    larger: Sequence[Rental] = (),
+) -> RolePlan:
     """Nodes of one kind, of which ``least`` are enough for the largest task."""
     return RolePlan(
         role=role,
@@ -283,6 +334,7 @@ def _role(role: str, count: int, rentals: Sequence[Rental], hardware: Hardware, 
         labels={ROLE_LABEL: role},
         disk_bytes=hardware.disk_bytes or 0,
         least=least if least < count else 0,
+        larger=tuple(larger),
     )
 
 
@@ -326,10 +378,12 @@ def _lent(
         if wish
     ]
     least_gpus = min(host.gpus for host in fitting)
-    wanted, share, least = 1, 1, 1
+    wanted, share, least, memory_bytes = 1, 1, 1, 0
     for needs in group:
         gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), shop)
         notes += more
+        if memory := shop.memory.get(needs.name):
+            memory_bytes = max(memory_bytes, memory.least_bytes(per_node))
         wanted = max(wanted, gang_nodes * needs.at_once(gang_nodes, len(fitting)))
         share = max(share, needs.slots_on(per_node))
         least = max(least, gang_nodes)
@@ -341,7 +395,7 @@ def _lent(
     slots = max(min(host.slots for host in fitting), share)
     rental = Rental(slots=slots, gpus=least_gpus)
     role = _role(WORKER, wanted, [rental], first.hardware, least)
-    roles = [replace(role, host_gpus=gpus)]
+    roles = [replace(role, host_gpus=gpus, memory_bytes=memory_bytes)]
     if servers:
         roles.append(_role(SERVER, servers, [replace(rental, gpus=0)], Hardware()))
     return tuple(roles), notes

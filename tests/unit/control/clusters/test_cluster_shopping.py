@@ -560,3 +560,38 @@ def test_who_shares_a_cluster_with_a_gang_needs_what_the_gang_needs(recipe):
     found = recipe({"a": {}, "b": {"distributed": {"strategy": "allreduce", "workers": 3}}})
     role = only(plan_clusters(found, hosts({}, {}, {}))).roles[0]
     assert (role.count, role.needed) == (3, 3)
+
+
+# --- more memory for the attempt after one that ran out of it -----------------------------------------------
+
+FOUR = offer("four", 0.05, 2.0, 4.0)
+FIVE = offer("five", 0.3, 2.0, 4.5)
+HUGE = offer("huge", 1.5, 16.0, 64.0)
+
+
+def test_each_retry_has_its_next_larger_machine_and_that_is_told_beforehand(recipe):
+    plan = only(plan_clusters(recipe({"a": {"retries": 2}}), shop(FOUR, FIVE, SMALL, LARGE, HUGE)))
+    (role,) = plan.roles
+    assert role.rentals[0].instance_type == "four"
+    assert role.rentals[0].memory_bytes == 4 * GIB
+    assert [way.instance_type for way in role.larger] == ["small", "large"], "half a GiB more is not enough"
+    assert any("small at $0.1" in note and "then large at $0.2" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"retries": 2, "hardware": {"instance": "four"}}], ids=["no retries", "a type is named"]
+)
+def test_no_larger_machine_without_retries_or_where_the_recipe_names_one(recipe, keys):
+    plan = only(plan_clusters(recipe({"a": keys}), shop(FOUR, SMALL, LARGE)))
+    assert plan.roles[0].larger == ()
+
+
+def test_larger_machines_are_in_the_same_region_and_as_spot_as_was_asked(recipe):
+    there = offer("other", 0.06, 2.0, 64.0, region="r2")
+    spot = (offer("large", 0.07, 4.0, 16.0, spot=True), offer("four", 0.01, 2.0, 4.0, spot=True))
+    wish = {"retries": 3, "hardware": {"spot": True, "region": "r1"}}
+    plan = only(plan_clusters(recipe({"a": wish}), shop(FOUR, SMALL, SPOT, there, *spot)))
+    assert [(way.instance_type, way.spot) for way in plan.roles[0].larger] == [
+        ("small", True),
+        ("large", True),
+    ]
