@@ -9,11 +9,13 @@ from trainmaster.launchers.base import Gang, Launcher, Member
 
 _WORKER = "spark-class org.apache.spark.deploy.worker.Worker"
 # Spark would write below its own installation, which may be read-only and is shared. No `exec`: the
-# directory has to be removed afterwards.
+# directory has to be removed afterwards. Its servers write a line for each thing they do: that goes to a
+# file beside the member's log (no ``.log``, which would be shown as a member's).
 _SCRATCH = """\
 hash spark-class
 export SPARK_WORKER_DIR="$(mktemp -d)"
 trap 'rm -rf "$SPARK_WORKER_DIR"' EXIT
+server_log="${TRAINMASTER_METRICS%.metrics.jsonl}.spark.txt"
 """
 _AWAIT_MASTER = """\
 for _ in {1..600}; do
@@ -40,7 +42,7 @@ _KNOWN_FAILURES = (
     ),
     (
         "All masters are unresponsive",
-        "The member with the master ended first; its log shows why.",
+        "The member with the master ended first; its log, or the .spark.txt beside that, shows why.",
     ),
 )
 
@@ -69,14 +71,22 @@ class SparkLauncher(Launcher):
         return member == gang.chief
 
     def script(self, gang: Gang, member: Member, script: str) -> str:
-        """Servers around the user's script for the first member, a worker for the others."""
+        """Servers around the user's script for the first member, a worker for the others.
+
+        What the servers say is in ``MEMBER.spark.txt`` beside the member's log.
+        """
         worker = f'{_WORKER} --host "$SPARK_LOCAL_IP" "$MASTER"'
         if member != gang.chief:
-            return f"{_SCRATCH}{_AWAIT_MASTER}{worker}"
+            return (
+                f"{_SCRATCH}"
+                f"echo '{member.name} runs a Spark worker: see {member.name}.spark.txt beside this log'\n"
+                f"{_AWAIT_MASTER}"
+                f'{worker} >"$server_log" 2>&1 || {{ code=$?; tail -n 20 "$server_log" >&2; exit "$code"; }}'
+            )
         return (
             f"{_SCRATCH}"
-            "spark-class org.apache.spark.deploy.master.Master &\n"
-            f"{_AWAIT_MASTER}{worker} &\n"
+            'spark-class org.apache.spark.deploy.master.Master >>"$server_log" 2>&1 &\n'
+            f'{_AWAIT_MASTER}{worker} >>"$server_log" 2>&1 &\n'
             "code=0\n"
             f"bash -euo pipefail -c {shlex.quote(script)} driver || code=$?\n"
             "kill $(jobs -p) 2>/dev/null || true\n"

@@ -19,7 +19,12 @@ def bash(tmp_path):
             path = tmp_path / name.replace("_", "-")
             path.write_text(f"#!/bin/bash\n{text}\n")
             path.chmod(0o755)
-        env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "WORD": "fine"} | env
+        defaults = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "TRAINMASTER_METRICS": f"{tmp_path}/worker-0.metrics.jsonl",
+            "WORD": "fine",
+        }
+        env = os.environ | defaults | env
         return subprocess.run(
             ["/bin/bash", "-euo", "pipefail", "-c", "--", script, "train"],
             env=env,
@@ -127,3 +132,26 @@ def test_the_exit_code_of_the_spark_driver_is_told_and_its_servers_end(bash):
     assert done.returncode == 3
     assert "it's fine" in done.stdout
     assert [SparkLauncher().is_essential(gang, member) for member in gang.members] == [True, False]
+
+
+def test_what_spark_servers_say_is_in_a_file_beside_the_log(bash, tmp_path):
+    gang = workers("127.0.0.1", "127.0.0.1")
+    script = SparkLauncher().script(gang, gang.chief, "until [ -s servers ]; do sleep 0.02; done\necho mine")
+    script = script.replace("{1..600}", "{1..1}")
+    noisy = 'echo "INFO $2"; echo "INFO again" >&2; echo >> servers; exec sleep 600'
+    done = bash(script, SparkLauncher().environment(gang, gang.chief), spark_class=noisy)
+    assert (done.stdout, done.stderr) == ("mine\n", "")
+    assert "INFO" in (tmp_path / "worker-0.spark.txt").read_text()
+
+
+def test_a_spark_worker_that_fails_tells_why_in_its_log(bash):
+    gang = workers("127.0.0.1", "127.0.0.1")
+    script = SparkLauncher().script(gang, gang.members[1], "never run").replace("{1..600}", "{1..1}")
+    env = SparkLauncher().environment(gang, gang.members[1])
+    done = bash(
+        script, env, spark_class='for i in {1..50}; do echo "INFO $i"; done; echo "ERROR no room"; exit 7'
+    )
+    assert done.returncode == 7
+    assert done.stderr.endswith("ERROR no room\n")
+    assert done.stderr.count("INFO") < 25
+    assert "spark.txt" in done.stdout
