@@ -28,11 +28,13 @@ from aws_stand_in import (
     running,
     runs,
 )
+from botocore.exceptions import EndpointConnectionError
 
 from trainmaster.providers import aws_requests, aws_site
 from trainmaster.providers.aws import AwsProvider
+from trainmaster.providers.aws_client import AwsClient
 from trainmaster.providers.aws_errors import QuotaError
-from trainmaster.providers.aws_requests import LEASE_FORMAT, LEASE_S_TAG, LEASE_TAG
+from trainmaster.providers.aws_requests import LEASE_FORMAT, LEASE_S_TAG, LEASE_TAG, AwsRequest
 from trainmaster.providers.aws_settings import AwsSettings
 from trainmaster.providers.base import NoCapacityError, NodeState, ProviderError
 from trainmaster.providers.place import ProviderPlace
@@ -188,6 +190,7 @@ def test_no_keys(bench: AwsBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("settings", "request_", "says"),
     [
         ({"image": "no-such-image-*", "user": "admin"}, {}, "no image 'no-such-image-"),
+        ({"image": "ami-0123456789abcdef0", "user": "admin"}, {}, "ami-0123456789abcdef0"),
         ({"vpc": "vpc-12345678"}, {}, "vpc-12345678 has no subnets"),
         ({}, {"zone": "eu-west-1x"}, "eu-west-1x"),
         ({}, {"instance_type": "m99.huge"}, "m99.huge"),
@@ -201,6 +204,27 @@ def test_preflight_refuses(
         bench.provider(**settings).preflight([bench.request(**request_)])
     assert caught.value.hint
     assert bench.left() == []
+
+
+def test_a_region_that_does_not_exist_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers there; of one that exists, that is the network's fault, and it is tried again."""
+    waits: list[float] = []
+    keys = AwsSettings(access_key_id="AKIA", secret_access_key="secret", attempts=3)
+    client = AwsClient(keys, waits.append)
+
+    def nobody(*_: Any) -> Any:
+        def method(**_: Any) -> Any:
+            raise EndpointConnectionError(endpoint_url="https://ec2.example")
+
+        return method
+
+    monkeypatch.setattr(client, "_method", nobody)
+    with pytest.raises(UsageError, match="no region 'eu-wset-1'") as caught:
+        client.call(AwsRequest("DescribeImages", {}, "eu-wset-1"))
+    assert (caught.value.hint, waits) == ("Did you mean eu-west-1?", [])
+    with pytest.raises(ProviderError, match="cannot be reached for DescribeImages in eu-west-1"):
+        client.call(AwsRequest("DescribeImages", {}, "eu-west-1"))
+    assert len(waits) == 2
 
 
 def test_without_boto3(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,10 @@ def offers(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help=f"At most so many rows; {SHOWN} in the table, all with --json."),
     ] = None,
+    refresh: Annotated[
+        bool,
+        typer.Option("--refresh", help="Ask AWS for the prices of now first, with your own credentials."),
+    ] = False,
     refused: Annotated[
         bool, typer.Option("--refused", help="Show the rows that are not offered, and why.")
     ] = False,
@@ -76,8 +80,11 @@ def offers(
     from dataclasses import replace
 
     from trainmaster.cli.output import print_json, say, show
+    from trainmaster.control.layout import Home
     from trainmaster.providers import OfferFilter, load_catalogue
+    from trainmaster.server.prices import Prices, named_regions
     from trainmaster.server.supply import extras_of
+    from trainmaster.spec.errors import UsageError
 
     order = _order(sort)
     wishes = OfferFilter(
@@ -91,7 +98,15 @@ def offers(
         instances=tuple(instance or ()),
         spot=spot,
     )
-    whole = load_catalogue(catalogue)
+    prices = Prices.of(Home.from_environment(makes=refresh), os.environ)
+    if refresh:
+        if catalogue is not None:
+            raise UsageError(
+                "--refresh: prices of a catalogue that you name are not asked for", "Leave --catalogue out."
+            )
+        for place, count in prices.refresh(named_regions(region, prices.catalogue(), os.environ)).items():
+            say(f"{place}: {_count(count, 'price')} of AWS, as of today")
+    whole = prices.catalogue() if catalogue is None else load_catalogue(catalogue)
     extras = extras_of(os.environ)
     billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
     found = billed.with_offers(map(extras.added_to, billed)).where(wishes)

@@ -56,6 +56,7 @@ def quote(
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
+    from trainmaster.server.prices import Prices
     from trainmaster.server.quoting import QuoteOptions, Quoter
     from trainmaster.server.score import score_line
     from trainmaster.spec import read_recipe
@@ -80,6 +81,8 @@ def quote(
     quoter = Quoter(service, say, Measuring().show)
     catch_interrupts(quoter.interrupt)
     try:
+        if catalogue is None:
+            Prices.of(service.home, os.environ).keep_fresh(found, say)
         made = quoter.quote(found, recipe, os.environ, options)
         if made.time_s is not None:
             line = score_line(service.store, service.home.identity(), "estimate", found.provider)

@@ -14,6 +14,7 @@ from trainmaster.control.preflight import check_parts
 from trainmaster.server import Service
 from trainmaster.server.awake import Sleepiness, awake_note
 from trainmaster.server.machines import check_provider, node_lease_s
+from trainmaster.server.prices import Prices
 from trainmaster.server.quoting import Quoter
 from trainmaster.server.renting import RentalOffer, check_with_provider, plan_run
 from trainmaster.server.score import score_line
@@ -42,6 +43,7 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
     for note in service.check_inputs(probe, os.environ):
         say(f"note: {note}")
     check_provider(service.home, recipe.provider, os.environ, dials=False)
+    Prices.of(service.home, os.environ).keep_fresh(recipe, say)
     with interruptible() as caught:
 
         def make_quoter(supply: Supply) -> Quoter:

@@ -13,10 +13,12 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
+from trainmaster.lab import price_list
 from trainmaster.lab.api_token import TOKEN_HEADER
 from trainmaster.lab.cloud import Cloud
 from trainmaster.lab.control import Control
 from trainmaster.lab.hooks import take_status
+from trainmaster.lab.market import Refusal
 from trainmaster.spec.errors import NotFoundError, TrainmasterError
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,8 @@ class Front:
         if found is None or found[1] != settings.access_key_id:
             message = "AWS was not able to validate the provided access credentials"
             return _error(start_response, "AuthFailure", message, 401)
+        if found[3] == price_list.SERVICE:  # one for all regions
+            return self._price_list(body, environ, start_response)
         if found[2] != settings.region:
             message = f"The lab has one region, {settings.region}; this request was signed for {found[2]}."
             return _error(start_response, "AuthFailure", message, 401)
@@ -101,6 +105,26 @@ class Front:
         if action.startswith(_FILTERING):
             self._changed()
         return answer
+
+    def _price_list(
+        self, body: bytes, environ: dict[str, Any], start_response: StartResponse
+    ) -> Iterable[bytes]:
+        action = str(environ.get("HTTP_X_AMZ_TARGET", "")).removeprefix(price_list.TARGET)
+        fault = self._cloud.market.next_fault(action)
+        if fault is not None:
+            time.sleep(fault.delay_s)
+        try:
+            if fault is not None and fault.code:
+                raise Refusal(fault.code, "A fault that was asked for.", fault.status)
+            return _json(
+                start_response,
+                200,
+                price_list.answer(self._cloud.settings, action, json.loads(body or b"{}")),
+            )
+        except (Refusal, ValueError) as error:
+            code = error.code if isinstance(error, Refusal) else "InvalidParameterException"
+            status = error.status if isinstance(error, Refusal) else 400
+            return _json(start_response, status, {"__type": code, "message": str(error)})
 
     def _pass_on(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         def start(line: str, headers: list[tuple[str, str]], *rest: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import random
 import threading
@@ -176,6 +177,8 @@ class AwsClient:
             except (boto.ParamValidationError, boto.UnknownRegionError, boto.InvalidRegionError) as error:
                 raise UsageError(f"{request.operation} cannot be asked for: {error}") from None
             except (boto.BotoCoreError, ResponseParserError, OSError) as error:
+                if isinstance(error, boto.EndpointConnectionError):
+                    self._require_region(request.region)
                 if last:
                     raise self._unreachable(request, error) from None
                 reason = type(error).__name__
@@ -194,6 +197,27 @@ class AwsClient:
         with self._making:
             self._session = None
         self.close()
+
+    def _require_region(self, region: str) -> None:
+        """Nobody is found there: is it a region at all?
+
+        Raises:
+            UsageError: boto3 has never heard of it.
+        """
+        if self._settings.endpoint_url:
+            return
+        session = self._boto()
+        known = [
+            name
+            for partition in session.get_available_partitions()
+            for name in session.get_available_regions("ec2", partition)
+        ]
+        if region not in known:
+            near = difflib.get_close_matches(region, known, n=1)
+            raise UsageError(
+                f"AWS has no region {region!r} that boto3 knows of, and nobody answers there",
+                f"Did you mean {near[0]}?" if near else f"Known are {', '.join(known)}.",
+            )
 
     def _unreachable(self, request: AwsRequest, error: Exception) -> TrainmasterError:
         chosen = self._settings

@@ -305,7 +305,12 @@ def _not_stale(recipe: Recipe, supply: Supply, today: date) -> Supply:
         oldest = min(date.fromisoformat(role.rentals[0].as_of) for plan in plans for role in plan.roles)
         stale = StalePrices(supply.catalogue.name, oldest, (today - oldest).days)
         stale.args = (f"provider: {supply.provider}: {stale.args[0]}",)
-        stale.hint = f"Accept them with --allow-stale, or name a newer catalogue with {CATALOGUE}=FILE."
+        asked = (
+            "Ask AWS for new ones with `trainmaster offers --refresh`, accept"
+            if supply.provider == "aws"
+            else "Accept"
+        )
+        stale.hint = f"{asked} them with --allow-stale, or name a newer catalogue with {CATALOGUE}=FILE."
         raise stale from None
     return fresh
 

@@ -9,6 +9,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.billing import Extras
+from trainmaster.server.prices import Prices
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -106,7 +107,8 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
         return _hosts(home, environ, today)
     if provider == "lab":
         return _lab(home, today)
-    catalogue = load_catalogue(environ.get(CATALOGUE) or None, today=today)
+    named = environ.get(CATALOGUE)
+    catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
     found, extras = catalogue.where(provider=provider), extras_of(environ)
     if not len(found):
         raise UsageError(
@@ -130,8 +132,8 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
     if not len(here):
         raise UsageError(
             f"provider: aws: '{catalogue.name}' has no prices of {region}, the region of your AWS settings",
-            f"Choose another one with AWS_REGION or `hardware.region`, or name prices with {CATALOGUE}=FILE. "
-            + known,
+            "Ask AWS for them with `trainmaster offers --refresh`, choose another one with AWS_REGION or "
+            f"`hardware.region`, or name prices with {CATALOGUE}=FILE. " + known,
         )
     return Supply(provider, here, extras=extras)
 
