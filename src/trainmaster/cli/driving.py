@@ -86,14 +86,15 @@ def drive_in_background(service: Service, session: Session) -> None:
 
 def attach(service: Service, run: str, *, as_json: bool) -> int:
     """Show a run that another process drives until it ends; the exit code."""
-    from trainmaster.cli.watching import told_events
+    from trainmaster.cli.watching import Losses, told_events
 
     gc.enable()  # `main` turned it off for quick verbs
     seen = service.last_event(run)
     known = "working"
+    losses = Losses(waits=service.store.run_row(run)["provider"] != "local")
     while True:
         driven = service.is_driven(run)  # looked at first: it may end while we look
-        seen, lines = told_events(service, run, seen)
+        seen, lines = told_events(service, run, seen, losses)
         for line in lines:
             say(line)
         summary = service.status(run)

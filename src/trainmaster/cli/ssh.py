@@ -11,7 +11,7 @@ def ssh(
     run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
     member: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation
-        typer.Argument(help="A member such as worker-1; the first one by default."),
+        typer.Argument(help="A member such as worker-1, or a machine such as node-1; else the first member."),
     ] = None,
     command: Annotated[
         Optional[list[str]],  # noqa: UP045

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.tick import Turn
 from trainmaster.executors.logs import log_end, read_log
 from trainmaster.server import Service, Session
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 from trainmaster.store.changes import ExperimentChange, Note, TaskChange
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ MAX_ECHOED_TASKS = 4
 PLAIN_EVERY_S = 10.0
 #: Failed tasks that are told one by one.
 MAX_TOLD_FAILURES = 5
+#: So long what an attempt says that ended with its machine waits for the machine's line, which is told of
+#: once; and so long after that attempts still end with it, as one that is taken back has time to save.
+LOSS_HELD_S = 10.0
+LOSS_TOLD_S = 180.0
+_LOST = (EndReason.NODE_LOST, EndReason.PREEMPTED)
 
 
 @contextmanager
@@ -51,6 +57,7 @@ class Echo:
         total = sum(len(e.tasks(recipe.seed)) for e in recipe.experiments.values())
         self.enabled = total <= MAX_ECHOED_TASKS
         self._prefixed = total > 1
+        self.rents = recipe.provider != "local"
         self._home = service.home_of(session.run)
         self._run = session.run
         self._first = {name: "{}-{}".format(*member_names(e)[0]) for name, e in recipe.experiments.items()}
@@ -102,26 +109,40 @@ class PlainWatcher:
         self._told_at = time.monotonic()
         self._told_failures = 0
         self._gone_on: set[Path] = set()
+        self._losses = Losses(waits=echo.rents)
 
     def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
         """Tell what changed, and now and then how far it is."""
         for name in self._echo.newly_staged(turn):
             self.say(f"{name}: preparing its environment (`setup`)")
+        now = time.monotonic()
         for change in turn.changes:
-            failed = isinstance(change, TaskChange) and change.closes and not change.closes.reason.is_success
+            is_lost = isinstance(change, TaskChange) and _is_lost(change) and self._losses.waits
+            failed = (
+                not is_lost
+                and isinstance(change, TaskChange)
+                and change.closes
+                and not change.closes.reason.is_success
+            )
             self._told_failures += bool(failed)
             if failed and self._told_failures > MAX_TOLD_FAILURES:
                 if self._told_failures == MAX_TOLD_FAILURES + 1:
                     self.say(f"further failures are not told: `trainmaster status {board.run}` shows them")
                 continue
-            for line in told(change, board, self._echo):
+            lines = list(told(change, board, self._echo))
+            if isinstance(change, Note) and change.reason is EndReason.NODE_LOST:
+                self._losses.machine(now)
+            elif is_lost:
+                lines[-1:] = self._losses.attempt(lines[-1], now)
+            for line in lines:
                 self.say(line)
+        for line in self._losses.due(now):
+            self.say(line)
         if self._echo.enabled:
             for (name, number), found in progress.items():
                 if found.from_step is not None and found.directory not in self._gone_on:
                     self._gone_on.add(found.directory)
                     self.say(f"{name}/{number}: {goes_on_text(found.from_step, found.came_to)}")
-        now = time.monotonic()
         if now - self._told_at >= self._every_s and board.state is not State.DONE:
             self._told_at = now
             for line in progress_lines(board, progress):
@@ -164,10 +185,50 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
                 yield f"{where}: attempt {change.closes.number} {change.closes.reason}{why}{again}"
 
 
-def told_events(service: Service, run: str, seen: int) -> tuple[int, list[str]]:
+def _is_lost(change: TaskChange) -> bool:
+    """Whether an attempt has ended with its machine, and another one begins."""
+    return change.opens and change.closes is not None and change.closes.reason in _LOST
+
+
+class Losses:
+    """Attempts that end with their machine need no line of their own: that of the machine is enough.
+
+    Which of both is seen first depends: what an attempt would say waits a moment for what the machine says.
+
+    Args:
+        waits: False where there are no machines that could say anything.
+    """
+
+    def __init__(self, *, waits: bool) -> None:
+        self.waits = waits
+        self._held: list[tuple[float, str]] = []
+        self._machine_at = -math.inf
+
+    def machine(self, now: float) -> None:
+        """A machine is lost, and that is told."""
+        self._held.clear()
+        self._machine_at = now
+
+    def attempt(self, line: str, now: float) -> list[str]:
+        """An attempt is lost; what is to be told of it at once."""
+        if not self.waits:
+            return [line]
+        if now - self._machine_at > LOSS_TOLD_S:
+            self._held.append((now, line))
+        return []
+
+    def due(self, now: float) -> list[str]:
+        """What has waited in vain."""
+        due = [line for at, line in self._held if now - at >= LOSS_HELD_S]
+        self._held = [(at, line) for at, line in self._held if now - at < LOSS_HELD_S]
+        return due
+
+
+def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[int, list[str]]:
     """What events after ``seen`` are worth telling; the id of the last one, and lines."""
     from trainmaster.store import queries
 
+    now = time.monotonic()
     lines = []
     for event in queries.events(service.store, run, after=seen):
         seen = event["id"]
@@ -177,10 +238,13 @@ def told_events(service: Service, run: str, seen: int) -> tuple[int, list[str]]:
         elif event["kind"] == "note":
             about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
             lines.append(about + event["message"])
+            if event["reason"] == EndReason.NODE_LOST:
+                losses.machine(now)
         elif event["kind"] == "task" and event["reason"] not in (None, "SUCCEEDED", "PRUNED"):
-            where = f"{event['experiment']}/{event['task']}"
-            lines.append(f"{where}: attempt {event['attempt']} {event['reason']}{why}")
-    return seen, lines
+            line = f"{event['experiment']}/{event['task']}: attempt {event['attempt']} {event['reason']}{why}"
+            is_lost = event["reason"] in _LOST and event["after"] == State.RECOVERING
+            lines += losses.attempt(line, now) if is_lost else [line]
+    return seen, lines + losses.due(now)
 
 
 def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[str]:

@@ -348,7 +348,7 @@ class Controller:
             return []
         self._machines_at = now
         try:
-            return [Note(text) for text in self._machines.look(self.board, self._meter, now)]
+            return self._machines.look(self.board, self._meter, now)
         except (LeaseLostError, StoreError):
             raise
         except TrainmasterError as error:

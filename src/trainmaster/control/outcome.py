@@ -39,10 +39,10 @@ def classify(gang: GangStatus, timeout_s: float | None, helpers: AbstractSet[str
         return _judge(failed[0], alone=len(gang.members) == 1)
     lost = sorted((m for m in gang.members if m.lost), key=lambda m: m.ended_at or 0.0)
     if lost:
-        return Outcome(
-            EndReason.NODE_LOST,
-            f"{lost[0].name}: what watched it on its machine died, so how it ended is not known",
+        what = (
+            "its machine, or what watched it there," if gang.addresses else "what watched it on its machine"
         )
+        return Outcome(EndReason.NODE_LOST, f"{lost[0].name}: {what} died, so how it ended is not known")
     duration_s = (gang.ended_at or 0.0) - (gang.started_at or 0.0)
     if timeout_s is not None and gang.started_at is not None and duration_s >= timeout_s:
         return Outcome(EndReason.TIMEOUT, f"stopped after {duration_s:.0f} s (timeout: {timeout_s:g}s)")

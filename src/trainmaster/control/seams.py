@@ -11,7 +11,7 @@ from trainmaster.control.effects import MoreMemory
 from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus
 from trainmaster.spec.states import EndReason
-from trainmaster.store import Change, Lease
+from trainmaster.store import Change, Lease, Note
 
 if TYPE_CHECKING:
     from trainmaster.control.budget import Meter
@@ -66,7 +66,7 @@ class Machines(Protocol):
         Waits a moment.
         """
 
-    def look(self, board: Board, meter: Meter | None, now: float) -> list[str]:
+    def look(self, board: Board, meter: Meter | None, now: float) -> list[Note]:
         """What the user is to be told; tells the meter what has been spent.
 
         Raises:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: A supervisor listens after some 20 ms; a loaded machine may take long.
 START_TIMEOUT_S = 15.0
+#: What the supervisor is to users.
+WHO = "the process that runs tasks here"
 _RETRY_PAUSE_S = 0.005
 _READ_BYTES = 1 << 20
 _PROGRAM = (
@@ -76,7 +78,7 @@ class Connection:
                 except ConnectionLost:
                     pass  # it was just about to end
             if time.monotonic() > deadline:
-                raise self._error("the supervisor does not answer")
+                raise self._error(f"{WHO} does not answer")
             if self._starter is None:
                 self._start_supervisor()
             self._await_start(deadline)
@@ -120,7 +122,7 @@ class Connection:
                 return self._splitter.feed(data)
         except WireError as error:
             self.close()
-            raise self._error(f"the supervisor speaks another protocol ({error})") from error
+            raise self._error(f"{WHO} speaks another protocol ({error})") from error
         except OSError:
             pass
         self.close()
@@ -167,14 +169,14 @@ class Connection:
                     continue
                 if message.get("protocol") != PROTOCOL:
                     self.close()
-                    raise self._error("the running supervisor is of another version of Trainmaster")
+                    raise self._error(f"{WHO} is of another version of Trainmaster")
                 self._take_welcome(message)
                 welcome = True
             if welcome:
                 self._early = early
                 return
         self.close()
-        raise self._error("the supervisor does not answer")
+        raise self._error(f"{WHO} does not answer")
 
     def _take_welcome(self, message: Message) -> None:
         if "fenced" in message:
@@ -210,7 +212,7 @@ class Connection:
                     setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE],
                 )
         except OSError as error:
-            raise self._error(f"cannot start the supervisor: {error.strerror}") from error
+            raise self._error(f"{WHO} cannot be started: {error.strerror}") from error
         finally:
             os.close(null)
             os.close(log)
@@ -239,9 +241,9 @@ class Connection:
             if pid:
                 self._starter = None
                 if status:
-                    raise self._error(f"the supervisor cannot start: {self._last_words()}")
+                    raise self._error(f"{WHO} cannot start: {self._last_words()}")
             elif time.monotonic() > deadline:
-                raise self._error("the supervisor does not start")
+                raise self._error(f"{WHO} does not start")
             else:
                 time.sleep(0.001)
 

@@ -51,7 +51,7 @@ def _supervisor(home: Path) -> socket.socket:
             connection._await_start(deadline)
     except ExecutorError as error:
         raise _CannotStart(str(error)) from error
-    raise _CannotStart("the supervisor does not start")
+    raise _CannotStart("the process that runs tasks there does not start")
 
 
 def _gateway(directory: Path) -> socket.socket:

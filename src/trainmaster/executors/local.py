@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainmaster.executors._connection import Connection, ConnectionLost
+from trainmaster.executors._connection import WHO, Connection, ConnectionLost
 from trainmaster.executors.base import Capacity, Container, GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError
 
@@ -177,7 +177,7 @@ class LocalExecutor:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise ExecutorError(
-                    f"the supervisor (process {self.supervisor_pid}) did not answer for {patience_s:.0f} s",
+                    f"{WHO} ({self.supervisor_pid}) did not answer for {patience_s:.0f} s",
                     "If it is stopped, `kill -CONT` it; `kill` ends it and everything it runs.",
                 )
             for message in self._connection.receive(left_s):
@@ -207,7 +207,7 @@ class LocalExecutor:
         self._losses = [loss for loss in self._losses if now - loss < _LOSSES_WINDOW_S] + [now]
         if len(self._losses) > _LOSSES_MAX:
             raise ExecutorError(
-                f"the supervisor was lost {len(self._losses)} times within a minute",
+                f"{WHO} was lost {len(self._losses)} times within a minute",
                 "See the end of TRAINMASTER_HOME/supervisor/log, then resume the run.",
             )
         self._connection.close()

@@ -108,11 +108,13 @@ def _supervisor(home: Home) -> Iterator[Finding]:
     try:
         executor.open("doctor", Capacity(slots=1), {})
     except TrainmasterError as error:
-        yield Finding("supervisor", str(error).splitlines()[0], ok=False, advice=error.hint)
+        yield Finding("tasks", str(error).splitlines()[0], ok=False, advice=error.hint)
         return
     finally:
         executor.close()
-    yield Finding("supervisor", f"answers after {1000 * (time.monotonic() - began):.0f} ms")
+    yield Finding(
+        "tasks", f"the process that runs them answers after {1000 * (time.monotonic() - began):.0f} ms"
+    )
 
 
 def _many_machines(home: Home) -> Iterator[Finding]:

@@ -192,6 +192,7 @@ def _shown(record: ClusterRecord, row: Mapping[Any, Any], how: str, now: float) 
         "machines": [
             {
                 "id": machine.id,
+                "name": record.name_of(machine.seat),
                 "seat": machine.seat,
                 "type": machine.rental.instance_type or "host",
                 "zone": machine.zone,

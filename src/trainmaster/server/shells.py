@@ -119,7 +119,7 @@ def _node(service: Service, home: Home, run: str, member: str | None, environ: M
 
 
 def _machine(home: Home, run: str, member: str | None, records: Sequence[ClusterRecord]) -> str:
-    """The machine of a member: where its newest attempt runs, or the seat of that name."""
+    """The machine of a member: where its newest attempt runs; or that of the name."""
     places = sorted(
         (home.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
     )
@@ -129,13 +129,14 @@ def _machine(home: Home, run: str, member: str | None, records: Sequence[Cluster
             return next(iter(known.values()))
         if member in known:
             return known[member or ""]
-    seats = {machine.seat: machine.id for record in records for machine in record.rented}
-    ids = set(seats.values())
+    rented = [(record.name_of(machine.seat), machine) for record in records for machine in record.rented]
     if member is None:
-        return next(iter(seats.values()))
-    if member in seats or member in ids:
-        return seats.get(member, member)
-    raise NotFoundError(f"{run} has no member {member!r}", f"Its nodes are {', '.join(sorted(seats))}.")
+        return rented[0][1].id
+    for name, machine in rented:
+        if member in (name, machine.id, machine.seat):
+            return machine.id
+    nodes = ", ".join(f"{name} ({machine.id})" for name, machine in rented)
+    raise NotFoundError(f"{run} has no member and no machine {member!r}", f"Its machines are {nodes}.")
 
 
 def _options(home: Home, node: Node) -> list[str]:

@@ -95,12 +95,19 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An event without a transition: something the user may want to know later."""
+    """An event without a transition: something the user may want to know later.
+
+    Attributes:
+        message: one line.
+        experiment, task, attempt: what it is about, if that is less than the run.
+        reason: NODE_LOST if it tells of a machine that is lost: attempts that end with it need no word.
+    """
 
     message: str
     experiment: str | None = None
     task: int | None = None
     attempt: int | None = None
+    reason: EndReason | None = None
 
 
 Change = TaskChange | ExperimentChange | RunChange | Progress | Note

@@ -31,8 +31,8 @@ def change_event(run: str, change: Change, now: float) -> dict[str, Any]:
             return event_row(run, now, "run", change.before, change.after, change.reason, change.message)
         case Note():
             return event_row(
-                run, now, "note", message=change.message, experiment=change.experiment,
-                task=change.task, attempt=change.attempt,
+                run, now, "note", reason=change.reason, message=change.message,
+                experiment=change.experiment, task=change.task, attempt=change.attempt,
             )  # fmt: skip
         case Progress():
             raise AssertionError("progress is no event")

@@ -241,7 +241,7 @@ def test_a_machine_that_is_lost_while_it_fetches_is_replaced(renter: Renter, own
         renting.until(lambda: len(Slow.fetching) == 2, "both fetch")
         machines = renter.machines(renting.run)
         owner.call("terminate", machines["worker-1"])
-        renting.until_said(rf"\({machines['worker-1']}\) is given up")
+        renting.until_said(rf"\({machines['worker-1']}\) is lost")
         Slow.is_slow.clear()
         found = renting.end()
     finally:

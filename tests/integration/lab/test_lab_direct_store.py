@@ -96,7 +96,7 @@ def test_a_machine_is_lost_while_it_uploads(renter: Renter, store: CountingProxy
     series.restore(newest, tmp_path / "newest")
     saved = int((tmp_path / "newest" / "state-0").read_bytes()[:8])
     renter.lab.call("terminate", renter.machines(run)["worker-1"])
-    renting.until_said(r"worker-1.* is given up")
+    renting.until_said(r"node-2 .* is lost")
     store.bytes_per_s = None
     found = renting.end()
     assert found["reason"] == "SUCCEEDED"

@@ -60,7 +60,7 @@ def test_a_member_fails_and_is_tried_again(renter: Renter) -> None:
     assert step >= 10, "it went on from what was saved"
     assert renting.text.count("attempt 1 USER_ERROR") == 1, "told once"
     assert len(set(machines.values())) == 2
-    assert "is given up" not in renting.text
+    assert "is lost" not in renting.text
     assert renter.lab.alive() == before
 
 
@@ -73,7 +73,7 @@ def test_a_machine_that_is_cut_off_for_long_is_replaced(renter: Renter) -> None:
     assert renting.end()["reason"] == "SUCCEEDED"
     assert renter.attempts(run) == ["NODE_LOST", "SUCCEEDED"]
     assert renter.starts(run)[1][1] >= 10, "it went on from a checkpoint"
-    assert renting.text.count(f"({lost}) is given up") == 1, "told once"
+    assert renting.text.count(f"({lost}) is lost") == 1, "told once"
     assert renter.lab.alive() == before, "also what is cut off is given back"
 
 

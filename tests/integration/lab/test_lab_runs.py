@@ -41,6 +41,9 @@ def test_a_gang_on_rented_machines(renter: Renter) -> None:
     run = begun(renter, renting)
     assert set(renter.machines(run)) == {"worker-0", "worker-1"}
     name = renter.call("ssh", run, "worker-1", "--", "hostname").stdout.strip()
+    nodes = {renter.call("ssh", run, node, "--", "hostname").stdout.strip() for node in ("node-1", "node-2")}
+    assert len(nodes) == 2
+    assert name in nodes
     assert name.startswith("ip-"), name
     found = renting.end()
     assert (found["reason"], found["cost_usd"] > 0) == ("SUCCEEDED", True)
@@ -68,7 +71,8 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
         (_, first), (attempt, step) = renter.starts(run, each)
         assert (first, attempt) == (0, 2)
         assert step >= 10, f"{each} went on from no checkpoint:\n{renting.text}"
-    assert renting.text.count(f"({lost}) is given up") == 1, "told once"
+    assert renting.text.count(f"({lost}) is lost") == 1, "told once"
+    assert "NODE_LOST" not in renting.text, "that line says all"
     held = renter.checkpoints(run)
     assert held[max(held)] == {"step-0": "80", "step-1": "80"}, "all that was saved after the restart"
 

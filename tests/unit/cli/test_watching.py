@@ -1,7 +1,7 @@
 from collections import Counter
 from types import SimpleNamespace
 
-from trainmaster.cli.watching import progress_lines
+from trainmaster.cli.watching import Losses, progress_lines
 from trainmaster.control.board import tally
 from trainmaster.spec.states import EndReason, State
 
@@ -12,3 +12,23 @@ def test_tasks_that_failed_are_not_done():
     sweep = SimpleNamespace(state=State.RUNNING, total=4, ended=ended, tally=lambda: counts)
     board = SimpleNamespace(experiments={"sweep": sweep})
     assert list(progress_lines(board, {})) == ["sweep: 1/4 tasks done, 2 running, 1 failed"]
+
+
+def test_attempts_that_end_with_their_machine_have_no_line_of_their_own():
+    losses = Losses(waits=True)
+    assert losses.attempt("train/0 is lost", 100.0) == []
+    losses.machine(105.0)
+    assert losses.attempt("train/1 is lost", 107.0) == []
+    assert losses.due(200.0) == []
+
+
+def test_an_attempt_that_is_lost_alone_is_told_a_little_later():
+    losses = Losses(waits=True)
+    assert losses.attempt("train/0 is lost", 100.0) == []
+    assert losses.due(105.0) == []
+    assert losses.due(111.0) == ["train/0 is lost"]
+    assert losses.due(112.0) == []
+
+
+def test_on_this_machine_nothing_waits_for_what_a_machine_says():
+    assert Losses(waits=False).attempt("train/0 is lost", 100.0) == ["train/0 is lost"]

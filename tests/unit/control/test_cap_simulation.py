@@ -82,6 +82,9 @@ class Loop:
     def notes(self) -> list[str]:
         return []
 
+    def losses(self) -> list[str]:
+        return []
+
 
 class World:
     """A run under a cap, and its provider."""

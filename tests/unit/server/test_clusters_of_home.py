@@ -112,7 +112,14 @@ def test_what_there_is(world: World) -> None:
     )
     assert found["busy.train"]["idle_usd"] == 0
     assert warm["machines"] == [
-        {"id": "i-0", "seat": "worker-0", "type": "m4.large", "zone": "us-a", "spot": False}
+        {
+            "id": "i-0",
+            "name": "node-1",
+            "seat": "worker-0",
+            "type": "m4.large",
+            "zone": "us-a",
+            "spot": False,
+        }
     ]
 
 

@@ -91,6 +91,7 @@ class ClusterLoop:
         self._tasks = tasks(self._wake)
         self._watch = Watch(workplace, clock)
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._losses: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._sight = Sight(self._notes.put)
         self._sight.head = workplace.head_of(record)
         self._hands = Hands(provider, workplace, self._tasks, self._sight)
@@ -265,11 +266,11 @@ class ClusterLoop:
 
     def notes(self) -> list[str]:
         """What the user is to be told, since the last call."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self._notes.get_nowait())
-        return found
+        return _taken(self._notes)
+
+    def losses(self) -> list[str]:
+        """Which machines were lost, and what follows, since the last call."""
+        return _taken(self._losses)
 
     def keep(self, keep_s: float, now: float) -> bool:
         """Leave it warm for another run instead of ending it; False if that is not possible."""
@@ -366,6 +367,8 @@ class ClusterLoop:
         self._record(decision.record)
         for note in decision.notes:
             self._notes.put(note)
+        for loss in decision.losses:
+            self._losses.put(loss)
         self._tell_waiting(decision, now)
         if decision.fatal and sight.fatal is None:
             sight.fatal = ProviderError(decision.fatal, "Nothing runs on; what was rented is given back.")
@@ -498,6 +501,14 @@ class ClusterLoop:
             known.append(record.leased_until or 0.0)  # its lease may still be one of before
         if known:
             self._record(replace(record, leased_until=max(known)))
+
+
+def _taken(lines: queue.SimpleQueue[str]) -> list[str]:
+    found = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            found.append(lines.get_nowait())
+    return found
 
 
 def _internal(error: Exception) -> ProviderError:

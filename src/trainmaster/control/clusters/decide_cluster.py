@@ -7,12 +7,13 @@ are asked for by token, a bootstrap finds what is there, and who is gone may be 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final, cast
 
 from trainmaster.control.clusters.decision import Action, ActionKind, Decision, Patience, Refusal, Seen, Stage
 from trainmaster.control.clusters.plan import Rental, RolePlan
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Failure, Machine, seats_of
+from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Failure, Machine
 from trainmaster.providers.aws_capacity import CapacityFailure, next_offer
 from trainmaster.providers.base import Node, NodeState
 
@@ -56,6 +57,7 @@ def decide_cluster(
     if wanted:
         _fill_seats(decision, seen, now, patience)
     _bring_up(decision, seen, now)
+    _tell_lost(decision, wanted=wanted)
     decision.actions = list(dict.fromkeys(decision.actions))
     return decision
 
@@ -96,8 +98,8 @@ def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) ->
     there = len(record.rented)
     so_far = f"goes on with {there} of its machines" if there else "waits, and nothing is rented"
     return (
-        f"{record.plan.name} {so_far}: {seats_of(missing)} cannot be rented now, and is asked for again in a "
-        f"minute: {refusal.reason}"
+        f"{record.plan.name} {so_far}: {_names(record, missing)} cannot be rented now, and is asked for "
+        f"again in a minute: {refusal.reason}"
     )
 
 
@@ -182,7 +184,7 @@ def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> Non
     record = decision.record.changed([replace(machine, is_leaving=True)])
     decision.record = _with_failure(record, machine, now)
     decision.act(ActionKind.VACATE, [machine.id])
-    decision.notes.append(f"{machine.seat} ({machine.id}) is taken back in {left_s:.0f} s")
+    decision.lost[machine.seat] = f"{_name(record, machine)} is taken back in {left_s:.0f} s"
 
 
 def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float) -> None:
@@ -219,12 +221,34 @@ def _is_over(
         decision.act(ActionKind.DROP, [machine.id])
     if is_there:
         decision.act(ActionKind.GIVE_BACK, [machine.id])
-    if record.state is not ClusterState.ENDING:
-        decision.notes.append(f"{machine.seat} ({machine.id}) is given up: {reason}")
+    if record.state is not ClusterState.ENDING and not machine.is_leaving:  # else that it goes was told
+        if seen.stages.get(machine.id) is Stage.JOINED:
+            decision.lost[machine.seat] = f"{_name(record, machine)} is lost: {reason}"
+        else:
+            decision.notes.append(f"{_name(record, machine)} is given up: {reason}")
     if stuck and (not machine.rental.instance_type or _broken_in_a_row(record, machine.seat) >= BROKEN_MOST):
         role = next(role for seat, role in record.seats if seat == machine.seat)
         if _count(record, role) < role.needed or machine.rental.instance_type:
-            decision.fatal = f"{machine.seat} ({machine.id}) cannot be used: {reason}"
+            decision.fatal = f"{_name(record, machine)} cannot be used: {reason}"
+
+
+def _tell_lost(decision: Decision, *, wanted: bool) -> None:
+    """One line for each machine: which one, why, and what follows."""
+    for seat, what in decision.lost.items():
+        follows = "; what ran there goes on from its newest checkpoint" if wanted else ""
+        rental = decision.replaced.get(seat)
+        if rental is not None:
+            follows += f", {rental.words} is asked for in its place"
+        decision.losses.append(what + follows)
+
+
+def _name(record: ClusterRecord, machine: Machine) -> str:
+    """For people: its name in the cluster, and that of its provider."""
+    return f"{record.name_of(machine.seat)} ({machine.id})"
+
+
+def _names(record: ClusterRecord, machines: Iterable[Machine]) -> str:
+    return ", ".join(record.name_of(machine.seat) for machine in machines)
 
 
 def _ended_by(record: ClusterRecord, machine: Machine, now: float) -> float:
@@ -281,7 +305,8 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
     found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
     if found.offer is None:
         decision.retry_at = found.retry_at
-        decision.waits = f"waits for {_missing(role, seats)}: there are none {_where(role)}"
+        names = [record.name_of(seat) for seat in seats]
+        decision.waits = f"waits for {_missing(role, names)}: there are none {_where(role)}"
         return
     rental = cast("Rental", found.offer)
     token = f"{role.role}-{record.asked}"
@@ -295,12 +320,14 @@ def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patie
         failures=tuple(f for f in record.failures if now < f.at + patience.cool_down_s),
     )
     decision.act(ActionKind.RENT, token=token)
-    decision.notes.append(f"{len(asked)} x {rental.words} for {seats_of(asked)}")
+    decision.replaced |= {seat: rental for seat in seats if seat in decision.lost}
+    if new := [machine for machine in asked if machine.seat not in decision.lost]:
+        decision.notes.append(f"{len(new)} x {rental.words} for {_names(record, new)}")
 
 
-def _missing(role: RolePlan, seats: list[str]) -> str:
+def _missing(role: RolePlan, names: list[str]) -> str:
     kinds = list(dict.fromkeys(rental.instance_type or "host" for rental in role.rentals))
-    return f"{len(seats)} x {' or '.join(kinds[:_NAMED_MOST])} ({', '.join(seats[:_NAMED_MOST])})"
+    return f"{len(names)} x {' or '.join(kinds[:_NAMED_MOST])} ({', '.join(names[:_NAMED_MOST])})"
 
 
 def _where(role: RolePlan) -> str:

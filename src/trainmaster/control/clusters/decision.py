@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trainmaster.control.clusters.plan import Rental
 from trainmaster.control.clusters.record import ClusterRecord
 from trainmaster.providers.aws_capacity import COOL_DOWN_S
 from trainmaster.providers.base import Node
@@ -123,6 +124,8 @@ class Decision:
         record: to be written before anything is done.
         actions: in this order.
         notes: for the user.
+        losses: for the user, too: machines that are lost, or taken back, one line each.
+        lost: what of it is known already, by seat. replaced: what is asked for instead.
         fatal: why the run cannot go on; empty if it can.
         retry_at: Unix seconds at which something may be had again that there is none of now.
         waits: for what, in words, if for anything.
@@ -131,6 +134,9 @@ class Decision:
     record: ClusterRecord
     actions: list[Action] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, Rental] = field(default_factory=dict)
     fatal: str = ""
     retry_at: float | None = None
     waits: str = ""

@@ -22,8 +22,9 @@ from trainmaster.control.effects import MoreMemory
 from trainmaster.control.jobs import THREADS
 from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.states import State
+from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import format_duration
+from trainmaster.store.changes import Note
 
 if TYPE_CHECKING:
     from trainmaster.control.board import Board
@@ -185,7 +186,7 @@ class Fleet:
         self._wake.clear()
         return False
 
-    def look(self, board: Board, meter: Meter | None, now: float) -> list[str]:
+    def look(self, board: Board, meter: Meter | None, now: float) -> list[Note]:
         """Tell clusters that are needed no more to end; what the user is to be told.
 
         Args:
@@ -196,9 +197,10 @@ class Fleet:
         Raises:
             TrainmasterError: a cluster cannot be had, whatever is tried.
         """
-        notes: list[str] = []
+        notes: list[Note] = []
         for post in self._all:
-            notes += [*post.loop.notes(), *post.waits()]
+            notes += [Note(text, reason=EndReason.NODE_LOST) for text in post.loop.losses()]
+            notes += [Note(text) for text in (*post.loop.notes(), *post.waits())]
             if post.loop.fatal is not None:
                 raise post.loop.fatal
             mine = [board.experiments[name] for name, other in self._posts.items() if other is post]

@@ -363,7 +363,7 @@ class NodeData:
         environment = {**wanted.lent, "TRAINMASTER_CACHE": self.cache}
         order = {**wanted.order, "environment": {**environment, **({LIMIT_VARIABLE: limit} if limit else {})}}
         ears = DataNews(
-            lambda words: self._tell(f"note: {node.seat}: data.{wanted.name}: {words}"),
+            lambda words: self._tell(f"note: {node.id}: data.{wanted.name}: {words}"),
             lambda words: self._tell_once(f"note: data.{wanted.name}: {words}"),
             self._clock,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -187,6 +187,14 @@ class ClusterRecord:
     def seats(self) -> tuple[tuple[str, RolePlan], ...]:
         """Every place of the cluster with its role; the first one is its head's."""
         return tuple((f"{role.role}-{n}", role) for role in self.plan.roles for n in range(role.count))
+
+    def name_of(self, seat: str) -> str:
+        """What people call the machine there: members have names like seats, and may be elsewhere.
+
+        The first one is ``node-1``, also after it was replaced.
+        """
+        numbers = {known: number for number, (known, _) in enumerate(self.seats, 1)}
+        return f"node-{numbers[seat]}" if seat in numbers else seat
 
     @property
     def live(self) -> tuple[Machine, ...]:
@@ -411,8 +419,3 @@ def resumed(records: Iterable[ClusterRecord]) -> list[ClusterRecord]:
 
 def _kind(rental: Rental) -> tuple[str, str, bool, int]:
     return rental.instance_type, rental.region, rental.spot, rental.gpus
-
-
-def seats_of(machines: Sequence[Machine]) -> str:
-    """For people: which seats."""
-    return ", ".join(machine.seat for machine in machines)

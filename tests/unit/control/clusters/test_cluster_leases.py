@@ -155,7 +155,7 @@ def test_credentials_that_expire_end_nothing_and_lost_machines_are_replaced_when
     assert_alive(bench)
     told = [note for note in bench.loop.notes() if "cannot be rented now" in note]
     assert 58 <= len(told) <= 61, "each minute"
-    assert "train goes on with 1 of its machines: worker-1 cannot be rented now" in told[-1]
+    assert "train goes on with 1 of its machines: node-2 cannot be rented now" in told[-1]
     assert "aws sso login" in told[-1]
     bench.provider.refuses = None
     bench.until(lambda: len(bench.provider.live) == 2, 90)
@@ -274,7 +274,8 @@ def test_sleep_is_not_billed_beyond_the_lease_and_is_told(bench: Bench, forgets:
     assert bench.loop.record.spent_usd(bench.clock.now) <= awake_usd + lease_usd + 2 * 0.36 * 90 / 3600
     told = bench.loop.notes()
     assert any("this machine slept from" in note and "ended themselves" in note for note in told)
-    assert any("i-0" in note and "its lease was over at" in note and "slept" in note for note in told)
+    lost = bench.loop.losses()
+    assert any("i-0" in loss and "its lease was over at" in loss and "slept" in loss for loss in lost)
     assert len(bench.provider.live) == 2, "the run goes on with new ones"
 
 
@@ -310,7 +311,7 @@ def test_leases_that_ran_out_name_the_cause(bench: Bench) -> None:
     bench.loop.notes()
     bench.provider.is_away = False
     let(bench, 20.0)
-    (told,) = [note for note in bench.loop.notes() if "(i-0) is given up" in note]
+    (told,) = [loss for loss in bench.loop.losses() if "(i-0) is lost" in loss]
     assert "its lease was over at" in told
     assert "could not be reached by SSH since" in told
 

@@ -276,7 +276,7 @@ def test_for_what_a_run_waits_is_told_once_and_now_and_then(bench: Bench) -> Non
         return told
 
     bench.until(waits, most_s=10)
-    assert told[0].startswith("train waits for 2 x m4.large (worker-0, worker-1): there are none in us-a; ")
+    assert told[0].startswith("train waits for 2 x m4.large (node-1, node-2): there are none in us-a; ")
     assert "TRAINMASTER_CAPACITY_PATIENCE" in told[0]
     bench.until(lambda: bench.clock.now > NOW + 400 and waits(), most_s=500)
     assert 2 <= len(told) <= 8, "not with every look"

@@ -176,7 +176,19 @@ def test_a_machine_that_is_gone_is_replaced_with_a_new_token() -> None:
     assert kinds(decision) == [ActionKind.DROP, ActionKind.RENT]
     (successor,) = (m for m in decision.record.live if m.seat == "worker-1")
     assert (successor.id, successor.token) == ("", "worker-1")
-    assert any("terminated" in note for note in decision.notes)
+    assert decision.losses == [
+        "node-2 (i-1) is lost: terminated; what ran there goes on from its newest checkpoint, "
+        "m4.large (us-a) is asked for in its place"
+    ]
+    assert not decision.notes, "one line tells all"
+
+
+def test_a_lost_machine_that_is_not_replaced_is_told_too() -> None:
+    record = rented()
+    gone = nodes(record, gone=node("i-1", NodeState.GONE, reason="terminated"))
+    stages = dict.fromkeys(("i-0", "i-1"), Stage.JOINED)
+    decision = step(record, Seen(nodes=gone, stages=stages, is_formed=True), wanted=False)
+    assert decision.losses == ["node-2 (i-1) is lost: terminated"]
 
 
 def test_a_spot_machine_that_is_taken_back_is_not_asked_for_in_that_zone_again() -> None:
@@ -186,6 +198,10 @@ def test_a_spot_machine_that_is_taken_back_is_not_asked_for_in_that_zone_again()
     assert ActionKind.VACATE in kinds(decision)
     (successor,) = (m for m in decision.record.live if m.seat == "worker-1" and not m.is_leaving)
     assert successor.rental.zone == "us-b"
+    (told,) = decision.losses
+    assert told.startswith("node-2 (i-1) is taken back in 120 s; what ran there goes on from its newest")
+    gone = node("i-1", NodeState.GONE, reason="interrupted")
+    assert not step(decision.record, Seen(nodes=nodes(record, gone=gone))).losses, "told once"
     again = step(decision.record, Seen(nodes=nodes(record, leaving=leaving), renting=frozenset({"worker-1"})))
     assert ActionKind.VACATE not in kinds(again), "asked once"
 
@@ -493,11 +509,11 @@ def test_a_host_that_cannot_become_a_node_is_left_out_if_the_others_suffice() ->
     stages = {"a": Stage.READY, "b": Stage.BROKEN}
     decision = step(record, Seen(nodes=nodes(record), stages=stages, troubles={"b": "it has no Python"}))
     assert not decision.fatal
-    assert decision.notes == ["worker-1 (b) is given up: it has no Python"]
+    assert decision.notes == ["node-2 (b) is given up: it has no Python"]
     assert ActionKind.FORM in kinds(decision)
     strict = step(some(2, least=0), Seen(rented={"worker-0": ("a", "b")})).record
     stopped = step(strict, Seen(nodes=nodes(strict), stages=stages, troubles={"b": "it has no Python"}))
-    assert stopped.fatal == "worker-1 (b) cannot be used: it has no Python"
+    assert stopped.fatal == "node-2 (b) cannot be used: it has no Python"
 
 
 def test_for_what_a_run_waits_is_said() -> None:
@@ -505,11 +521,9 @@ def test_for_what_a_run_waits_is_said() -> None:
     second = step(asked, Seen(refusals={"worker-0": Refusal(("us-a",), "none")}))
     assert not second.waits
     third = step(second.record, Seen(refusals={"worker-1": Refusal(("us-b",), "none")}))
-    assert third.waits == "waits for 2 x m4.large (worker-0, worker-1): there are none in us-a, us-b"
+    assert third.waits == "waits for 2 x m4.large (node-1, node-2): there are none in us-a, us-b"
     hosts = step(some(), Seen(refusals={"worker-0": Refusal((), "bob uses them")}))
-    assert hosts.waits == (
-        "waits for 3 x host (worker-0, worker-1, worker-2): there are none free that are suited"
-    )
+    assert hosts.waits == ("waits for 3 x host (node-1, node-2, node-3): there are none free that are suited")
 
 
 def test_what_it_costs_to_be_kept_warm() -> None:

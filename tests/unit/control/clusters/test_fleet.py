@@ -58,6 +58,9 @@ class FakeLoop:
     def notes(self) -> list[str]:
         return []
 
+    def losses(self) -> list[str]:
+        return []
+
     def idle(self, addresses: frozenset[str]) -> None:
         self.told_idle = addresses
 

@@ -52,6 +52,9 @@ class Loop:
     def notes(self) -> list[str]:
         return []
 
+    def losses(self) -> list[str]:
+        return []
+
 
 @pytest.fixture
 def clock() -> Clock:
