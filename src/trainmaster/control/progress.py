@@ -35,6 +35,7 @@ class TaskProgress:
         steps_per_s: recent rate, None until known.
         examples_per_s: the same; where only examples are counted, both are known if ``examples_per_step`` is.
         eta_s: seconds left until ``total_steps`` or ``total_examples``, None if unknown.
+        epochs: of the recipe; what the script prints of their length counts where the recipe says none.
         changed: there is something new since this was last set to False.
         metric: of the search, if it has a pruner.
         curve: that metric by step, over all attempts.
@@ -52,6 +53,7 @@ class TaskProgress:
     reader: MetricsReader
     scanner: LogMetrics
     total_examples: int | None = None
+    epochs: int | None = None
     examples_per_step: int | None = None
     rate: StepRate = field(default_factory=StepRate)
     metrics: dict[str, object] = field(default_factory=dict)
@@ -94,6 +96,7 @@ class TaskProgress:
             first_member=first,
             total_steps=values.get("steps"),
             total_examples=epochs * examples if epochs and examples else None,
+            epochs=epochs,
             examples_per_step=values.get("batch_global"),
             reader=MetricsReader(context.place.metrics(first)),
             scanner=LogMetrics(metrics_pattern(context)),
@@ -131,6 +134,7 @@ class TaskProgress:
         if not rows and not self.reader.offset:  # it reports nothing: perhaps it prints something
             data, self.log_offset, _ = read_log(self.directory, self.first_member, self.log_offset)
             rows = self.scanner.feed(data) if data else []
+            self._learn_totals(self.scanner.per_epoch)
         for row in rows:
             self.metrics.update(json_safe(row))
             self.changed = True
@@ -150,6 +154,12 @@ class TaskProgress:
         if self.is_behind:
             self._catch_up(now, len(data) or self.reader.offset - before)
         return bool(rows or data)
+
+    def _learn_totals(self, per_epoch: Mapping[str, int]) -> None:
+        """Where the recipe has only ``epochs``, what is printed tells how long one is."""
+        if self.epochs and self.total_steps is None and self.total_examples is None:
+            self.total_steps = self.epochs * per_epoch.get("step", 0) or None
+            self.total_examples = self.epochs * per_epoch.get("examples", 0) or None
 
     def _begins(self, rows: Iterable[Mapping[str, object]]) -> bool:
         """Whether an attempt that goes on shows its first progress only now: a step 0 before it is none."""

@@ -51,6 +51,7 @@ class LogMetrics:
 
     Attributes:
         last: the last value of each name, of the first `MAX_KEYS` names.
+        per_epoch: how much an epoch has by what was printed last: ``{"step": 938}``, or ``examples``.
 
     >>> LogMetrics().feed(b"step 120 loss 0.4\n")
     [{'step': 120, 'loss': 0.4}]
@@ -70,6 +71,7 @@ class LogMetrics:
             self._parse = self._own
         self._line = b""
         self.last: Metrics = {}
+        self.per_epoch: dict[str, int] = {}
         self._epoch: int | None = None  # of Keras, from 1
         self._epoch_steps = 0
         self._from_0 = False  # the first epoch is 0, whatever is usual
@@ -140,6 +142,7 @@ class LogMetrics:
         self._from_0 |= epoch == 0
         if form.unit == "step" or _is_count(done, total, match["percent"]):
             row[form.unit] = (epoch - (0 if self._from_0 else form.first)) * total + done
+            self.per_epoch = {form.unit: total}
         return row | form.pairs(match.string[match.end() :])
 
     def _dictionary(self, text: str) -> Metrics:
@@ -158,8 +161,10 @@ class LogMetrics:
         self._epoch_steps = self._epoch_steps or total
         if total != self._epoch_steps:  # `evaluate`, in the middle or at the end
             return row
-        step: Metrics = {"step": (self._epoch - 1) * total + done} if total else {}
-        return {"epoch": self._epoch, **step, **row}
+        if not total:
+            return {"epoch": self._epoch, **row}
+        self.per_epoch = {"step": total}
+        return {"epoch": self._epoch, "step": (self._epoch - 1) * total + done, **row}
 
     def _tqdm(self, title: str, bar: re.Match[str]) -> Metrics:
         if _NOT_TRAINING.match(title.rpartition("|")[2]):
@@ -178,6 +183,7 @@ class LogMetrics:
         # Lightning counts from 0 and so do most; "Epoch 1/10" and "epoch 001" do not unless there was a 0.
         self._from_0 |= int(epoch[1]) == 0 or not (epoch[2] or epoch[1].startswith("0"))
         past = int(epoch[1]) - (not self._from_0)
+        self.per_epoch = {"step": total} if total else {}
         return {"epoch": int(epoch[1]), "step": past * total + done, **row}
 
     def _bare_bar(self, done: int, total: int) -> Metrics:

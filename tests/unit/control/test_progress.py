@@ -66,6 +66,36 @@ def test_nobody_knows_how_many_examples_there_will_be(tmp_path):
     assert task_text(progress).endswith("640 examples/s")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| epoch   2 |    10/   20 batches | lr 20.00 | ms/batch 100.0 | loss  7.37 | ppl  1581.40",
+        "Epoch: [2][10/20]\tLoss 7.37 (7.4)",
+        "Train Epoch: 2 [640/1280 (50%)]\tLoss: 0.4",
+        "Epoch 1:  50%|#####     | 10/20 [00:01<00:01,  9.9it/s, loss=0.4]",
+        "Epoch 2/4\r10/20 [=====>.....] - ETA: 0s - loss: 0.4",
+    ],
+)
+def test_the_length_of_an_epoch_is_read_from_what_is_printed(tmp_path, line):
+    """PyTorch's word language model, ImageNet (epoch 2 is the third) and MNIST; Lightning; Keras 2."""
+    progress, say = start(tmp_path, epochs=4)
+    for inside in range(1, 11):
+        say(
+            line.replace("10/", f"{inside}/").replace("640/1280 (50%)", f"{64 * inside}/1280 ({5 * inside}%)")
+        )
+        progress.update(100 + inside / 10)
+    epochs_left = 1.5 if line.startswith("Epoch: [") else 2.5
+    assert progress.eta_s == pytest.approx(20 * epochs_left / 10)
+
+
+def test_what_the_recipe_says_of_the_length_counts(tmp_path):
+    progress, say = start(tmp_path, epochs=4, steps=100)
+    for inside in range(1, 11):
+        say(f"| epoch   1 | {inside}/   20 batches | loss  7.37 |")
+        progress.update(100 + inside / 10)
+    assert progress.eta_s == pytest.approx(9.0)
+
+
 def test_steps_go_on_over_epochs(tmp_path):
     progress, say = start(tmp_path, steps=168)
     for batch in range(10, 90, 10):
