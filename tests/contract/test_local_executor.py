@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.executors import Capacity, LocalExecutor, Phase, _processes
-from trainmaster.executors.base import Executor, MemberRequest
+from trainmaster.executors.base import Executor, MemberRequest, QueuePlace
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import RUN, ExecutorContract, alive, until
 
@@ -187,6 +187,26 @@ class TestLocalExecutor(ExecutorContract):
         self.wait(executor, second)
         assert [self.log(first, "worker-0"), self.log(first, "worker-1")] == [b"3\n", b"5\n"]
         assert [self.log(second, "worker-0"), self.log(second, "worker-1")] == [b"3\n", b"5\n"]
+
+    def test_who_waits_is_told_for_whom(self, executor, connect):
+        other = connect()
+        other.open("other-1", Capacity(4), os.environ)
+        first = self.gang("0", "until [ -e go ]; do sleep 0.02; done", slots=3)
+        second = self.gang("1", "true", slots=2)
+        executor.submit([first])
+        self.wait(executor, first, Phase.RUNNING)
+        other.submit([second])
+
+        def place():
+            other.changes(0.05)
+            return other.queue_place()
+
+        until(place, "what it waits for")
+        assert place() == QueuePlace(2, 0, 1, {RUN: 3})
+        assert executor.queue_place() is None
+        (self.directory / "go").touch()
+        self.wait(other, second)
+        assert place() is None
 
     def test_two_runs_share_the_slots(self, executor, connect):
         other = connect()

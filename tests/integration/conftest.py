@@ -240,7 +240,9 @@ class Trainmaster:
                 "quote"
             ].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
-        assert keys <= found.keys() <= keys | optional | {"quote", "unsaved", "driver"}, found
+        assert (
+            keys <= found.keys() <= keys | optional | {"quote", "unsaved", "driver", "queued", "queued_s"}
+        ), found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0
         assert (found["state"] == "DONE") == (found["reason"] is not None), found

@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from trainmaster.advisor.quote import Interval
+
+#: The quantile of the normal distribution that leaves 5 % above it.
+_Z95: Final = 1.645
+
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
@@ -21,6 +26,16 @@ class LogNormal:
     median: float
     spread: float
     weight: float = 4.0
+
+    @property
+    def interval(self) -> Interval:
+        """For people.
+
+        >>> LogNormal(10, 0.5).interval.p50
+        10
+        """
+        factor = math.exp(_Z95 * self.spread)
+        return Interval(self.median / factor, self.median, self.median * factor)
 
     def learnt(self, seen: Sequence[float]) -> LogNormal:
         """The belief after some observations (all positive).

@@ -76,4 +76,5 @@ class LiveWatcher(PlainWatcher):
             for (name, number), found in list(progress.items())[:MAX_SHOWN_TASKS]
         ]
         elapsed = duration(time.monotonic() - self._started_at)
-        return Group(Text(f"{board.run}  {board.state}  {elapsed}", style="dim"), table, *lines)
+        state = "QUEUED" if board.queue.is_told else board.state
+        return Group(Text(f"{board.run}  {state}  {elapsed}", style="dim"), table, *lines)

@@ -97,6 +97,16 @@ def quote_text(quote: dict[str, Any]) -> str:
     return f"{word}: {span}, {amount}{end}"
 
 
+def queue_text(queued: dict[str, Any]) -> str:
+    """What a run waits for, and since when."""
+    import time
+
+    from trainmaster.executors.base import QueuePlace
+
+    place = QueuePlace(**{key: value for key, value in queued.items() if key != "since"})
+    return f"has waited {duration(time.time() - queued['since'])} for {place.words}"
+
+
 def bill(usd: float) -> str:
     """What a run has cost, for people.
 

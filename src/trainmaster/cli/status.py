@@ -88,6 +88,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         duration,
         metrics_text,
         model_text,
+        queue_text,
         quote_text,
         show,
         table,
@@ -99,7 +100,10 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     run = summary["run"]
     trouble = driver_line(summary)
     state = _run_state(summary) + (f" ({trouble})" if trouble else "")
-    show(f"{run}: {state}, {duration(summary['seconds'])}, {bill(summary['cost_usd'])}")
+    queued = f" ({duration(summary['queued_s'])} of them in the queue)" if "queued_s" in summary else ""
+    show(f"{run}: {state}, {duration(summary['seconds'])}{queued}, {bill(summary['cost_usd'])}")
+    if "queued" in summary:
+        show(f"  {queue_text(summary['queued'])}")
     if "kept_usd" in summary:
         show(f"  and {bill(summary['kept_usd'])} for the machines that it keeps warm, until now")
     if "quote" in summary:
@@ -157,6 +161,8 @@ def _run_state(summary: dict[str, Any]) -> str:
 
 
 def _state(thing: dict[str, Any]) -> str:
+    if "queued" in thing:
+        return "QUEUED"
     if thing["state"] != "DONE" and (saving := thing.get("saving")) and saving == thing["tasks"]["running"]:
         return "saving"
     return str(thing["reason"] or thing["state"])

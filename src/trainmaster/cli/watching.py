@@ -165,7 +165,7 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
         experiment = board.experiments[change.experiment]
         if change.after is State.RUNNING:
             tasks = "1 task" if experiment.total == 1 else f"{experiment.total} tasks"
-            yield f"{change.experiment}: running, {tasks}"
+            yield f"{change.experiment}: {tasks}"
         elif change.after is State.DONE:
             counts = ", ".join(f"{n} {key}" for key, n in experiment.tally().items() if n and key != "total")
             shown = f" ({counts})" if experiment.total > 1 else ""

@@ -10,9 +10,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trainmaster.control.queue import Queue
 from trainmaster.spec.states import EndReason, State, may_follow
 from trainmaster.spec.values import ParameterValue
-from trainmaster.store.changes import Change, ExperimentChange, Note, Progress, RunChange, TaskChange
+from trainmaster.store.changes import (
+    Change,
+    ExperimentChange,
+    Note,
+    Progress,
+    QueueChange,
+    RunChange,
+    TaskChange,
+)
 
 
 @dataclass(slots=True)
@@ -124,13 +133,18 @@ class Experiment:
 
 @dataclass(slots=True)
 class Board:
-    """A run as its control loop sees it; experiments in topological order."""
+    """A run as its control loop sees it; experiments in topological order.
+
+    Attributes:
+        queue: whether it waits for what other runs hold; the loop looks after it.
+    """
 
     run: str
     experiments: dict[str, Experiment]
     state: State = State.WAITING
     reason: EndReason | None = None
     message: str = ""
+    queue: Queue = field(default_factory=Queue)
 
     def live_tasks(self) -> list[Task]:
         """All tasks with a row that are not DONE."""
@@ -156,7 +170,7 @@ class Board:
             case Progress():
                 task = self.experiments[change.experiment].live[change.task]
                 _set_fields(task, change.fields)
-            case Note():
+            case Note() | QueueChange():
                 pass
 
     def _apply_task(self, change: TaskChange) -> None:

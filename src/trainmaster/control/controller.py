@@ -162,6 +162,8 @@ class Controller:
             turn.changes += self._notes.look(self.board, self.jobs, self._checkpoint_at, now)
             if self._silence is not None:
                 turn.changes += self._silence.look(self.board, self.jobs.pending, now)
+            place = None if self.board.state is State.DONE else self._executor.queue_place()
+            turn.changes += self.board.queue.look(place, now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:

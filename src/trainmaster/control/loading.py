@@ -10,6 +10,7 @@ from typing import Any
 from trainmaster.control.board import Board, Experiment, FirstBad, Task
 from trainmaster.control.decide_task import Policy
 from trainmaster.control.gangs import checkpoints_of, helpers_of
+from trainmaster.control.queue import Queue
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
@@ -123,7 +124,14 @@ def board_from_rows(
             ended = _task(row)
             ended.end_reason = _reason(row["reason"])
             results[ended.number] = ended
-    return Board(run["id"], experiments, State(run["state"]), _reason(run["reason"]), run["message"])
+    return Board(
+        run["id"],
+        experiments,
+        State(run["state"]),
+        _reason(run["reason"]),
+        run["message"],
+        Queue(run["queued_s"]),
+    )
 
 
 def load_policies(recipe: Recipe) -> dict[str, Policy]:

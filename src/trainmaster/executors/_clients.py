@@ -46,6 +46,7 @@ class Client:
         self._grew: dict[tuple[str, str], None] = {}
         self._grew_at = 0.0
         self._grew_due: float | None = None
+        self._queue_place: list[Any] | None = None
 
     def receive(self) -> list[Message] | None:
         """Frames that have arrived; None when the connection is over.
@@ -74,6 +75,12 @@ class Client:
         self._grew[key] = None
         due = now if first else max(now, self._grew_at + OUTPUT_PAUSE_S)
         self._grew_due = due if self._grew_due is None else min(due, self._grew_due)
+
+    def waits_at(self, place: list[Any] | None) -> None:
+        """Tell it for what its run waits in the queue, if that is news."""
+        if place != self._queue_place:
+            self._queue_place = place
+            self.send({"queue": place})
 
     def flush(self, status: Callable[[str], list[Any]], now: float) -> float | None:
         """Write what can be written; seconds until there is more to say.
@@ -168,6 +175,12 @@ class Clients:
         for client in self._by_descriptor.values():
             if client.watches and client.run == run:
                 client.grew(key, first, time.monotonic())
+
+    def tell_queue(self, place_of: Callable[[str], list[Any] | None]) -> None:
+        """Tell all for what their runs wait in the queue."""
+        for client in self._by_descriptor.values():
+            if client.run:
+                client.waits_at(place_of(client.run))
 
     def flush(self, status: Callable[[str], list[Any]]) -> float | None:
         """Write to all; seconds until there is more to say."""

@@ -14,6 +14,7 @@ from collections import deque
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 
 class Ticket:
@@ -53,6 +54,7 @@ class Slots:
         self._gpus: dict[str, tuple[str, ...]] = {}
         self._gpus_used: set[str] = set()
         self._group_used: dict[str, int] = {}
+        self._run_used: dict[str, int] = {}
         # run -> group -> tickets; the order of runs is the order of turns
         self._queues: dict[str, dict[str, deque[Ticket]]] = {}
         self._waiting: dict[str, Ticket] = {}
@@ -92,9 +94,22 @@ class Slots:
             return
         self.used -= ticket.need
         self._gpus_used.difference_update(ticket.gpu_ids)
-        left = self._group_used.pop(ticket.group, 0) - ticket.need
-        if left > 0:
-            self._group_used[ticket.group] = left
+        for used, name in ((self._group_used, ticket.group), (self._run_used, ticket.run)):
+            left = used.pop(name, 0) - ticket.need
+            if left > 0:
+                used[name] = left
+
+    def queue_place(self, run: str) -> list[Any] | None:
+        """What a run waits for of which nothing runs, since others hold it; see `QueuePlace`.
+
+        Returns:
+            Slots and GPUs of its first gang, its place among the runs that wait, and the slots that each
+            run holds; None if the run holds slots itself, or waits for none.
+        """
+        if run in self._run_used or run not in self._queues or not self.used:
+            return None
+        first = min((queue[0] for queue in self._queues[run].values()), key=_number)
+        return [first.need, first.gpus, list(self._queues).index(run) + 1, dict(self._run_used)]
 
     def grant(self) -> list[Ticket]:
         """All that can start now, in the order in which they should."""
@@ -148,7 +163,8 @@ class Slots:
         ticket.gpu_ids = gpu_ids
         self._gpus_used.update(gpu_ids)
         self.used += ticket.need
-        self._group_used[ticket.group] = self._group_used.get(ticket.group, 0) + ticket.need
+        for used, name in ((self._group_used, ticket.group), (self._run_used, ticket.run)):
+            used[name] = used.get(name, 0) + ticket.need
         self._holders[ticket.key] = ticket
 
     def _unqueue(self, ticket: Ticket) -> None:

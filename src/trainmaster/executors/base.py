@@ -183,6 +183,42 @@ class Capacity:
     gpus: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """What a run waits for of which nothing runs, because other runs hold it.
+
+    Attributes:
+        slots: that its first gang needs.
+        gpus: likewise.
+        place: among the runs that wait: 1 is next.
+        held: how many slots each other run holds.
+    """
+
+    slots: int
+    gpus: int
+    place: int
+    held: Mapping[str, int]
+
+    @property
+    def words(self) -> str:
+        """For people.
+
+        >>> QueuePlace(2, 0, 1, {"digits-7f3a": 4}).words
+        '2 slots: digits-7f3a holds 4; it is next'
+        """
+        wanted = f"{self.slots} slot{'s' * (self.slots != 1)}"
+        if self.gpus:
+            wanted += f" and {self.gpus} GPU{'s' * (self.gpus != 1)}"
+        held = ", ".join(f"{run} holds {slots}" for run, slots in sorted(self.held.items()))
+        ahead = self.place - 1
+        queue = (
+            "it is next"
+            if not ahead
+            else f"{ahead} run{'s' * (ahead != 1)} wait{'s' * (ahead == 1)} before it"
+        )
+        return f"{wanted}: {held}; {queue}"
+
+
 class Executor(Protocol):
     """Starts, observes and stops gangs on one cluster. Not thread-safe: one loop owns it.
 
@@ -217,6 +253,13 @@ class Executor(Protocol):
 
     def output(self) -> list[tuple[str, str]]:
         """(attempt, member) of each member that wrote something since the last call; wakes `changes`."""
+
+    def queue_place(self) -> QueuePlace | None:
+        """For what the run waits that other runs hold, as far as `changes` has heard.
+
+        Returns:
+            None if something of it runs, nothing of it is queued, or no other run uses the machines.
+        """
 
     def stop(self, attempt: str, grace_s: float) -> None:
         """SIGTERM to every process of the attempt, SIGKILL after ``grace_s``; also un-queues it.

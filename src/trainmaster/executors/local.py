@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.executors._connection import WHO, Connection, ConnectionLost
-from trainmaster.executors.base import Capacity, Container, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.base import (
+    Capacity,
+    Container,
+    GangRequest,
+    GangStatus,
+    MemberStatus,
+    Phase,
+    QueuePlace,
+)
 from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
@@ -44,6 +52,7 @@ class LocalExecutor:
         self._live: dict[str, None] = {}
         self._news: dict[str, GangStatus] = {}
         self._grew: dict[tuple[str, str], None] = {}
+        self._queue_place: QueuePlace | None = None
         self._losses: list[float] = []
         self._asked = 0
         self._answer_s = _ANSWER_TIMEOUT_S
@@ -124,6 +133,10 @@ class LocalExecutor:
         self._grew.clear()
         return grew
 
+    def queue_place(self) -> QueuePlace | None:
+        """For what the run waits; see `Executor.queue_place`."""
+        return self._queue_place
+
     def stop(self, attempt: str, grace_s: float) -> None:
         """Stop an attempt; see `Executor.stop`."""
         self._send({"do": "stop", "attempt": attempt, "grace_s": grace_s})
@@ -143,6 +156,7 @@ class LocalExecutor:
         self._live.clear()
         self._news.clear()
         self._grew.clear()
+        self._queue_place = None
         self._watching = False
 
     def _send(self, message: Message) -> None:
@@ -198,6 +212,9 @@ class LocalExecutor:
                 self._live.pop(status.attempt, None)
         for attempt, member in message.get("output", ()):
             self._grew[attempt, member] = None
+        if "queue" in message:
+            place = message["queue"]
+            self._queue_place = None if place is None else QueuePlace(*place)
 
     def _revive(self) -> None:
         """The supervisor has died: start another one and see what it knows."""
@@ -211,6 +228,7 @@ class LocalExecutor:
                 "See the end of TRAINMASTER_HOME/supervisor/log, then resume the run.",
             )
         self._connection.close()
+        self._queue_place = None
         try:
             self._connection.open(self._hello)
         except ExecutorError:

@@ -80,6 +80,7 @@ class Supervisor:
             self._clients.flush(self._status)  # first the news, so that they read while we start others
             if self.nursery.grantable and not self._ending:
                 self.nursery.grant()
+            self._clients.tell_queue(self.nursery.slots.queue_place)
             now = time.monotonic()
             waits = [
                 self.nursery.tick(now),

@@ -24,7 +24,7 @@ from trainmaster.server.keeping import QuoteKeeper
 from trainmaster.server.promise import record_truth
 from trainmaster.server.run_names import owner_of
 from trainmaster.server.score import score_line
-from trainmaster.server.summary import run_seconds
+from trainmaster.server.summary import queued_seconds, run_seconds
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -66,10 +66,10 @@ def drive(
     finally:
         if machines is not None:
             machines.close()
-        with suppress(StoreError):  # the run matters more; also of one that was interrupted
-            _record_truth(service, session.run)
         with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
             service.store.release(session.lease, time.time())
+        with suppress(StoreError):  # the run matters more; also of one that was interrupted
+            _record_truth(service, session.run)
 
 
 def _drive(
@@ -186,9 +186,9 @@ def _record_truth(service: Service, run: str) -> None:
     row = service.store.run_row(run)
     if row["state"] == State.DONE:
         succeeded = row["reason"] == EndReason.SUCCEEDED
-        record_truth(
-            service.store, run, succeeded, run_seconds(row, service.store.clock_s()), row["cost_usd"]
-        )
+        now = service.store.clock_s()
+        time_s = run_seconds(row, now) - queued_seconds(row, now)
+        record_truth(service.store, run, succeeded, time_s, row["cost_usd"])
 
 
 def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Meter:

@@ -132,7 +132,7 @@ class QuoteKeeper:
             return [f"no quote: internal error: {type(error).__name__}: {error}"]
 
     def _look(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress], now: float) -> list[str]:
-        lines = self._collect(now)
+        lines = self._collect(board, now)
         if self._busy or now < self._next_at or board.state is not State.RUNNING:
             return lines
         if not self._begun:
@@ -275,7 +275,7 @@ class QuoteKeeper:
             for name, experiment in board.experiments.items()
         }
         known = {name: self._known.of(name) for name in board.experiments}
-        elapsed = self._elapsed(now)
+        elapsed = self._elapsed(now) - board.queue.waited_s(now)
         self._busy = True
 
         devices = {name: self._device(name) for name in board.experiments}
@@ -295,7 +295,7 @@ class QuoteKeeper:
 
         threading.Thread(target=work, name="forecast", daemon=True).start()
 
-    def _collect(self, now: float) -> list[str]:
+    def _collect(self, board: Board, now: float) -> list[str]:
         try:
             found = self._done.get_nowait()
         except queue.Empty:
@@ -309,6 +309,8 @@ class QuoteKeeper:
             return self._compare(found)
         self._store.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
         score = f"; {line}" if (line := self._score(found.kind)) else ""
+        if board.queue.waited_s(now):
+            score = f"; what it waits for other runs is not counted{score}"
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"
             return [f"estimate: {told(found.time_s)}, from {many} of earlier runs{score}"]

@@ -94,7 +94,8 @@ def quote_summary(store: Store, run: str) -> dict[str, Any] | None:
 def record_truth(store: Store, run: str, succeeded: bool, time_s: float, cost_usd: float) -> None:
     """Put what a run came to beside what was promised.
 
-    Kept means: it succeeded, and neither time nor cost is more than its p95.
+    Kept means: it succeeded, and neither time nor cost is more than its p95. The time is that without
+    waiting for what other runs held: nobody can promise that.
     """
     for row in store.quotes_of(run):
         kept = succeeded and Promise.of_row(row).holds(time_s, cost_usd)

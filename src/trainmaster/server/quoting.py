@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.server.learning import Learner
 from trainmaster.server.own_points import OwnPoints, with_shipped
+from trainmaster.server.promise import told
+from trainmaster.server.summary import is_driven
 from trainmaster.server.supply import Supply, catalogue_is_own, supply_of, told_by, waited_s
 from trainmaster.server.worker_counts import allowed_workers, with_workers
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import UsageError, one_line
+from trainmaster.store import queries
 
 if TYPE_CHECKING:
     from trainmaster.advisor.knowledge import Knowledge
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 #: This machine's processors as catalogues call them: what was measured here is known to run on such.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+#: Those that are still going are among them.
+_LATEST_RUNS: Final = 100
 
 Tell = Callable[[str], None]
 Show = Callable[["ProfileProgress"], None]
@@ -220,7 +225,7 @@ class Quoter:
             cost_weight=recipe.objective.cost,
         )
         quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
-        notes = [*quote.notes, *self._notes, *self._stale(catalogue, options)]
+        notes = [*quote.notes, *self._notes, *self._waits(catalogue), *self._stale(catalogue, options)]
         notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
         if not catalogue_is_own(catalogue) and any(
             found.measured.offer == "local" for found in known.values()
@@ -401,6 +406,22 @@ class Quoter:
         oldest = min(offer.as_of for offer in old)
         many = "1 price is" if len(old) == 1 else f"{len(old)} prices are"
         return [f"{many} older than {STALE_DAYS} days, the oldest of {oldest.isoformat()}"]
+
+    def _waits(self, catalogue: Catalogue) -> list[str]:
+        """What of waiting is in the quote, and what is not."""
+        if not catalogue_is_own(catalogue):
+            from trainmaster.advisor.surroundings import provisioning
+
+            supply = self._supply
+            provider = supply.provider if supply else catalogue.offers[0].provider
+            seen = tuple(waited_s(self._service.store, provider)) if supply else ()
+            return [f"counts {told(provisioning(provider, seen).interval)} until the machines are there"]
+        now, rows = self._service.store.clock_s(), queries.runs(self._service.store, _LATEST_RUNS)
+        busy = [row["id"] for row in rows if row["provider"] == "local" and is_driven(row, now)]
+        if not busy:
+            return []
+        many = f"{len(busy)} runs" if len(busy) > 1 else busy[0]
+        return [f"{many} may hold this machine's slots: waiting for them is not counted"]
 
     def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
         """What is wrong whatever will be measured is said before that.

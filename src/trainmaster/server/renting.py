@@ -82,7 +82,10 @@ class RentalOffer:
                 f"if a model cannot be saved, machines wait for it for at most ${usd:.2f} (budget.saving)"
             )
         if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
-            found.append(f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}")
+            found.append(
+                f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, with the wait for "
+                "the machines"
+            )
             limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
             found += [f"limited by {limit}" for limit in limits]
             found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]

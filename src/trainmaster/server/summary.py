@@ -18,7 +18,8 @@ from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, is_alive, queries
-from trainmaster.store.leases import LEASE_S, holder
+from trainmaster.store.leases import holder
+from trainmaster.store.run_rows import driven_until
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
@@ -69,6 +70,7 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         }
         for m in queries.models(store, run)[:MAX_SHOWN_MODELS]
     ]
+    now = store.clock_s()
     quote = quote_summary(store, run)
     unsaved = unsaved_summary(store, home, run)
     return {
@@ -76,8 +78,10 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         "state": row["state"],
         "reason": row["reason"],
         **({"message": row["message"]} if row["message"] else {}),
-        **({} if row["state"] == State.DONE else {"driver": driver(row, store.clock_s())}),
-        "seconds": round(run_seconds(row, store.clock_s()), 3),
+        **({} if row["state"] == State.DONE else {"driver": driver(row, now)}),
+        "seconds": round(run_seconds(row, now), 3),
+        **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
+        **_queued(row, now),
         "cost_usd": row["cost_usd"],
         **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(store, run)) else {}),
         **({"quote": quote} if quote else {}),
@@ -85,6 +89,13 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
         "models": models,
         **({"unsaved": unsaved} if unsaved else {}),
     }
+
+
+def _queued(row: RowMapping, now: float) -> dict[str, Any]:
+    """For what it waits that other runs hold; empty if it does not."""
+    if row["queued_at"] is None or not is_driven(row, now):
+        return {}
+    return {"queued": {"since": row["queued_at"], **json.loads(row["queued_for"])}}
 
 
 def _searches(row: RowMapping) -> dict[str, Any]:
@@ -118,6 +129,7 @@ def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:
                 "reason": row["reason"],
                 "created_at": row["created_at"],
                 "seconds": round(run_seconds(row, now), 3),
+                **_queued(row, now),
                 "cost_usd": row["cost_usd"],
                 "driven": is_driven(row, now),
                 "driver": driver(row, now),
@@ -128,18 +140,27 @@ def runs_summary(store: Store, limit: int | None = None) -> dict[str, Any]:
 
 
 def run_seconds(row: RowMapping, now: float) -> float:
-    """How long a run has been driven, over all its sessions, until now: Unix seconds of `Store.clock_s`."""
+    """How long a run has been driven, over all its sessions, until its machines were given back.
+
+    Args:
+        row: of the run.
+        now: Unix seconds of `Store.clock_s`.
+    """
     if row["session_at"] is None:
         return 0.0
-    if row["ended_at"] is not None:
-        end = row["ended_at"]
-    elif is_driven(row, now):
-        end = now
-    elif row["lease_owner"] is None:
-        end = row["lease_expires_at"] or row["session_at"]  # given up in order
-    else:
-        end = (row["lease_expires_at"] or row["session_at"]) - LEASE_S  # its last sign of life
+    is_closing = row["closed_at"] is None and (row["ended_at"] or 0.0) >= row["session_at"]
+    has_driver = is_alive(row["lease_owner"], row["lease_expires_at"], now)
+    end = now if has_driver and (row["state"] != State.DONE or is_closing) else driven_until(row, now)
     return float(row["earlier_s"] + max(0.0, min(end, now) - row["session_at"]))
+
+
+def queued_seconds(row: RowMapping, now: float) -> float:
+    """How long of that it has waited for what other runs hold."""
+    waits_s = 0.0
+    if row["queued_at"] is not None:
+        end = now if is_driven(row, now) else driven_until(row, now)
+        waits_s = max(0.0, min(end, now) - row["queued_at"])
+    return float(row["queued_s"] + waits_s)
 
 
 def is_driven(row: RowMapping, now: float) -> bool:

@@ -8,6 +8,7 @@ from trainmaster.store.changes import (
     ExperimentChange,
     Note,
     Progress,
+    QueueChange,
     RunChange,
     TaskChange,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Note",
     "Patience",
     "Progress",
+    "QueueChange",
     "RunChange",
     "Store",
     "TaskChange",

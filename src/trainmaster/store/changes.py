@@ -110,4 +110,17 @@ class Note:
     reason: EndReason | None = None
 
 
-Change = TaskChange | ExperimentChange | RunChange | Progress | Note
+@dataclass(frozen=True, slots=True)
+class QueueChange:
+    """The run begins to wait for what other runs hold, waits for something else, or no more: no event.
+
+    Attributes:
+        waits_for: as JSON; None if it waits no more.
+        waited_s: seconds of the wait that is over, else 0.
+    """
+
+    waits_for: str | None
+    waited_s: float = 0.0
+
+
+Change = TaskChange | ExperimentChange | RunChange | Progress | Note | QueueChange

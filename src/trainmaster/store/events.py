@@ -11,7 +11,15 @@ from sqlalchemy.engine import Connection
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import tables as t
-from trainmaster.store.changes import Change, ExperimentChange, Note, Progress, RunChange, TaskChange
+from trainmaster.store.changes import (
+    Change,
+    ExperimentChange,
+    Note,
+    Progress,
+    QueueChange,
+    RunChange,
+    TaskChange,
+)
 
 
 def change_event(run: str, change: Change, now: float) -> dict[str, Any]:
@@ -34,8 +42,8 @@ def change_event(run: str, change: Change, now: float) -> dict[str, Any]:
                 run, now, "note", reason=change.reason, message=change.message,
                 experiment=change.experiment, task=change.task, attempt=change.attempt,
             )  # fmt: skip
-        case Progress():
-            raise AssertionError("progress is no event")
+        case Progress() | QueueChange():
+            raise AssertionError(f"{type(change).__name__} is no event")
 
 
 def event_row(

@@ -18,8 +18,12 @@ _MOST = 1000
 
 def kept_models(store: Store, run: str) -> Sequence[RowMapping]:
     """Tasks of a run that are over and whose model is kept; their experiment's name is ``experiment``."""
-    query = _tasks(run).where(t.task.c.kept_model.is_not(None), t.task.c.state == State.DONE)
-    return store.read(query)
+    return [row for row in store.read(kept_models_query(run)) if row["state"] == State.DONE]
+
+
+def kept_models_query(run: str) -> sa.Select[tuple[object, ...]]:
+    """Tasks of a run whose model is kept; without their state, by which SQLite would go through all tasks."""
+    return _tasks(run).where(t.task.c.kept_model.is_not(None))
 
 
 def waiting_saves(store: Store, run: str) -> Sequence[RowMapping]:

@@ -58,7 +58,7 @@ def requeue_rows(connection: Connection, run: str, now: float) -> int:
     connection.execute(
         t.run.update()
         .where(t.run.c.id == run)
-        .values(state=State.WAITING, reason=None, message="", ended_at=None, stop_wanted=None)
+        .values(state=State.WAITING, reason=None, message="", ended_at=None, closed_at=None, stop_wanted=None)
     )
     events = [event_row(run, now, "run", before, State.WAITING, message="resumed")]
     events += [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from trainmaster.store.events import event_row, insert_events
 from trainmaster.store.leases import LEASE_S, Lease, is_alive
 
 if TYPE_CHECKING:
+    from trainmaster.store.changes import QueueChange
     from trainmaster.store.cluster_rows import ClusterRow
 
 
@@ -157,9 +158,13 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
                 lease_token=token,
                 lease_expires_at=lease_now + LEASE_S,
                 earlier_s=row["earlier_s"] + _last_session_s(row, now),
+                queued_s=row["queued_s"] + _last_wait_s(row, now),
+                queued_at=None,
+                queued_for=None,
                 session_at=now,
                 # One that is over stays so until it is requeued: machines that it left are billed from then.
                 ended_at=row["ended_at"] if row["state"] == State.DONE else None,
+                closed_at=row["closed_at"] if row["state"] == State.DONE else None,
             )
         )
         if taken.rowcount == 1:
@@ -200,14 +205,38 @@ def renew_lease(connection: Connection, lease: Lease, expires_at: float) -> None
         raise LeaseLostError.of(lease.run)
 
 
+def write_queue(connection: Connection, run: str, change: QueueChange, now: float) -> None:
+    """Write down that a run begins to wait for what others hold, for what, or that it waits no more."""
+    since = None if change.waits_for is None else sa.func.coalesce(t.run.c.queued_at, now)
+    connection.execute(
+        t.run.update()
+        .where(t.run.c.id == run)
+        .values(queued_at=since, queued_for=change.waits_for, queued_s=t.run.c.queued_s + change.waited_s)
+    )
+
+
+def driven_until(row: Mapping[Any, Any], now: float) -> float:
+    """When a run that nobody drives was driven last: Unix seconds."""
+    ended_at = row["closed_at"] or row["ended_at"]
+    if ended_at is not None:
+        return float(ended_at)
+    seen_at = float(row["lease_expires_at"] or row["session_at"] or now)
+    # not given up in order: its last sign of life was earlier
+    return seen_at if row["lease_owner"] is None else seen_at - LEASE_S
+
+
 def _last_session_s(row: RowMapping, now: float) -> float:
     """How long the run was driven by the one before."""
-    seen_at = row["lease_expires_at"] or now
-    if row["lease_owner"] is not None:  # not given up in order: its last sign of life was earlier
-        seen_at -= LEASE_S
-    session_at = row["session_at"] or now
-    driven_s = (row["ended_at"] or seen_at) - session_at
-    return float(max(0.0, min(driven_s, now - session_at)))
+    return _until_now(row["session_at"], driven_until(row, now), now)
+
+
+def _last_wait_s(row: RowMapping, now: float) -> float:
+    """How long it was queued when the one before was seen last."""
+    return _until_now(row["queued_at"], driven_until(row, now), now)
+
+
+def _until_now(since: float | None, until: float, now: float) -> float:
+    return 0.0 if since is None else max(0.0, min(until, now) - since)
 
 
 #: The row of the run named by the parameter ``run``.

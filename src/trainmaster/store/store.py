@@ -19,7 +19,7 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import cluster_rows, quote_rows, run_rows
 from trainmaster.store import tables as t
-from trainmaster.store.changes import Change, ExperimentChange, Progress, RunChange
+from trainmaster.store.changes import Change, ExperimentChange, Progress, QueueChange, RunChange
 from trainmaster.store.cluster_rows import ClusterRow
 from trainmaster.store.database import open_database
 from trainmaster.store.events import change_event, insert_events, storable
@@ -127,12 +127,20 @@ class Store:
         return self.stop_wanted(lease.run)
 
     def release(self, lease: Lease, now: float) -> None:
-        """Give a lease up (no effect if it is lost already). Tried only once: it expires by itself."""
+        """Give a lease up (no effect if it is lost already). Tried only once: it expires by itself.
+
+        Of a run that has ended meanwhile this is when everything was given back.
+        """
+        ended_now = (t.run.c.state == State.DONE) & (t.run.c.ended_at >= t.run.c.session_at)
         give_up = (
             t.run.update()
             .where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
-            # Who could write the lease knows the server's time: one that is away is not waited for to ask it.
-            .values(lease_owner=None, lease_expires_at=self.clock_s(math.inf))
+            .values(
+                lease_owner=None,
+                # Who could write the lease knows the server's time: one that is away is not waited for.
+                lease_expires_at=self.clock_s(math.inf),
+                closed_at=sa.case((ended_now, now), else_=t.run.c.closed_at),
+            )
         )
         self._transactions.write(lambda connection, _: connection.execute(give_up), patient=False)
 
@@ -177,9 +185,11 @@ class Store:
                         _write_experiment(connection, ids[change.experiment], change)
                     case RunChange():
                         _write_run(connection, lease.run, change, now)
+                    case QueueChange():
+                        run_rows.write_queue(connection, lease.run, change, now)
                     case _:
                         pass
-                if not isinstance(change, Progress):
+                if not isinstance(change, Progress | QueueChange):
                     events.append(change_event(lease.run, change, now))
             insert_events(connection, events)
 

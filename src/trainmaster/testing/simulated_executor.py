@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase, QueuePlace
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.testing.simulated_node import SimulatedNode
 
@@ -104,6 +104,11 @@ class SimulatedExecutor:
     def output(self) -> list[tuple[str, str]]:
         """See `Executor.output`."""
         return []
+
+    def queue_place(self) -> QueuePlace | None:
+        """See `Executor.queue_place`: another run comes and goes as it likes."""
+        held = {"another-run": 1}
+        return QueuePlace(1, 0, 1, held) if self._world.chance(self._slow / 10) else None
 
     def stop(self, attempt: str, grace_s: float) -> None:
         """See `Executor.stop`."""

@@ -10,7 +10,7 @@ from trainmaster.control.board import Board
 from trainmaster.control.loading import Shape, board_from_rows
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State, may_follow
-from trainmaster.store.changes import Change, ExperimentChange, Progress, RunChange, TaskChange
+from trainmaster.store.changes import Change, ExperimentChange, Progress, QueueChange, RunChange, TaskChange
 from trainmaster.store.events import change_event, json_column
 from trainmaster.store.leases import LEASE_S, Lease
 from trainmaster.store.task_rows import JSON_COLUMNS
@@ -52,6 +52,7 @@ class SimulatedStore:
         self.run: Row = {
             "id": run, "state": State.WAITING, "reason": None, "message": "", "stop_wanted": None,
             "lease_owner": None, "lease_token": 0, "lease_expires_at": 0.0, "turn": 0,
+            "queued_for": None, "queued_s": 0.0,
         }  # fmt: skip
         self.shapes = shapes
         self.experiments: dict[str, Row] = {
@@ -78,6 +79,7 @@ class SimulatedStore:
             return None
         row["lease_owner"], row["lease_expires_at"] = owner, now + LEASE_S
         row["lease_token"] += 1
+        row["queued_for"] = None
         return Lease(row["id"], row["lease_token"], owner, row["turn"])
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
@@ -129,9 +131,15 @@ class SimulatedStore:
                     self._write_experiment(change)
                 case RunChange():
                     self._write_run(change, now)
+                case QueueChange():
+                    waited = self.run["queued_for"] is not None
+                    _require(waited or not change.waited_s, "it has waited, but nobody has said so")
+                    self.run["queued_for"] = change.waits_for
+                    self.run["queued_s"] += change.waited_s
+                    self.seen["queued" if change.waits_for else "unqueued"] += 1
                 case _:
                     pass
-            if not isinstance(change, Progress):
+            if not isinstance(change, Progress | QueueChange):
                 self.events.append(change_event(lease.run, change, now))
 
     def requeue(self, lease: Lease, now: float) -> int:

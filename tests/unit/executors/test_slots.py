@@ -155,3 +155,30 @@ def test_invariants(seed: int, capacity: int, count: int):
     for group in limits:
         numbers = [ticket.number for ticket in started if ticket.group == group]
         assert numbers == sorted(numbers)
+
+
+def test_a_run_of_which_nothing_runs_is_told_who_holds_what_it_needs():
+    slots = make(4, "x", "y", "z")
+    slots.add(Ticket("x0", "x", 4, "gx", 99))
+    slots.grant()
+    slots.add(Ticket("y0", "y", 2, "gy", 99, 1))
+    slots.add(Ticket("z0", "z", 1, "gz", 99))
+    assert slots.grant() == []
+    assert slots.queue_place("x") is None
+    assert slots.queue_place("y") == [2, 1, 1, {"x": 4}]
+    assert slots.queue_place("z") == [1, 0, 2, {"x": 4}]
+    slots.remove("x0")
+    assert keys(slots.grant()) == ["z0"]  # y needs a GPU that nobody offers it
+    assert slots.queue_place("y") == [2, 1, 1, {"z": 1}]
+    assert slots.queue_place("z") is None
+    slots.remove("y0")
+    assert slots.queue_place("y") is None
+
+
+def test_a_run_does_not_wait_for_itself():
+    slots = make(1, "x")
+    slots.add(Ticket("x0", "x", 1, "gx", 99))
+    slots.add(Ticket("x1", "x", 1, "gx", 99))
+    assert keys(slots.grant()) == ["x0"]
+    assert slots.queue_place("x") is None
+    assert slots.queue_place("never heard of") is None

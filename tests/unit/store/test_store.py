@@ -18,6 +18,7 @@ from trainmaster.store import (
     Note,
     Progress,
     RunChange,
+    kept_rows,
     queries,
 )
 
@@ -237,3 +238,11 @@ def test_two_threads_write_at_once_and_nothing_is_lost(store):
     for lease in leases:
         assert [row["number"] for row in store.live_task_rows(lease.run)] == list(range(50))
         assert len(queries.events(store, lease.run)) == 101
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+def test_few_kept_models_are_not_looked_for_among_all_tasks(store):
+    query = kept_rows.kept_models_query("a-1").compile(store.engine, compile_kwargs={"literal_binds": True})
+    with store.engine.connect() as connection:
+        plan = connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all()
+    assert any("ix_task_kept" in row[3] for row in plan), plan

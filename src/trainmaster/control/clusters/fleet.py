@@ -152,6 +152,9 @@ class Fleet:
             found += post.guarded(lambda executor: executor.output()) or ()
         return found
 
+    def queue_place(self) -> None:
+        """Nothing: no other run uses its machines."""
+
     def stop(self, attempt: str, grace_s: float) -> None:
         """Ask an attempt to end; one that was never sent is forgotten."""
         self._post(attempt).stop(attempt, grace_s)

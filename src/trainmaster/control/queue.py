@@ -1,0 +1,67 @@
+"""`Queue`: whether a run waits for what other runs hold, and how long it has. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from trainmaster.executors.base import QueuePlace
+from trainmaster.spec.units import format_duration
+from trainmaster.store.changes import Change, Note, QueueChange
+
+#: Who waits less is not told of it, and it does not count: runs take turns all the time.
+TOLD_AFTER_S: Final = 1.0
+#: Somebody else's tasks may come and go many times a second.
+_CHANGED_EVERY_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Queue:
+    """What is known of a run's waiting.
+
+    Attributes:
+        earlier_s: how long it has waited, until it went on.
+        place: what it waits for now; None if something of it runs.
+        since: Unix seconds.
+        is_told: it has waited so long that it counts.
+    """
+
+    earlier_s: float = 0.0
+    place: QueuePlace | None = None
+    since: float = 0.0
+    is_told: bool = False
+    _changed_at: float = 0.0
+
+    def waited_s(self, now: float) -> float:
+        """How long it has waited in all."""
+        return self.earlier_s + (now - self.since if self.is_told else 0.0)
+
+    def look(self, place: QueuePlace | None, now: float) -> list[Change]:
+        """Take in what it waits for now; what is to be written down and told."""
+        if place is None:
+            return self._end(now)
+        if self.place is None:
+            self.place, self.since = place, now
+        if not self.is_told:
+            self.place = place
+            if now - self.since < TOLD_AFTER_S:
+                return []
+            self.is_told, self._changed_at = True, now
+            return [Note(f"waits for {place.words}"), _written(place)]
+        if place == self.place or now - self._changed_at < _CHANGED_EVERY_S:
+            return []
+        self.place, self._changed_at = place, now
+        return [_written(place)]
+
+    def _end(self, now: float) -> list[Change]:
+        was_told, self.place, self.is_told = self.is_told, None, False
+        if not was_told:
+            return []
+        waited_s = now - self.since
+        self.earlier_s += waited_s
+        return [Note(f"goes on after waiting {format_duration(waited_s)}"), QueueChange(None, waited_s)]
+
+
+def _written(place: QueuePlace) -> QueueChange:
+    return QueueChange(json.dumps(asdict(place)))
