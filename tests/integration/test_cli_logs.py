@@ -76,6 +76,29 @@ def test_the_last_lines_and_those_with_a_pattern(tm):
     assert "--grep (" in result.err
 
 
+def test_what_was_written_since(tm):
+    script = (
+        "for i in $(seq 1 80); do echo line $i; sleep 0.1; done; until [ -e $NOTES/go ]; do sleep 0.05; done"
+    )
+    call = tm.start("run", tm.task(script, parameters={"task": [0, 1]}))
+    run = call.run_id()
+    tm.until(lambda: call.err.count("line 80") == 2)
+    one = ("--experiment", "main", "--task", 1)
+    whole = [f"line {i}" for i in range(1, 81)]
+    late = tm.logs(run, *one, "--since", "3s").splitlines()
+    assert late == whole[-len(late) :]
+    assert len(late) < 80, "as exact as a second, on a machine that is not too busy"
+    assert tm.logs(run, *one, "--since", "1h").splitlines() == whole
+    assert tm.logs(run, *one, "--since", "1h", "--tail", 2, "--grep", "line [1-5]$").split("\n")[:2] == [
+        "line 4",
+        "line 5",
+    ]
+    (tm.notes / "go").touch()
+    call.wait(0)
+    tm.until(lambda: tm.logs(run, "--since", "2s") == "", "it ended before")
+    assert "--since: 'soon'" in tm.call("logs", run, "--since", "soon", code=2).err
+
+
 def test_follow_from_the_last_lines_on(tm):
     call = tm.start(
         "run",

@@ -14,19 +14,24 @@ def logs(
     task: Annotated[Optional[int], typer.Option(help="Only this task.")] = None,  # noqa: UP045
     member: Annotated[Optional[str], typer.Option(help="Only this member, such as worker-0.")] = None,  # noqa: UP045
     tail: Annotated[Optional[int], typer.Option(min=0, help="Only the last N lines of each member.")] = None,  # noqa: UP045
+    since: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Only what was written since so long ago, such as 5m."),
+    ] = None,
     grep: Annotated[Optional[str], typer.Option(help="Only lines with this regular expression.")] = None,  # noqa: UP045
 ) -> None:
     """Print what the tasks wrote: every member and attempt, as it was written."""
     import gc
     import os
     import sys
+    import time
 
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.log_streams import LineChoice, LogStreams
 
     service = Service(Home.from_environment())
-    choice = LineChoice.of(tail, grep)
+    choice = LineChoice.of(tail, grep, since, time.time())
     streams = LogStreams(service, service.resolve(run), experiment, task, member, choice)
     gc.enable()  # `main` turned it off for quick verbs; -f may take days
     try:

@@ -16,7 +16,7 @@ from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.tick import Turn
-from trainmaster.executors.logs import log_end, read_log
+from trainmaster.executors.logs import line_start, log_end, read_log
 from trainmaster.server import Service, Session
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store.changes import ExperimentChange, Note, TaskChange
@@ -67,8 +67,8 @@ class Echo:
         if self.enabled and session.lease.token > 1:  # somebody has driven it before
             for row in service.store.live_task_rows(session.run):
                 key = (row["experiment"], row["number"], row["attempt"])
-                directory = self._home.attempt(self._run, *key).directory
-                self._offsets[key] = log_end(directory, self._first[row["experiment"]])
+                log = self._home.attempt(self._run, *key).directory, self._first[row["experiment"]]
+                self._offsets[key] = line_start(*log, log_end(*log))
 
     def lines(self, experiment: str, task: int, attempt: int, *, final: bool = False) -> list[str]:
         """New whole lines; with ``final`` also a last one without its end."""

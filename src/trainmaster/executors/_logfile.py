@@ -54,6 +54,11 @@ class LogFile:
                 raise
             self._cause = error.strerror or str(error)
 
+    @property
+    def size(self) -> int:
+        """Bytes written so far, those of dropped segments included."""
+        return (self._index + 1) * self._segment_bytes - self._room_bytes
+
     def take(self, pipe: int, limit_bytes: int) -> int | None:
         """Move up to ``limit_bytes`` from a non-blocking pipe into the log.
 

@@ -46,6 +46,7 @@ class _Seen:
         "cpu_seconds",
         "directory",
         "gpus",
+        "log",
         "name",
         "peak_rss_bytes",
         "processes",
@@ -58,6 +59,7 @@ class _Seen:
     def __init__(self, gang: Gang, member: Member) -> None:
         self.directory = gang.directory
         self.name = member.name
+        self.log = member.output.log if member.output is not None else None
         self.started_at = member.started_at or 0.0
         self.sampled_at = 0.0
         self.cpu_seconds = 0.0
@@ -212,6 +214,7 @@ class Sampler:
             "processes": 0 if last else seen.processes,
             "bytes_sent": None,
             "bytes_received": None,
+            "log_bytes": None if seen.log is None else seen.log.size,
         }
         if self._counts_traffic:
             seen.written = self._traffic.last_total(pid) if last else self._traffic.total(pid)

@@ -66,18 +66,13 @@ def read_tail(directory: Path, member: str, limit_bytes: int, segment_bytes: int
         limit_bytes: most bytes to read.
         segment_bytes: as it was written (tests use small ones).
     """
-    path = str(directory / f"{member}.log")
-    newest = max(_segments(directory, member), default=0)
-    try:
-        size = Path(segment_path(path, newest)).stat().st_size
-    except OSError:
-        return b""
-    offset = newest * segment_bytes + max(0, size - limit_bytes)
+    end = log_end(directory, member, segment_bytes)
+    offset = max(end - limit_bytes, (end - 1) // segment_bytes * segment_bytes, 0)
     return read_log(directory, member, offset, limit_bytes, segment_bytes).data
 
 
 def log_end(directory: Path, member: str, segment_bytes: int = SEGMENT_BYTES) -> int:
-    """Where the newest line begins of everything that the member has written: one that may not be whole yet.
+    """How many bytes the member has written.
 
     Args:
         directory: of the attempt.
@@ -86,11 +81,27 @@ def log_end(directory: Path, member: str, segment_bytes: int = SEGMENT_BYTES) ->
     """
     newest = max(_segments(directory, member), default=0)
     try:
-        size = Path(segment_path(str(directory / f"{member}.log"), newest)).stat().st_size
+        return (
+            newest * segment_bytes
+            + Path(segment_path(str(directory / f"{member}.log"), newest)).stat().st_size
+        )
     except OSError:
         return 0
-    rest = read_tail(directory, member, _LINE_BYTES, segment_bytes).rpartition(b"\n")[2]
-    return newest * segment_bytes + size - len(rest)
+
+
+def line_start(directory: Path, member: str, offset: int, segment_bytes: int = SEGMENT_BYTES) -> int:
+    """Where the line begins that an offset lies in: one that was not whole when the log ended there.
+
+    Args:
+        directory: of the attempt.
+        member: ``worker-0``.
+        offset: in everything that the member has written.
+        segment_bytes: as it was written (tests use small ones).
+    """
+    begin = max(offset - _LINE_BYTES, offset - offset % segment_bytes, 0)
+    data = read_log(directory, member, begin, offset - begin, segment_bytes)
+    whole = data.next_offset == offset and not data.dropped_bytes
+    return offset - len(data.data.rpartition(b"\n")[2]) if whole else offset
 
 
 def _segments(directory: Path, member: str) -> list[int]:

@@ -76,6 +76,23 @@ def read_usage(
     return {member: _usage(found, since_s) for member, found in rows.items()}
 
 
+def logged_bytes(directory: Path, member: str, at: float) -> int:
+    """How long the log of a member was at some time: by its last sample until then, 0 if there was none yet.
+
+    Args:
+        directory: of the attempt.
+        member: ``worker-0``.
+        at: Unix seconds, by the clock of its node.
+    """
+    sizes = [
+        size
+        for row in _rows(directory / SAMPLES_FILE, None)
+        if row["member"] == member and _is_finite(row.get("time")) and row["time"] <= at
+        if isinstance(size := row.get("log_bytes"), int) and size >= 0
+    ]
+    return max(sizes, default=0)
+
+
 def total_usage(usages: Iterable[Usage]) -> Usage | None:
     """Of all members together: sums, over the longest time; peaks add up. None without any."""
     found = list(usages)

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.control.gangs import member_names
-from trainmaster.executors.logs import read_log
+from trainmaster.executors.logs import line_start, log_end, read_log
+from trainmaster.executors.usage import logged_bytes
 from trainmaster.server.service import Service
 from trainmaster.server.stored_recipe import stored_recipe
 from trainmaster.server.summary import is_driven
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import State
+from trainmaster.spec.units import parse_duration
 from trainmaster.store import queries
 
 FOLLOW_POLL_S = 0.1
@@ -27,11 +29,12 @@ UNDRIVEN_S = 3.0
 
 @dataclass(slots=True)
 class _Attempt:
-    """An attempt that has not ended."""
+    """An attempt whose logs are not read to their end."""
 
     experiment: str
     task: int
     number: int
+    ended_at: float | None
 
 
 @dataclass(slots=True)
@@ -51,22 +54,35 @@ class LineChoice:
     Attributes:
         tail: only so many of the last ones that are there when reading begins; None for all.
         pattern: only those in which it is found; None for all.
+        since: only those written since then, Unix seconds, by the clock of their node and as exactly as the
+            samples say; None for all.
     """
 
     tail: int | None = None
     pattern: re.Pattern[bytes] | None = None
+    since: float | None = None
 
     @classmethod
-    def of(cls, tail: int | None, grep: str | None) -> LineChoice | None:
+    def of(cls, tail: int | None, grep: str | None, since: str | None, now: float) -> LineChoice | None:
         """As the command line has it; None for all.
 
+        Args:
+            tail: see the class.
+            grep: a regular expression.
+            since: how long ago, such as ``5m``.
+            now: Unix seconds.
+
         Raises:
-            UsageError: no regular expression.
+            UsageError: no regular expression, or no time.
         """
-        if tail is None and grep is None:
+        if tail is None and grep is None and since is None:
             return None
         try:
-            return cls(tail, None if grep is None else re.compile(grep.encode()))
+            at = None if since is None else now - parse_duration(since)
+        except ValueError as error:
+            raise UsageError(f"--since: {error}") from None
+        try:
+            return cls(tail, None if grep is None else re.compile(grep.encode()), at)
         except re.error as error:
             raise UsageError(
                 f"--grep {grep}: {error}", "It is a regular expression; precede . * ( [ and the like by a \\."
@@ -173,7 +189,7 @@ class LogStreams:
             self._many = True  # there was more than one attempt at a task
         for row in rows:
             self._last_attempt = max(self._last_attempt, row["id"])
-            self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"])
+            self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
         ended = queries.ended_attempts(store, list(self._open))
         for key, attempt in list(self._open.items()):
             self._find_streams(key, attempt)
@@ -186,8 +202,18 @@ class LogStreams:
             member = path.name.removesuffix(".log")
             if (key, member) not in self._streams and self._member in (None, member):
                 label = f"{attempt.experiment}/{attempt.task}#{attempt.number} {member} | ".encode()
-                self._streams[key, member] = _Stream(key, label, place.directory, member)
+                begin = self._begin(place.directory, member, attempt.ended_at)
+                self._streams[key, member] = _Stream(key, label, place.directory, member, begin)
                 self._any = True
+
+    def _begin(self, directory: Path, member: str, ended_at: float | None) -> int:
+        """Where to begin to read: what is found later is new."""
+        since = self._choice.since if self._choice is not None else None
+        if since is None or not self._is_first_look:
+            return 0
+        if ended_at is not None and ended_at < since:
+            return log_end(directory, member)
+        return line_start(directory, member, logged_bytes(directory, member, since))
 
     def _drain(self, stream: _Stream, *, final: bool) -> Iterator[bytes]:
         if self._choice is not None:

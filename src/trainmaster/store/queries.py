@@ -91,7 +91,7 @@ def attempts(
 ) -> Sequence[RowMapping]:
     """Attempts of a run in order of experiment, task and number, those with an id above ``after``.
 
-    Columns: ``id``, ``experiment`` (name), ``task``, ``number``.
+    Columns: ``id``, ``experiment`` (name), ``task``, ``number``, ``ended_at``.
     """
     query = (
         sa.select(
@@ -99,6 +99,7 @@ def attempts(
             t.experiment.c.name.label("experiment"),
             t.attempt.c.task,
             t.attempt.c.number,
+            t.attempt.c.ended_at,
         )
         .join(t.experiment, t.attempt.c.experiment_id == t.experiment.c.id)
         .where(t.experiment.c.run_id == run, t.attempt.c.id > after)

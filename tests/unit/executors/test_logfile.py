@@ -5,7 +5,7 @@ import pytest
 
 from trainmaster.executors import _logfile
 from trainmaster.executors._logfile import LogFile
-from trainmaster.executors.logs import read_log
+from trainmaster.executors.logs import line_start, log_end, read_log
 
 SEGMENT = 1000
 
@@ -129,3 +129,22 @@ def test_full_disk(pipe, tmp_path, monkeypatch, splices):
     assert data.startswith(b"x" * 3000 + b"\n[trainmaster: 5000 bytes of output could not be written: ")
     assert data.endswith(b"]\nz")
     assert log.lost_bytes == 0
+
+
+@pytest.mark.parametrize("text", [b"", b"one\ntwo\n", b"one\ntw", b"0123456\n", b"0123456\n89", b"x" * 40])
+def test_where_a_log_ends_and_its_last_line_begins(tmp_path, text):
+    for begin in range(0, max(len(text), 1), 16):
+        (tmp_path / f"worker-0.log{f'.{begin // 16}' if begin else ''}").write_bytes(text[begin : begin + 16])
+    end = log_end(tmp_path, "worker-0", 16)
+    assert end == len(text)
+    rest = text[32:] if text.startswith(b"xx") else text.rpartition(b"\n")[2]
+    assert line_start(tmp_path, "worker-0", end, 16) == end - len(rest)
+
+
+def test_its_size_counts_what_was_dropped_too(log, pipe, tmp_path):
+    reading, writing = pipe
+    for count in range(1, 9):
+        os.write(writing, b"x" * 700)
+        while log.take(reading, 1 << 20):
+            pass
+        assert log.size == 700 * count == log_end(tmp_path, "worker-0", SEGMENT)

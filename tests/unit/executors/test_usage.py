@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.executors import Usage, read_usage, total_usage
+from trainmaster.executors.usage import logged_bytes
 
 
 def line(member, seconds, cpu_seconds, rss_bytes=100, sent=None, received=None, **more):
@@ -124,3 +125,23 @@ def test_whatever_a_node_wrote_is_read(tmp_path_factory, found):
     (place / "samples.jsonl").write_text("\n".join(found) + "\n", encoding="utf-8", errors="surrogatepass")
     for usage in read_usage(place).values():
         assert usage.seconds >= 0
+
+
+def test_how_long_a_log_was_at_some_time(tmp_path):
+    rows = [
+        {
+            "time": 100.0 + i,
+            "member": member,
+            "seconds": i,
+            "cpu_seconds": 0,
+            "peak_rss_bytes": 0,
+            "log_bytes": n,
+        }
+        for i, n in enumerate((0, 50, 80))
+        for member in ("worker-0", "worker-1")
+    ]
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "samples.jsonl").write_text("\n".join([*lines, "{", '{"member": "worker-0", "time": 101}']))
+    sizes = [logged_bytes(tmp_path, "worker-0", at) for at in (99.0, 100.0, 101.5, 500.0)]
+    assert sizes == [0, 0, 50, 80]
+    assert logged_bytes(tmp_path / "none", "worker-0", 500.0) == 0
