@@ -80,6 +80,15 @@ def test_how_it_failed_is_told(tm, command, words):
     assert summary["run"] in result.err
 
 
+def test_what_a_task_of_many_said_last_is_told(tm):
+    """The output of so many is not shown."""
+    script = (
+        "python -c 'import os; {}[os.environ[\"TRAINMASTER_TASK\"]]' || { echo see example.org; exit 4; }"
+    )
+    result = tm.call("run", tm.task(script, parameters={"x": [1, 2, 3, 4, 5]}), code=1)
+    assert "main/3: attempt 1 USER_ERROR: exit code 4 (KeyError: '3')" in result.err
+
+
 def test_out_of_memory_in_python(tm):
     recipe = tm.task("ulimit -v 400000; python -c 'x = bytearray(1 << 30)'", retries=1)
     summary = tm.run(recipe, code=1)

@@ -168,9 +168,26 @@ def unsaved_text(unsaved: dict[str, Any]) -> str:
 
 
 def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:
-    """Metrics on one line, ``step`` first."""
+    """Metrics on one line, ``step`` first; of too many those that matter.
+
+    >>> words = {"step": 98, "epoch": 3, "lr": 5, "loss": 7, "ppl": 9, "val_loss": 8, "test_loss": 6}
+    >>> metrics_text(words)
+    'step=98 epoch=3 loss=7 ppl=9 val_loss=8 test_loss=6'
+    >>> metrics_text(words, limit=4)
+    'step=98 epoch=3 val_loss=8 test_loss=6'
+    """
+    matter = set(sorted(metrics, key=_rank)[:limit])
     ordered = sorted(metrics.items(), key=lambda item: item[0] != "step")
-    return " ".join(f"{key}={number(value)}" for key, value in ordered[:limit])
+    return " ".join(f"{key}={number(value)}" for key, value in ordered if key in matter)
+
+
+def _rank(metric: str) -> int:
+    """How far it is, how good it is, all else, what is only set."""
+    if metric in ("step", "epoch"):
+        return 0
+    if metric.startswith(("test_", "val_", "eval_")):
+        return 1
+    return 3 if metric in ("lr", "learning_rate", "grad_norm") else 2
 
 
 def usage_text(usage: dict[str, Any]) -> str:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, metrics_text, say
+from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
 from trainmaster.control.board import Board, Task
 from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.tick import Turn
-from trainmaster.executors.logs import line_start, log_end, read_log
+from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
 from trainmaster.server import Service, Session
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store.changes import ExperimentChange, Note, TaskChange
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 MAX_ECHOED_TASKS = 4
 #: A plain line about progress at most this often.
 PLAIN_EVERY_S = 10.0
+#: The very same one at most this often.
+SAME_EVERY_S = 60.0
 #: Failed tasks that are told one by one.
 MAX_TOLD_FAILURES = 5
 #: So long what an attempt says that ended with its machine waits for the machine's line, which is told of
@@ -88,6 +92,15 @@ class Echo:
         # A progress bar rewrites its line with carriage returns: its last state is what counts.
         return [prefix + line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2] for line in whole]
 
+    def last_error(self, experiment: str, task: int, attempt: int, message: str) -> str:
+        """Of an attempt that failed and whose output is not shown: what it said last."""
+        if self.enabled:
+            return ""
+        directory = self._home.attempt(self._run, experiment, task, attempt).directory
+        named = re.match(r"([a-z]+-\d+): ", message)  # a member of a gang
+        member = named[1] if named else self._first[experiment]
+        return last_error(read_tail(directory, member, FAILURE_TAIL_BYTES).decode("utf-8", "replace"))
+
     def newly_staged(self, turn: Turn) -> Iterator[str]:
         """Experiments whose ``setup`` begins with this turn: it may take minutes."""
         for effect in turn.effects:
@@ -107,6 +120,7 @@ class PlainWatcher:
         self._echo = echo
         self._every_s = every_s
         self._told_at = time.monotonic()
+        self._said: dict[str, float] = {}
         self._told_failures = 0
         self._gone_on: set[Path] = set()
         self._losses = Losses(waits=echo.rents)
@@ -145,7 +159,7 @@ class PlainWatcher:
                     self.say(f"{name}/{number}: {goes_on_text(found.from_step, found.came_to)}")
         if now - self._told_at >= self._every_s and board.state is not State.DONE:
             self._told_at = now
-            for line in progress_lines(board, progress):
+            for line in fresh(progress_lines(board, progress), self._said, now):
                 self.say(line)
 
     def output(self, task: Task, member: str) -> None:
@@ -182,6 +196,9 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
             if not change.closes.reason.is_success:
                 again = "; trying again" if change.opens else ""
                 why = f": {change.closes.message}" if change.closes.message else ""
+                if "exit code" in why:  # else it is explained already
+                    said = echo.last_error(change.experiment, change.task, change.closes.number, why[2:])
+                    why += f" ({said})" if said else ""
                 yield f"{where}: attempt {change.closes.number} {change.closes.reason}{why}{again}"
 
 
@@ -259,6 +276,22 @@ def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress
         text = task_text(found)
         if text:
             yield f"{name}/{number}: {text}"
+
+
+def fresh(lines: Iterable[str], said: dict[str, float], now: float) -> Iterator[str]:
+    """Those that are new, or were last said a minute ago.
+
+    Args:
+        lines: what could be said.
+        said: when lines were said; kept up to date.
+        now: of a steady clock.
+    """
+    for line in [line for line, at in said.items() if now - at >= SAME_EVERY_S]:
+        del said[line]
+    for line in lines:
+        if line not in said:
+            said[line] = now
+            yield line
 
 
 def goes_on_text(from_step: float, came_to: float | None) -> str:

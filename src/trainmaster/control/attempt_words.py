@@ -23,6 +23,22 @@ _OUT_OF_MEMORY = re.compile(
     re.MULTILINE,
 )
 
+#: The line of a Python traceback that says what went wrong.
+_EXCEPTION = re.compile(
+    r"^(?:\[\w+\]: )?(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Failure)\b(?::.*)?$", re.MULTILINE
+)
+
+
+def last_error(tail: str) -> str:
+    r"""What a log that ends with a failure says of it: the last exception of Python, else the last line.
+
+    >>> last_error("Traceback (most recent call last):\n  ...\nKeyError: 'lr'\n(see https://example.org)\n")
+    "KeyError: 'lr'"
+    """
+    found = _EXCEPTION.findall(tail)
+    lines = found or [line for line in tail.splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else ""
+
 
 def last_metrics(context: TaskContext) -> dict[str, object]:
     """The last value per key of rank 0: from its metrics file, else from its log."""
@@ -56,7 +72,8 @@ def missing_metric(context: TaskContext, metrics: Mapping[str, object]) -> str:
     wrong = f"was {found!r}, which is no number" if search.metric in metrics else "never appeared"
     return (
         f"the metric {search.metric!r} of the search {wrong}; metrics seen: {seen}. "
-        f"Report it with trainmaster.report({search.metric}=...), or set metrics.pattern."
+        f"Report it with trainmaster.report({search.metric}=...), set metrics.pattern, "
+        f'or let the command append {{"{search.metric}": ...}} to the file $TRAINMASTER_METRICS.'
     )
 
 

@@ -1,7 +1,7 @@
 from collections import Counter
 from types import SimpleNamespace
 
-from trainmaster.cli.watching import Losses, progress_lines
+from trainmaster.cli.watching import Losses, fresh, progress_lines
 from trainmaster.control.board import tally
 from trainmaster.spec.states import EndReason, State
 
@@ -32,3 +32,11 @@ def test_an_attempt_that_is_lost_alone_is_told_a_little_later():
 
 def test_on_this_machine_nothing_waits_for_what_a_machine_says():
     assert Losses(waits=False).attempt("train/0 is lost", 100.0) == ["train/0 is lost"]
+
+
+def test_the_very_same_line_is_said_once_a_minute():
+    said = {}
+    assert list(fresh(["1/4 done", "loss 3"], said, 10.0)) == ["1/4 done", "loss 3"]
+    assert list(fresh(["1/4 done", "loss 2"], said, 20.0)) == ["loss 2"]
+    assert list(fresh(["1/4 done", "loss 2"], said, 70.0)) == ["1/4 done"]
+    assert set(said) == {"1/4 done", "loss 2"}
