@@ -138,3 +138,17 @@ def test_a_model_is_got_by_the_name_of_its_run(tm):
     tm.run(tm.task("echo 3 > $TRAINMASTER_OUTPUT_DIR/x"))
     tm.call("models", "get", "latest", tm.root / "c")
     assert (tm.root / "c" / "x").read_text() == "3\n"
+
+
+def test_tasks_that_leave_no_model_are_noted(tm):
+    experiments = {
+        "quiet": {"command": "true", "parameters": {"x": [1, 2]}},
+        "told": {"command": "echo step 3 loss 0.5"},
+        "kept": {"command": COMMAND},
+    }
+    told = tm.call("run", tm.recipe({"name": "job", "experiments": experiments})).err
+    assert (
+        "quiet: 2 tasks left no metrics and no model: nothing was written into TRAINMASTER_OUTPUT_DIR" in told
+    )
+    assert "told: step=3 loss=0.5, no model: nothing was written into TRAINMASTER_OUTPUT_DIR" in told
+    assert "kept: " not in told.partition("kept: SUCCEEDED")[2]

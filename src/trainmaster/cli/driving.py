@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -22,11 +23,13 @@ from trainmaster.cli.output import (
     say,
     say_error,
     unsaved_text,
+    without_model_text,
 )
 from trainmaster.control.controller import Controller
 from trainmaster.server import Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
+from trainmaster.store import queries
 
 ATTACH_POLL_S = 0.3
 #: A background process that has not taken its run after this long is left to itself.
@@ -120,6 +123,9 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
+    for row in queries.without_model(service.store, run):
+        text = without_model_text(row["experiment"], row["tasks"], row["silent"], json.loads(row["metrics"]))
+        say(text)
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         say(unsaved_text(unsaved))
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")

@@ -158,6 +158,22 @@ def model_text(model: dict[str, Any]) -> str:
     return "  ".join(part for part in parts if part)
 
 
+def without_model_text(experiment: str, tasks: int, silent: int, metrics: dict[str, Any]) -> str:
+    """What tasks that succeeded have left where it is no model.
+
+    >>> without_model_text("train", 1, 0, {"epoch": 2, "accuracy": 0.5})
+    'train: epoch=2 accuracy=0.5, no model: nothing was written into TRAINMASTER_OUTPUT_DIR'
+    >>> without_model_text("sweep", 4, 4, {})
+    'sweep: 4 tasks left no metrics and no model: nothing was written into TRAINMASTER_OUTPUT_DIR'
+    """
+    if tasks == 1 and metrics:
+        left = f"{metrics_text(metrics)}, no model"
+    else:
+        who = "the task" if tasks == 1 else f"{tasks} tasks"
+        left = f"{who} left {'no metrics and ' if silent == tasks else ''}no model"
+    return f"{experiment}: {left}: nothing was written into TRAINMASTER_OUTPUT_DIR"
+
+
 def unsaved_text(unsaved: dict[str, Any]) -> str:
     """What of a task is not saved, where it is and what to do, on one line."""
     where = f" is kept in {unsaved['directory']}" if unsaved["directory"] else ""

@@ -42,6 +42,28 @@ def models(store: Store, run: str | None, experiment: str | None = None) -> Sequ
     return store.read(query)
 
 
+def without_model(store: Store, run: str) -> Sequence[RowMapping]:
+    """Experiments of a run of which tasks succeeded and left no model, in order.
+
+    Columns: ``experiment``, ``tasks`` (how many), ``silent`` (how many of them without any metrics),
+    ``metrics`` (of one of them, JSON).
+    """
+    task = t.task.c
+    query = (
+        sa.select(
+            t.experiment.c.name.label("experiment"),
+            sa.func.count().label("tasks"),
+            sa.func.sum(sa.case((task.metrics == "{}", 1), else_=0)).label("silent"),
+            sa.func.max(task.metrics).label("metrics"),
+        )
+        .select_from(t.task.join(t.experiment))
+        .where(t.experiment.c.run_id == run, task.reason == "SUCCEEDED", task.model_uri.is_(None))
+        .group_by(t.experiment.c.name, t.experiment.c.ordinal)
+        .order_by(t.experiment.c.ordinal)
+    )
+    return store.read(query)
+
+
 def tasks(
     store: Store, run: str, *, state: str | None = None, bad_only: bool = False, limit: int = 100
 ) -> Sequence[RowMapping]:
