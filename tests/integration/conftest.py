@@ -250,7 +250,7 @@ class Trainmaster:
             assert (
                 {"state", "reason", "tasks"}
                 <= experiment.keys()
-                <= {"state", "reason", "tasks", "best", "usage", "saving"} | optional
+                <= {"state", "reason", "tasks", "best", "top", "usage", "saving"} | optional
             )
             tasks = experiment["tasks"]
             assert tasks.keys() == {"total", *COUNTERS}, tasks

@@ -200,6 +200,34 @@ def test_of_equal_tasks_the_lower_number_is_best(tm):
     assert summary["experiments"]["main"]["best"] == {"task": 1, "value": 0, "parameters": {"x": 2}}
 
 
+def test_the_best_five_are_shown_and_status_watches(tm):
+    command = """
+    x=$TRAINMASTER_PARAM_X
+    echo "{\\"step\\": 1, \\"loss\\": $(( (x - 4) * (x - 4) ))}" >> $TRAINMASTER_METRICS
+    if [ {{x}} = 8 ]; then until [ -e $NOTES/go ]; do sleep 0.05; done; fi
+    """
+    parameters = {"x": {"range": "1-8", "step": 1}}
+    call = tm.start("run", tm.task(command, parameters=parameters, search=search()))
+    run = call.run_id()
+    tm.until(lambda: tm.status(run)["experiments"]["main"]["tasks"]["succeeded"] == 7)
+    watch = tm.start("status", run, "--watch")
+    tm.until(lambda: watch.out.count("7 succeeded") >= 2)
+    (tm.notes / "go").touch()
+    call.wait(0)
+    shown = watch.wait(0).out
+    assert "8 succeeded" in shown.rpartition("experiment")[2], "the last one is of its end"
+    found = tm.status(run)["experiments"]["main"]
+    assert [each["parameters"]["x"] for each in found["top"]] == [4, 3, 5, 2, 6]
+    assert found["best"] == found["top"][0]
+    lines = [line.split()[:2] for line in tm.call("status", run).out.splitlines()]
+    assert [line for line in lines if line[0] in ("best", "2.", "3.")] == [
+        ["best", "main/3"],
+        ["2.", "main/2"],
+        ["3.", "main/4"],
+    ]
+    assert "--watch" in tm.call("status", run, "--watch", "--json", code=2).err
+
+
 TRAIN = r"""
 old=$(cat $TRAINMASTER_CHECKPOINT_DIR/weight 2>/dev/null || echo 0)
 new=$(awk -v w=$old -v lr={{lr}} 'BEGIN { print w + lr }')

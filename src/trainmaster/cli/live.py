@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.cli.output import duration
+from trainmaster.cli.standings import Standings
 from trainmaster.cli.watching import Echo, PlainWatcher, task_text
-from trainmaster.control.board import Board
+from trainmaster.control.board import Board, Experiment
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.tick import Turn
+from trainmaster.spec.states import State
 
 REFRESH_S = 0.25
 #: Running tasks shown one by one.
@@ -27,8 +29,8 @@ MAX_SHOWN_TASKS = 8
 class LiveWatcher(PlainWatcher):
     """Experiments with progress bars, running tasks with metrics, step rate and time left."""
 
-    def __init__(self, echo: Echo) -> None:
-        super().__init__(echo, every_s=float("inf"))
+    def __init__(self, echo: Echo, standings: Standings) -> None:
+        super().__init__(echo, standings, every_s=float("inf"))
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._started_at = time.monotonic()
@@ -70,11 +72,20 @@ class LiveWatcher(PlainWatcher):
                 ProgressBar(total=max(1, experiment.total), completed=done, width=24),
                 f"{done}/{experiment.total}",
                 ", ".join(f"{n} {key}" for key, n in counts.items()),
+                self._left(experiment, progress),
             )
         lines = [
             Text(f"  {name}/{number}  {task_text(found)}")
             for (name, number), found in list(progress.items())[:MAX_SHOWN_TASKS]
         ]
+        lines += [Text(f"  {line}") for line in self._standings.best_lines()]
         elapsed = duration(time.monotonic() - self._started_at)
         state = "QUEUED" if board.queue.is_told else board.state
         return Group(Text(f"{board.run}  {state}  {elapsed}", style="dim"), table, *lines)
+
+    def _left(self, experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress]) -> str:
+        """When all tasks of an experiment will be over; a single one tells that itself."""
+        if experiment.total == 1 or experiment.state is not State.RUNNING:
+            return ""
+        left_s = self._standings.left_s(experiment, progress, time.time())
+        return "" if left_s is None else f"about {duration(left_s)} left"

@@ -68,10 +68,15 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def best_text(experiment: str, best: dict[str, Any], metric: str = "") -> str:
-    """The best task of a search on one line."""
+def best_text(experiment: str, best: dict[str, Any], metric: str = "", place: int = 1) -> str:
+    """One of the best tasks of a search on one line.
+
+    >>> best_text("sweep", {"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}, "accuracy", place=2)
+    '2. sweep/7  accuracy=0.93  lr=0.01'
+    """
     values = " ".join(f"{name}={number(value)}" for name, value in best["parameters"].items())
-    return f"best {experiment}/{best['task']}  {metric or 'value'}={number(best['value'])}  {values}"
+    rank = "best" if place == 1 else f"{place}."
+    return f"{rank} {experiment}/{best['task']}  {metric or 'value'}={number(best['value'])}  {values}"
 
 
 def quote_text(quote: dict[str, Any]) -> str:

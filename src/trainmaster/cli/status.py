@@ -9,6 +9,7 @@ import typer
 
 _LISTED_RUNS = 20
 _LAST_NOTES = 4
+_WATCH_S = 2.0
 _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
 
@@ -18,14 +19,23 @@ def status(
         Optional[Path],  # noqa: UP045 - typer reads the annotation
         typer.Option(help="Draw a run's searches, or its tasks' metrics (.svg, .png, .pdf)."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every two seconds, until the run has ended.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.output import print_json
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
+    from trainmaster.spec.errors import UsageError
 
     service = Service(Home.from_environment())
+    if watch:
+        if as_json or plot is not None:
+            raise UsageError("--watch shows text", "Leave out --json and --plot.")
+        _watch(service, run)
+        return
     if plot is not None:
         _plot(service, run, plot)
     if run is None:
@@ -34,6 +44,31 @@ def status(
         return
     summary = service.status(service.resolve(run))
     print_json(summary) if as_json else _show_run(service, summary)
+
+
+def _watch(service: Any, run: str | None) -> None:  # noqa: ANN401 - imported late, for speed
+    """Anew on the same screen, or one below the other where there is none."""
+    import gc
+    import sys
+    import time
+
+    from trainmaster.cli.output import show
+
+    gc.enable()  # `main` turned it off for quick verbs
+    found = None if run is None else service.resolve(run)
+    while True:
+        if sys.stdout.isatty():
+            show("\x1b[H\x1b[2J" + time.strftime("%H:%M:%S"))
+        else:
+            show(time.strftime("%H:%M:%S"))
+        if found is None:
+            _show_runs(service.runs()["runs"])
+        else:
+            summary = service.status(found)
+            _show_run(service, summary)
+            if summary["state"] == "DONE":
+                return
+        time.sleep(_WATCH_S)
 
 
 def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - imported late, for speed
@@ -116,8 +151,8 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         rows.append([name, _state(experiment), counters])
     show(table(["experiment", "state", "tasks"], rows))
     for name, experiment in summary["experiments"].items():
-        if experiment.get("best"):
-            show(f"  {best_text(name, experiment['best'])}")
+        for place, best in enumerate(experiment.get("top", ()), 1):
+            show(f"  {best_text(name, best, place=place)}")
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
             show(f"  {name} used: {usage_text(experiment['usage'])}")

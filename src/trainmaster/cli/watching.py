@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, metrics_text, say
+from trainmaster.cli.standings import Standings
 from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
 from trainmaster.control.board import Board, Task
 from trainmaster.control.decide_task import EffectKind
@@ -45,11 +46,11 @@ _LOST = (EndReason.NODE_LOST, EndReason.PREEMPTED)
 def make_watcher(service: Service, session: Session) -> Iterator[PlainWatcher]:
     """A live view if standard error is a terminal, else plain lines."""
     if not sys.stderr.isatty():
-        yield PlainWatcher(Echo(service, session), PLAIN_EVERY_S)
+        yield PlainWatcher(Echo(service, session), Standings(service, session), PLAIN_EVERY_S)
         return
     from trainmaster.cli.live import LiveWatcher
 
-    with LiveWatcher(Echo(service, session)) as watcher:
+    with LiveWatcher(Echo(service, session), Standings(service, session)) as watcher:
         yield watcher
 
 
@@ -116,8 +117,9 @@ class Echo:
 class PlainWatcher:
     """Plain lines on standard error, for logs and pipes."""
 
-    def __init__(self, echo: Echo, every_s: float) -> None:
+    def __init__(self, echo: Echo, standings: Standings, every_s: float) -> None:
         self._echo = echo
+        self._standings = standings
         self._every_s = every_s
         self._told_at = time.monotonic()
         self._said: dict[str, float] = {}
@@ -131,6 +133,8 @@ class PlainWatcher:
             self.say(f"{name}: preparing its environment (`setup`)")
         now = time.monotonic()
         for change in turn.changes:
+            if isinstance(change, TaskChange):
+                self._standings.changed(change)
             is_lost = isinstance(change, TaskChange) and _is_lost(change) and self._losses.waits
             failed = (
                 not is_lost
@@ -159,7 +163,7 @@ class PlainWatcher:
                     self.say(f"{name}/{number}: {goes_on_text(found.from_step, found.came_to)}")
         if now - self._told_at >= self._every_s and board.state is not State.DONE:
             self._told_at = now
-            for line in fresh(progress_lines(board, progress), self._said, now):
+            for line in fresh(progress_lines(board, progress, self._standings), self._said, now):
                 self.say(line)
 
     def output(self, task: Task, member: str) -> None:
@@ -264,14 +268,19 @@ def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[
     return seen, lines + losses.due(now)
 
 
-def progress_lines(board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Iterator[str]:
+def progress_lines(
+    board: Board, progress: Mapping[tuple[str, int], TaskProgress], standings: Standings
+) -> Iterator[str]:
     """How far the experiments and their running tasks are."""
     for name, experiment in board.experiments.items():
         if experiment.state is State.RUNNING and experiment.total > 1:
             counts = experiment.tally()
             done = counts["succeeded"] + counts["pruned"]  # what failed is no progress
             failed = f", {counts['failed']} failed" if counts["failed"] else ""
-            yield f"{name}: {done}/{experiment.total} tasks done, {counts['running']} running{failed}"
+            left_s = standings.left_s(experiment, progress, time.time())
+            left = "" if left_s is None else f", about {duration(left_s)} left"
+            yield f"{name}: {done}/{experiment.total} tasks done, {counts['running']} running{failed}{left}"
+    yield from standings.best_lines(1)
     for (name, number), found in list(progress.items())[:4]:
         text = task_text(found)
         if text:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import RowMapping
 
 from trainmaster.spec.states import EndReason, State
 from trainmaster.store import Store, queries
@@ -19,29 +22,33 @@ if TYPE_CHECKING:
 _UNDER_WAY = (State.RUNNING, State.RECOVERING, State.SAVING)
 
 
-def best_task(store: Store, run: str, experiment: str, search: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The best task: ``task``, ``value``, ``parameters``; None if none has told a finite value yet.
+def best_tasks(
+    store: Store, run: str, experiment: str, search: Mapping[str, Any], most: int
+) -> list[dict[str, Any]]:
+    """The best tasks, the best one first: of each ``task``, ``value``, ``parameters``.
 
-    Tasks that SUCCEEDED count, and those under way with their last value; of equal ones the lowest number.
+    Tasks that SUCCEEDED count, and those under way with their last value, if that is finite; of equal ones
+    the lowest number comes first.
 
     Args:
         store: the database.
         run: its id.
         experiment: its name.
         search: of the recipe, as JSON.
+        most: how many.
     """
     sign = -1 if search["goal"] == "min" else 1
-    best: tuple[float, dict[str, Any]] | None = None
+    found: list[tuple[float, int, RowMapping]] = []
     for row in queries.results(store, run, experiment):
         if row["reason"] != EndReason.SUCCEEDED and row["state"] not in _UNDER_WAY:
             continue
         value = json.loads(row["metrics"]).get(search["metric"])
-        if not isinstance(value, int | float):
-            continue
-        if best is None or sign * value > best[0]:
-            found = {"task": row["number"], "value": value, "parameters": json.loads(row["parameters"])}
-            best = sign * value, found
-    return None if best is None else best[1]
+        if isinstance(value, int | float):
+            found.append((-sign * value, row["number"], row))
+    return [
+        {"task": number, "value": -sign * value, "parameters": json.loads(row["parameters"])}
+        for value, number, row in heapq.nsmallest(most, found, key=lambda each: each[:2])
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ def search_results(store: Store, home: Home, run: str) -> list[SearchResults]:
             curve = read_curve(experiment, (home.attempt(run, name, row["number"], n) for n in attempts))
             value = _last_value(json.loads(row["metrics"]), search.metric, curve)
             trials.append(Trial(row["number"], json.loads(row["parameters"]), state, value, curve))
-        best = best_task(store, run, name, search.model_dump(mode="json"))
+        best = best_tasks(store, run, name, search.model_dump(mode="json"), 1)
         found.append(
             SearchResults(
                 experiment=name,
@@ -96,7 +103,7 @@ def search_results(store: Store, home: Home, run: str) -> list[SearchResults]:
                 goal=Goal(search.goal),
                 space=SearchSpace(experiment.parameters, len(experiment.tasks(recipe.seed)), recipe.seed),
                 trials=trials,
-                best=None if best is None else best["task"],
+                best=best[0]["task"] if best else None,
             )
         )
     return found

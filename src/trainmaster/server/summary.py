@@ -13,7 +13,7 @@ from trainmaster.control.board import RUNNING_STATES, tally
 from trainmaster.server.kept import unsaved_summary
 from trainmaster.server.observed import run_usage
 from trainmaster.server.promise import quote_summary
-from trainmaster.server.search_results import best_task
+from trainmaster.server.search_results import best_tasks
 from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
 MAX_SHOWN_MODELS = 1000
+#: So many of the best tasks of a search are in it.
+BEST_TASKS = 5
 #: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
 SILENT_S = 10.0
 _SAVING = (State.SAVING, State.RECOVERING)
@@ -57,7 +59,8 @@ def run_summary(store: Store, run: str, home: Home | None = None) -> dict[str, A
             shown["saving"] = saving
         search = searches.get(experiment["name"])
         if search is not None:
-            shown["best"] = best_task(store, run, experiment["name"], search)
+            top = best_tasks(store, run, experiment["name"], search, BEST_TASKS)
+            shown |= {"best": top[0] if top else None, "top": top}
         if experiment["name"] in usage:
             shown["usage"] = usage[experiment["name"]]
         experiments[experiment["name"]] = shown

@@ -11,7 +11,11 @@ def test_tasks_that_failed_are_not_done():
     counts = tally(4, ended, running=2, rest_reason=None, created=4)
     sweep = SimpleNamespace(state=State.RUNNING, total=4, ended=ended, tally=lambda: counts)
     board = SimpleNamespace(experiments={"sweep": sweep})
-    assert list(progress_lines(board, {})) == ["sweep: 1/4 tasks done, 2 running, 1 failed"]
+    standings = SimpleNamespace(left_s=lambda *_: 80.0, best_lines=lambda _: ["best sweep/0"])
+    assert list(progress_lines(board, {}, standings)) == [
+        "sweep: 1/4 tasks done, 2 running, 1 failed, about 1m20s left",
+        "best sweep/0",
+    ]
 
 
 def test_attempts_that_end_with_their_machine_have_no_line_of_their_own():
