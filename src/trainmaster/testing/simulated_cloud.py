@@ -439,7 +439,10 @@ def provider_of(cloud: Cloud, process: Process, home: str, memory: ProviderMemor
     provider._memory = cast("Any", memory)
     provider._site = cast("Any", _Site(cloud))
     ec2, client = Ec2(cloud), cast("Any", provider._client)
-    client._client, client._boto = lambda *_: ec2, lambda: None
+    session = SimpleNamespace(
+        get_available_partitions=lambda: ["aws"], get_available_regions=lambda *_: [REGION]
+    )
+    client._client, client._boto = lambda *_: ec2, lambda: session
     return provider
 
 
