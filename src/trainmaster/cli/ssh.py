@@ -22,6 +22,7 @@ def ssh(
     import os
     import sys
 
+    from trainmaster.cli.output import say
     from trainmaster.control.layout import Home
     from trainmaster.server import Service
     from trainmaster.server.shells import shell_command
@@ -33,7 +34,7 @@ def ssh(
         member, command = (given[0] if split else None), given[split:]
     service = Service(Home.from_environment())
     words, place, environment = shell_command(
-        service, service.resolve(run), member, command or (), os.environ
+        service, service.resolve(run), member, command or (), os.environ, say
     )
     service.close()
     os.chdir(place)

@@ -4,13 +4,41 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.control.clusters.member_places import PLACES, read_places
 from trainmaster.control.layout import Home
+from trainmaster.server.summary import is_driven
 from trainmaster.spec.errors import MissingPartError, NotFoundError
+
+#: A node has the code after so long while its run is driven.
+_CODE_S: Final = 120
+#: A run that begins has its first machines after so long.
+_MACHINES_S: Final = 600.0
+_LOOK_S: Final = 1.0
+# On a node: the directory of the run's code, which may just be on its way; then the environment of the first
+# process of the member, if it runs there; then the line, by a shell.
+_THERE: Final = """\
+n=0; until cd %(code)s 2>/dev/null; do
+  n=$((n + 1)); [ $n -lt %(wait)d ] || { echo %(late)s >&2; break; }; sleep 0.2
+done
+line=%(line)s
+of_member() {
+  found=$(ls -d /proc/[0-9]*/environ | sort -t/ -k3n)
+  for mark in %(marks)s; do
+    [ -z "$found" ] || found=$(grep -lzxF "$mark" $found 2>/dev/null)
+  done
+  [ -z "$found" ] || grep -lz "^TRAINMASTER_ROLE=" $found 2>/dev/null
+}
+for one in $(of_member); do
+  exec xargs -0 -a "$one" sh -c '
+    line=$1; shift; exec env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line"' sh "$line"
+done
+exec sh -c "$line"
+"""
 
 if TYPE_CHECKING:
     from trainmaster.control.clusters.record import ClusterRecord
@@ -19,7 +47,12 @@ if TYPE_CHECKING:
 
 
 def shell_command(
-    service: Service, run: str, member: str | None, command: Sequence[str], environ: Mapping[str, str]
+    service: Service,
+    run: str,
+    member: str | None,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[str], Path, dict[str, str]]:
     """What to execute, in which directory, and with which environment.
 
@@ -29,6 +62,7 @@ def shell_command(
         member: such as ``worker-1``; None for the first one there is.
         command: to run there instead of a shell; a single word is a line for a shell.
         environ: of the caller: credentials of the provider.
+        tell: shows a line to the user: machines of a run that has just begun are waited for.
 
     Raises:
         NotFoundError: the run has no such member, or its machines are gone.
@@ -49,17 +83,21 @@ def shell_command(
     ssh = shutil.which("ssh")
     if ssh is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
-    node = _node(service, home, run, member, environ)
+    node = _awaited(service, home, run, member, environ, tell)
     from trainmaster.control.clusters.workplace import root_on_nodes
 
     code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
     inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
-    there = f"cd {shlex.quote(code_there)} 2>/dev/null; {inner}"
-    return (
-        [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there],
-        Path.cwd(),
-        dict(environ),
-    )
+    there = _THERE % {
+        "code": shlex.quote(code_there),
+        "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
+        "line": shlex.quote(inner),
+        "wait": 5 * _CODE_S if is_driven(row, service.store.clock_s()) else 1,
+        "late": shlex.quote(f"{run}: its code is not on {node.id} yet, or no longer"),
+    }
+    there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
+    words = [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there]
+    return words, Path.cwd(), dict(environ)
 
 
 def _line(command: Sequence[str]) -> str:
@@ -73,10 +111,7 @@ def _line(command: Sequence[str]) -> str:
 
 def _environment_of(run: str, member: str | None) -> dict[str, str]:
     """What a member that runs on this machine has in its environment; empty if none does."""
-    wanted = {"TRAINMASTER_RUN": run}
-    if member is not None:
-        role, _, index = member.rpartition("-")
-        wanted |= {"TRAINMASTER_ROLE": role, "TRAINMASTER_INDEX": index}
+    wanted = _marks(run, member)
     for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         try:
             texts = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
@@ -88,12 +123,46 @@ def _environment_of(run: str, member: str | None) -> dict[str, str]:
     return {}
 
 
+def _marks(run: str, member: str | None) -> dict[str, str]:
+    """What tells a member in the environments of processes; ids of machines are no members' names."""
+    role, _, index = (member or "").rpartition("-")
+    named = role and index.isdecimal()
+    return {"TRAINMASTER_RUN": run} | (
+        {"TRAINMASTER_ROLE": role, "TRAINMASTER_INDEX": index} if named else {}
+    )
+
+
 def _local_members(service: Service, run: str) -> set[str]:
     from trainmaster.control.gangs import member_names
     from trainmaster.server.stored_recipe import stored_recipe
 
     recipe = stored_recipe(service.store.run_row(run))
     return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}
+
+
+def _awaited(
+    service: Service,
+    home: Home,
+    run: str,
+    member: str | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> Node:
+    """The machine of a member; while somebody drives the run, one that is on its way is waited for."""
+    until = time.monotonic() + _MACHINES_S
+    is_told = False
+    while True:
+        try:
+            return _node(service, home, run, member, environ)
+        except NotFoundError:
+            row = service.store.run_row(run)
+            is_coming = member is None or member in _local_members(service, run)
+            if not (is_coming and is_driven(row, service.store.clock_s())) or time.monotonic() > until:
+                raise
+        if not is_told:
+            tell(f"{run}: waits for the machine of {member or 'its first member'}")
+            is_told = True
+        time.sleep(_LOOK_S)
 
 
 def _node(service: Service, home: Home, run: str, member: str | None, environ: Mapping[str, str]) -> Node:
@@ -111,7 +180,7 @@ def _node(service: Service, home: Home, run: str, member: str | None, environ: M
     provider = get_provider(alive[0].provider, ProviderPlace(home.root, home.identity(), dict(environ)))
     for record in alive:
         for node in provider.nodes(record.id):
-            if node.id == wanted and node.state is not NodeState.GONE:
+            if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
                 return node
     raise NotFoundError(
         f"the machine {wanted} of {run} is gone", "Its run rents another one while it goes on."
