@@ -237,6 +237,33 @@ def test_an_interrupted_measurement_leaves_nothing(tm):
     assert tm.runs() == []
 
 
+def test_an_interrupted_measurement_keeps_the_shapes_that_were_measured(tm):
+    """And the next quote measures only the rest, and says so."""
+    tm.write("train.py", STEPS)
+    command = "test $TRAINMASTER_WORLD_SIZE = 2 && sleep=0.3; python train.py {{steps}} ${sleep:-0.02}"
+    gang = {"strategy": "allreduce", "workers": "1..2"}
+    keys = {"distributed": gang, "framework": "plain", "batch": {"global": 64}}
+    recipe = training(
+        tm, steps=100_000, profile={"seconds": "60s", "shapes": [1, 2]}, command=command, **keys
+    )
+    call = tm.start("quote", recipe, "--json")
+    tm.until(lambda: "main with 2 workers: measuring" in call.err, "the second shape")
+    call.send(signal.SIGINT)
+    call.wait(130)
+    assert "1 measurement is kept; the next quote measures the rest" in call.err
+    tm.until_quiet()
+    again = quote(tm, recipe, "--set", "experiments.main.profile.seconds=3s")
+    said = (
+        "main: 1 measurement kept from a quote that was interrupted; the rest is measured now, with 2 workers"
+    )
+    assert said in again.err
+    assert "main with 2 workers: measuring" in again.err
+    assert "main: measuring" not in again.err
+    assert again.json["measurements"] == 2
+    third = quote(tm, recipe)
+    assert "2 measurements of earlier runs used" in third.err
+
+
 def test_a_forecast_beyond_the_quote_is_told(tm):
     """The binding quote is what was promised: it is broken if the script slows down, and that is said."""
     tm.write(

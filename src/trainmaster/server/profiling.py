@@ -6,6 +6,9 @@ a directory of its own that is gone afterwards; no model and no checkpoint of it
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +26,18 @@ from trainmaster.server.fingerprint import Fingerprint, code_of, fingerprint_of,
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
 from trainmaster.spec.habits import ProfilePlan
+from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.store import NewMeasurement, queries
 from trainmaster.volumes import Snapshot, materialise, take_snapshot
 
 if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
     from trainmaster.server.service import Service
 
 #: Numbers of workers that are measured where the recipe leaves it open.
 MOST_SHAPES = 3
+#: Jobs whose interrupted measurements are remembered.
+_MOST_UNMEASURED = 100
 
 OnProgress = Callable[[ProfileProgress], None]
 FindModels = Callable[[str, str | None], list[tuple[int, str]]]
@@ -64,6 +71,7 @@ class Profiler:
         environ: Mapping[str, str],
         experiments: Sequence[str] | None = None,
         on_progress: OnProgress | None = None,
+        only: Mapping[str, Sequence[int]] | None = None,
     ) -> dict[str, list[Measurement]]:
         """Measure experiments, one shape after the other.
 
@@ -74,10 +82,11 @@ class Profiler:
             experiments: names; None for all. One that needs what another leaves can only be measured if a run
                 of that one has left it: else `not_measured` says so.
             on_progress: called a few times a second.
+            only: numbers of workers to measure of an experiment; without it all that there are to be.
 
         Raises:
             UsageError: a task fails, cannot be set up, or shows no steps and does not end.
-            InterruptedByUser: nothing is left of it.
+            InterruptedByUser: only what had been measured is left; `Unmeasured` knows the rest.
             TrainmasterError: the node or the database cannot be used.
         """
         self.not_measured, self.notes = {}, []
@@ -92,10 +101,18 @@ class Profiler:
         session = _Session(self, recipe, snapshot, machine, environ, variables, on_progress or _say_nothing)
         try:
             return {
-                name: found for name in recipe.order() if name in names and (found := session.measure(name))
+                name: found
+                for name in recipe.order()
+                if name in names and (found := session.measure(name, (only or {}).get(name)))
             }
-        except KeyboardInterrupt:
-            raise InterruptedByUser("the measurement was interrupted", "Nothing of it is left.") from None
+        except (KeyboardInterrupt, InterruptedByUser):
+            kept = "1 measurement is" if session.kept == 1 else f"{session.kept} measurements are"
+            left = (
+                f"{kept} kept; the next quote measures the rest."
+                if session.kept
+                else "Nothing of it is left."
+            )
+            raise InterruptedByUser("the measurement was interrupted", left) from None
 
     def _chosen(self, recipe: Recipe, experiments: Sequence[str] | None) -> set[str]:
         unknown = [name for name in experiments or () if name not in recipe.experiments]
@@ -137,20 +154,28 @@ class _Session:
         self._base = base_environment(environ)
         self._variables = variables
         self._tell = tell
+        self.kept = 0
         self._device = local_device(machine)
         self._code = code_of(recipe, snapshot.path)
 
-    def measure(self, name: str) -> list[Measurement]:
-        """All shapes of one experiment; none if it cannot be measured here."""
+    def measure(self, name: str, only: Sequence[int] | None) -> list[Measurement]:
+        """All shapes of one experiment, or only some; none if it cannot be measured here."""
         experiment = self._recipe.experiments[name]
         try:
             find_models = self._find_models(experiment)
-            variants = [self._variant(experiment, workers) for workers in self._shapes(experiment)]
+            shapes = only or self._shapes(experiment)
+            variants = [self._variant(experiment, workers) for workers in shapes]
         except _NotHere as reason:
             self._profiler.not_measured[name] = str(reason)
             return []
+        found = []
         with ProfilePlace(self._service.home, f"{self._recipe.name}-profile-{secrets.token_hex(4)}") as place:
-            return [self._attempt(place, number, each, find_models) for number, each in enumerate(variants)]
+            for number, variant in enumerate(variants):
+                found.append(self._attempt(place, number, variant, find_models))
+                self.kept += 1
+                key = self._fingerprint(variant.experiments[name]).exact
+                Unmeasured(self._service.home).put(key, shapes[number + 1 :])
+        return found
 
     def _attempt(
         self, place: ProfilePlace, number: int, variant: Recipe, find_models: FindModels
@@ -297,6 +322,40 @@ class _Session:
         key = self._fingerprint(self._recipe.experiments[name])
         runs = dict.fromkeys(row["run_id"] for row in store.measurements(key.exact) if row["run_id"])
         return next((run for run in runs if queries.models(store, run, name)), None)
+
+
+class Unmeasured:
+    """Shapes that a measurement has left out that was interrupted, by fingerprint: the next one begins there.
+
+    Args:
+        home: where a file of them is.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._path = home.root / "unmeasured.json"
+
+    def shapes(self, fingerprint: str) -> tuple[int, ...]:
+        """Numbers of workers; none if nothing was interrupted."""
+        return self._all().get(fingerprint, ())
+
+    def put(self, fingerprint: str, shapes: Sequence[int]) -> None:
+        """Write down what is left to be measured."""
+        known = self._all()
+        if known.get(fingerprint, ()) == tuple(shapes):
+            return
+        known.pop(fingerprint, None)
+        if shapes:
+            known[fingerprint] = tuple(shapes)
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # a full disk: the next quote does with what was measured
+            draft.write_text(json.dumps(dict(list(known.items())[-_MOST_UNMEASURED:])), encoding="utf-8")
+            draft.replace(self._path)
+
+    def _all(self) -> dict[str, tuple[int, ...]]:
+        try:
+            return typed(dict[str, tuple[int, ...]], parsed_json(self._path.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return {}
 
 
 class _NotHere(Exception):  # noqa: N818 - it is no error, but an answer

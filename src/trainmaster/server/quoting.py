@@ -242,25 +242,33 @@ class Quoter:
         options: QuoteOptions,
     ) -> tuple[dict[str, Knowledge], dict[str, str]]:
         """What is known of each experiment after measuring; and of which nothing, and why."""
-        from trainmaster.server.profiling import Profiler
+        from trainmaster.server.profiling import Profiler, Unmeasured
 
+        only: dict[str, tuple[int, ...]] = {}
         names = [name for name in recipe.experiments if options.only is None or name in options.only]
         found = self._given(recipe, names, catalogue, options)
         if not options.fresh:
             for name in (name for name in names if name not in found):
-                if (known := self._known(recipe, name, catalogue)) is not None and not known.similar:
-                    found[name] = known
-                    many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
-                    self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
+                known = self._known(recipe, name, catalogue)
+                if known is None or known.similar:
+                    continue
+                many = "1 measurement" if known.points == 1 else f"{known.points} measurements"
+                if shapes := Unmeasured(self._service.home).shapes(known.fingerprint):
+                    only[name] = shapes
+                    rest = f"the rest is measured now, with {' and '.join(map(str, shapes))} workers"
+                    self._tell(f"{name}: {many} kept from a quote that was interrupted; {rest}")
+                    continue
+                found[name] = known
+                self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
         missing: dict[str, str] = {}
-        rest = [name for name in names if name not in found]
-        if rest:
+        left = [name for name in names if name not in found]
+        if left:
             self._look(recipe, environ)
             self._profiler = Profiler(self._service)
-            self._profiler.measure(recipe, recipe_path, environ, rest, self._show)
+            self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
             missing = dict(self._profiler.not_measured)
             self._profiler = None
-            for name in rest:
+            for name in left:
                 if (known := self._known(recipe, name, catalogue)) is not None:
                     found[name] = known
                     if known.similar:
