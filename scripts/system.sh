@@ -10,6 +10,7 @@ fi
 packages="procps git openmpi-bin libopenmpi-dev"
 packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # the lab
 packages="$packages openssh-server" # hosts
+packages="$packages zsh fish" # completion
 packages="$packages fuse3 libfuse3-3" # mounts of volumes
 command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0

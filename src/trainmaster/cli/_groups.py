@@ -12,6 +12,8 @@ class DefaultGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's own types are private
         """Put ``list`` in front unless a command or ``--help`` is there."""
+        if ctx.resilient_parsing:  # a shell asks what may come here
+            return super().parse_args(ctx, args)
         if not args or (args[0] not in self.commands and args[0] != "--help"):
             args = ["list", *args]
         return super().parse_args(ctx, args)

@@ -31,7 +31,6 @@ app = typer.Typer(
     help="From a recipe to a trained model, at the price that was quoted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.completing import run_ids
+
 
 def cancel(
-    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""

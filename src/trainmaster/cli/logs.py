@@ -6,9 +6,11 @@ from typing import Annotated, Optional
 
 import typer
 
+from trainmaster.cli.completing import run_ids
+
 
 def logs(
-    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run has ended.")] = False,
     experiment: Annotated[Optional[str], typer.Option(help="Only this experiment.")] = None,  # noqa: UP045
     task: Annotated[Optional[int], typer.Option(help="Only this task.")] = None,  # noqa: UP045

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
+from trainmaster.cli.completing import run_ids
 
 if TYPE_CHECKING:
     from trainmaster.server.kept import SavedModel
@@ -63,7 +64,9 @@ def list_models(
 
 @app.command("save")
 def save(
-    run: Annotated[str, typer.Argument(help="Id of a run, its beginning, or `latest`.")],
+    run: Annotated[
+        str, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
+    ],
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
     from trainmaster.cli.output import say

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.completing import run_ids
+
 
 def resume(
-    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
     detach: Annotated[bool, typer.Option(help="Drive the run in the background and return at once.")] = False,
     lend_keys: Annotated[
         bool,

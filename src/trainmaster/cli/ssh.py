@@ -6,9 +6,11 @@ from typing import Annotated, Optional
 
 import typer
 
+from trainmaster.cli.completing import run_ids
+
 
 def ssh(
-    run: Annotated[str, typer.Argument(help="Id of the run, or `latest`.")],
+    run: Annotated[str, typer.Argument(autocompletion=run_ids, help="Id of the run, or `latest`.")],
     member: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation
         typer.Argument(help="A member such as worker-1, or a machine such as node-1; else the first member."),

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from trainmaster.cli.completing import run_ids
+
 _LISTED_RUNS = 20
 _LAST_NOTES = 4
 _WATCH_S = 2.0
@@ -14,7 +16,10 @@ _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "
 
 
 def status(
-    run: Annotated[Optional[str], typer.Argument(help="Id of a run, its beginning, or `latest`.")] = None,  # noqa: UP045
+    run: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`."),
+    ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation
         typer.Option(help="Draw a run's searches, or its tasks' metrics (.svg, .png, .pdf)."),

@@ -1,0 +1,22 @@
+"""What a shell is offered when Tab is pressed where a run is to be named."""
+
+from __future__ import annotations
+
+#: The newest runs; more are no help.
+_RUNS = 50
+
+
+def run_ids(incomplete: str) -> list[str]:
+    """Ids of runs that begin so, the newest first; none if anything is wrong: Tab is no place to say so."""
+    from contextlib import suppress
+
+    from trainmaster.control.layout import Home
+
+    found: list[str] = []
+    with suppress(Exception):
+        home = Home.from_environment()
+        if home.root.is_dir():  # else there are none, and Tab must not make one
+            from trainmaster.server import Service
+
+            found = [row["run"] for row in Service(home).runs()["runs"][:_RUNS]]
+    return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]

@@ -1,0 +1,40 @@
+"""Every verb says in its help, and docs/cli.md says, what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from trainmaster.cli.app import app
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def verbs(command, name=""):
+    if found := getattr(command, "commands", None):
+        for each, of in found.items():
+            if not of.hidden:
+                yield from verbs(of, f"{name} {each}".strip())
+    elif name:
+        yield name, command
+
+
+VERBS = dict(verbs(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_names_all_that_it_takes(verb):
+    command = VERBS[verb]
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, f"{verb} {parameter.name}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_its_documentation_names_all_its_options(verb):
+    text = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    for parameter in VERBS[verb].params:
+        if parameter.param_type_name == "option":
+            assert any(name in text for name in parameter.opts), f"{verb} {parameter.opts}"
