@@ -30,6 +30,8 @@ _REOPEN_TIMEOUT_S = 30.0
 _ANSWER_TIMEOUT_S = 30.0
 _PARTING_TIMEOUT_S = 5.0
 READ_BYTES = 1 << 20
+#: What the gateway is to users.
+WHO = "what places tasks, on the cluster's first machine,"
 _LOOK_S = 1.0
 
 
@@ -111,7 +113,7 @@ class GatewayConnection(Connection):
                 if self._refusal:
                     raise self._error(self._refusal) from None
                 if time.monotonic() > deadline:
-                    raise self._error("the gateway does not answer") from None
+                    raise self._error(f"{WHO} does not answer") from None
                 time.sleep(0.1)  # it was just about to end
 
     def part(self) -> None:
@@ -166,7 +168,7 @@ class GatewayConnection(Connection):
             self.send({**message, "id": number})
             found = answer.get(timeout=timeout_s)
         except queue.Empty:
-            raise self._error(f"the gateway did not answer for {timeout_s:.0f} s") from None
+            raise self._error(f"{WHO} did not answer for {timeout_s:.0f} s") from None
         finally:
             del self._answers[number]
         if found.get("reply") == "closed":
@@ -190,7 +192,7 @@ class GatewayConnection(Connection):
                 self._early = early
                 return
         self.close()
-        raise self._error("the gateway does not answer")
+        raise self._error(f"{WHO} does not answer")
 
     def _listen(self, stream: socket.socket) -> None:
         splitter = Splitter()
@@ -242,5 +244,6 @@ class GatewayConnection(Connection):
 
     def _error(self, message: str) -> ExecutorError:
         return ExecutorError(
-            message, "Its log is `gateway/log` in the head's directory; is the Ray cluster still there?"
+            message,
+            "Its log is `gateway/log` in the cluster's directory there; is the Ray cluster still there?",
         )

@@ -69,7 +69,7 @@ def _gateway(directory: Path) -> socket.socket:
                 raise _CannotStart(_last_words(directory / "log"))
             starter = None  # another one holds the lock and is about to listen, or to end
         time.sleep(0.02)
-    raise _CannotStart(f"the gateway does not listen; its log is {directory / 'log'}")
+    raise _CannotStart(f"what places tasks does not start there; its log is {directory / 'log'}")
 
 
 def _start(directory: Path) -> subprocess.Popen[bytes]:

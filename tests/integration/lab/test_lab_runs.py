@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -88,6 +89,10 @@ def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
     told = renter.call("logs", run, "--member", "worker-0").stdout
     stopped = int(told.split("told to stop at ")[1].split()[0])
     assert renter.starts(run)[1] == (2, stopped), "not a step is lost"
+    told = [line for line in renting.text.splitlines() if leaving in line]
+    assert len(told) == 1, told
+    assert re.match(r"node-2 \(.*\) is taken back in \d+ s; what ran there goes on from its newest", told[0])
+    assert "PREEMPTED" not in renting.text, "that line says all"
 
 
 def test_the_first_machine_is_lost(renter: Renter) -> None:
