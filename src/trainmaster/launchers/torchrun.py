@@ -5,6 +5,10 @@ from __future__ import annotations
 from trainmaster.launchers._known_failures import PEER_ENDED, advice, not_installed
 from trainmaster.launchers.base import Gang, Launcher, Member
 
+_NO_CUDA = (
+    "The script asks for a GPU, and this machine, or the PyTorch that ran, has none: `hardware: {gpus: 1}` "
+    "takes machines with GPUs only; else the script must choose its device with torch.cuda.is_available()."
+)
 _KNOWN_FAILURES = (
     not_installed("torch", "torch"),
     not_installed("accelerate", "accelerate"),
@@ -18,6 +22,9 @@ _KNOWN_FAILURES = (
         "The script asks for the nccl backend, and this PyTorch was built without it: "
         'use init_process_group("nccl" if torch.distributed.is_nccl_available() else "gloo").',
     ),
+    ("has no attribute '_cuda_", _NO_CUDA),
+    ("Torch not compiled with CUDA enabled", _NO_CUDA),
+    ("Found no NVIDIA driver on your system", _NO_CUDA),
     (
         "CUDA out of memory",
         "The GPU's memory is full: lower `batch` or raise `workers`, or ask for more with `hardware.memory`.",

@@ -78,6 +78,18 @@ def test_it_says_that_there_is_no_agent():
             "stopped answering",
         ),
         (
+            "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+            "`hardware: {gpus: 1}`",
+        ),
+        (
+            "AssertionError: Torch not compiled with CUDA enabled",
+            "`hardware: {gpus: 1}`",
+        ),
+        (
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+            "`hardware: {gpus: 1}`",
+        ),
+        (
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total",
             "lower `batch`",
         ),
