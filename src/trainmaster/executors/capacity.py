@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.spec.processes import control_groups
+
 _NVIDIA_SMI_TIMEOUT_S = 10.0
 
 
@@ -42,7 +44,7 @@ def detect_capacity(root: Path = Path("/")) -> NodeCapacity:
 def _cpu_quota(root: Path) -> float | None:
     """Cores that the control group grants, None without a limit."""
     limits = []
-    for group in _groups(root, "cpu"):
+    for group in control_groups(root, "cpu"):
         first, _, second = _text(group / "cpu.max").partition(" ")
         if first.isdigit() and second.isdigit():
             limits.append(int(first) / int(second))
@@ -55,26 +57,12 @@ def _cpu_quota(root: Path) -> float | None:
 def _memory_bytes(root: Path) -> int:
     lines = _text(root / "proc/meminfo").splitlines()
     limits = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
-    for group in _groups(root, "memory"):
+    for group in control_groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = _text(group / name)
             if limit.isdigit():
                 limits.append(int(limit))
     return min(limits, default=0)
-
-
-def _groups(root: Path, controller: str) -> list[Path]:
-    """Our control group for a controller and all above it, in versions 1 and 2, as far as we see them."""
-    mount = root / "sys/fs/cgroup"
-    groups = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, names, path = line.split(":", 2)
-        if names and controller not in names.split(","):
-            continue
-        top = mount / controller if names else mount
-        group = top / path.lstrip("/")
-        groups += [group, *(parent for parent in group.parents if parent.is_relative_to(top))]
-    return groups
 
 
 def _gpus(root: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.providers.offer import Offer
+from trainmaster.spec.processes import control_groups
 
 _NVIDIA_SMI_TIMEOUT_S: Final = 10.0
 _MIB: Final = 1 << 20
@@ -61,8 +62,11 @@ def _cores(root: Path) -> float:
 
 
 def _memory_bytes(root: Path, whole: int) -> int:
-    limit = _text(root / "sys/fs/cgroup/memory.max")
-    return min(whole, int(limit)) or whole if limit.isdigit() else whole
+    """What our control group and those above it leave of it."""
+    groups = [root / "sys/fs/cgroup", *control_groups(root, "memory")]
+    files = [group / name for group in groups for name in ("memory.max", "memory.limit_in_bytes")]
+    limits = [int(limit) for file in files if (limit := _text(file)).isdigit()]
+    return min([whole, *(limit for limit in limits if limit)])
 
 
 def _text(path: Path) -> str:

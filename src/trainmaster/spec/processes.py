@@ -79,3 +79,25 @@ def _start_ticks(pid: int) -> int | None:
 def _stat(pid: int) -> list[str]:
     """What the kernel says of a process, from its state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def control_groups(root: Path, controller: str) -> list[Path]:
+    """Our control group for a controller and all above it, in versions 1 and 2, as far as we see them.
+
+    Args:
+        root: where ``proc`` and ``sys`` are (tests make their own).
+        controller: such as ``memory``.
+    """
+    mount = root / "sys/fs/cgroup"
+    groups = []
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        top = mount / controller if names else mount
+        group = top / path.lstrip("/")
+        groups += [group, *(parent for parent in group.parents if parent.is_relative_to(top))]
+    return groups

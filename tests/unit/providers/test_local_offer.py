@@ -83,3 +83,21 @@ def test_gpus(nvidia_smi, monkeypatch):
 def test_a_driver_that_does_not_answer(nvidia_smi):
     nvidia_smi("echo 'NVIDIA-SMI has failed, is it running?'; exit 9")
     assert local_offer(TODAY).accelerators == 0
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits"),
+    [
+        ("0::/a/b\n", {"a/memory.max": "1000000", "a/b/memory.max": "max"}),
+        ("4:cpuset,memory:/x\n0::/\n", {"memory/x/memory.limit_in_bytes": "1000000"}),
+    ],
+    ids=["version 2, above ours", "version 1"],
+)
+def test_its_memory_is_what_its_control_groups_leave(tmp_path, groups, limits):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, limit in limits.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    assert local_offer(TODAY, tmp_path).memory_bytes == 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 from cluster_bench import Bench
 
+from trainmaster.advisor.room import Memory
 from trainmaster.control.budget import Meter
 from trainmaster.control.clusters.decide_cluster import decide_cluster
 from trainmaster.control.clusters.decision import ActionKind, Patience, Seen, Stage
@@ -17,8 +19,11 @@ from trainmaster.control.clusters.fleet import Fleet
 from trainmaster.control.clusters.growth import grown, growth
 from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.clusters.record import ClusterRecord, ClusterState, Machine, new_record
+from trainmaster.control.clusters.shopping import Shop, plan_clusters
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.inventory import InventoryHost
+from trainmaster.spec import read_recipe
 
 NOW = 1000.0
 GIB = 2**30
@@ -196,3 +201,20 @@ def test_what_is_left_of_the_budget_must_pay_for_them(cap_usd, is_allowed):
     more = made.more_memory(gang("worker-1"), "")
     assert more.is_allowed is is_allowed
     assert is_allowed or "of budget.total no more than $0.0" in more.words
+
+
+# --- hosts of one's own -------------------------------------------------------------------------------------
+
+
+def test_hosts_are_asked_for_the_memory_that_was_measured(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    gang = {"distributed": {"strategy": "allreduce", "workers": 4, "per_node": 2}, "framework": "plain"}
+    path.write_text(
+        json.dumps({"name": "job", "provider": "hosts", "experiments": {"a": {"command": "true", **gang}}})
+    )
+    hosts = tuple(InventoryHost(name=f"h{n}", address=f"10.0.0.{n}", slots=4) for n in range(3))
+    shop = Shop("hosts", hosts=hosts, source="hosts.yaml", memory={"a": Memory(4.6e9)})
+    (plan,) = plan_clusters(read_recipe(path), shop)
+    assert plan.roles[0].memory_bytes == pytest.approx(10e9), "two on each, and 8 % stay free"
+    (plan,) = plan_clusters(read_recipe(path), replace(shop, memory={}))
+    assert plan.roles[0].memory_bytes == 0
