@@ -221,3 +221,17 @@ def test_check_shows_where_a_sampler_will_choose(tm):
     lines = [json.loads(line) for line in tm.call("check", recipe, "--tasks").out.splitlines()]
     assert [line["parameters"] for line in lines] == [None, None]
     assert lines[0]["command"] == "echo {{lr}}"
+
+
+def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):
+    call = f"sys.argv = ['trainmaster', 'run', {str(tm.task('echo hi'))!r}]; main()"
+    code = f"import sys; from trainmaster.cli import main; {call}"
+    command = [sys.executable, "-X", "importtime", "-c", code]
+    done = subprocess.run(command, env=tm.env, cwd=tm.work, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time")]
+    loaded = {line.split("|")[-1].strip() for line in lines}
+    assert "trainmaster.control.controller" in loaded
+    heavy = {"configparser", "http.client", "tarfile", "statistics", "numpy", "boto3"}
+    ours = {"providers.catalogue", "providers.inventory", "control.data_sources", "control.clusters.fleet"}
+    assert sorted(loaded & (heavy | {f"trainmaster.{name}" for name in ours})) == []

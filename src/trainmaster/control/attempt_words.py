@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainmaster.control.job_context import TaskContext
-from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import read_tail
 from trainmaster.executors.metrics import MetricsReader, json_safe
 from trainmaster.spec.states import EndReason
@@ -53,6 +52,10 @@ def last_metrics(context: TaskContext) -> dict[str, object]:
     log = context.place.log(first)
     if not size_of(log):
         return {}
+    from trainmaster.executors.log_metrics import (
+        LogMetrics,  # dozens of patterns, for tasks without metrics only
+    )
+
     scanner = LogMetrics(metrics_pattern(context))
     last: dict[str, object] = {}
     for values in scanner.feed(read_tail(context.place.directory, first, METRICS_TAIL_BYTES) + b"\n"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -106,12 +104,14 @@ def _check_answers(
     recipe: Recipe, home: Home, values: Mapping[str, Mapping[str, str]], *, here: bool
 ) -> Iterator[str]:
     """Ask for the first bytes of what URLs name."""
-    from trainmaster.control.data_sources import url_directory
-
     for experiment in recipe.experiments.values():
         known = {**experiment.env, **values.get(experiment.name, {})}
         for name, source in experiment.data.items():
-            if source.url is None or url_directory(home.cache, source.url, source.sha256).is_dir():
+            if source.url is None:
+                continue
+            from trainmaster.control.data_sources import url_directory  # few recipes have any
+
+            if url_directory(home.cache, source.url, source.sha256).is_dir():
                 continue
             where = f"experiments.{experiment.name}.data.{name}.url"
             try:
@@ -134,6 +134,9 @@ def _ask(source: DataSource, url: str) -> None:
         UsageError: there is no such thing, or it refuses us.
         _NoAnswerError: it cannot be asked.
     """
+    import http.client
+    import urllib.error
+
     from trainmaster.control.data_sources import open_web
     from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.outage import is_away

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainmaster.advisor.step_trace import StepTrace
 from trainmaster.control.attempt_words import metrics_pattern
@@ -12,11 +13,13 @@ from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import AttemptPlace
 from trainmaster.control.measuring import trace_of
-from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.logs import read_log
-from trainmaster.executors.metrics import MetricsReader, StepRate, json_safe
+from trainmaster.executors.metrics import Metrics, MetricsReader, StepRate, json_safe
 from trainmaster.spec import Experiment
 from trainmaster.sweeps.curve import Curve
+
+if TYPE_CHECKING:
+    from trainmaster.executors.log_metrics import LogMetrics
 
 #: A controller looks that often.
 LOOK_S = 0.5
@@ -51,7 +54,7 @@ class TaskProgress:
     first_member: str
     total_steps: int | None
     reader: MetricsReader
-    scanner: LogMetrics
+    pattern: str | None
     total_examples: int | None = None
     epochs: int | None = None
     examples_per_step: int | None = None
@@ -66,6 +69,7 @@ class TaskProgress:
     is_behind: bool = False
     from_step: float | None = None
     came_to: float | None = None
+    scanner: LogMetrics | None = None
     _has_begun: bool = field(default=False, init=False)
     _caught_up_at: float | None = field(default=None, init=False)
 
@@ -99,7 +103,7 @@ class TaskProgress:
             epochs=epochs,
             examples_per_step=values.get("batch_global"),
             reader=MetricsReader(context.place.metrics(first)),
-            scanner=LogMetrics(metrics_pattern(context)),
+            pattern=metrics_pattern(context),
             metric=search.metric if search is not None and curve is not None else None,
             curve=Curve() if curve is None else curve,
             trace=trace_of(experiment, resolution_s),
@@ -133,8 +137,7 @@ class TaskProgress:
         data = b""
         if not rows and not self.reader.offset:  # it reports nothing: perhaps it prints something
             data, self.log_offset, _ = read_log(self.directory, self.first_member, self.log_offset)
-            rows = self.scanner.feed(data) if data else []
-            self._learn_totals(self.scanner.per_epoch)
+            rows = self._scan(data) if data else []
         for row in rows:
             self.metrics.update(json_safe(row))
             self.changed = True
@@ -154,6 +157,15 @@ class TaskProgress:
         if self.is_behind:
             self._catch_up(now, len(data) or self.reader.offset - before)
         return bool(rows or data)
+
+    def _scan(self, data: bytes) -> list[Metrics]:
+        if self.scanner is None:
+            from trainmaster.executors.log_metrics import LogMetrics  # not before a task has written anything
+
+            self.scanner = LogMetrics(self.pattern)
+        rows = self.scanner.feed(data)
+        self._learn_totals(self.scanner.per_epoch)
+        return rows
 
     def _learn_totals(self, per_epoch: Mapping[str, int]) -> None:
         """Where the recipe has only ``epochs``, what is printed tells how long one is."""
@@ -213,7 +225,7 @@ def read_curve(experiment: Experiment, places: Iterable[AttemptPlace]) -> Curve:
             first_member=first,
             total_steps=None,
             reader=MetricsReader(place.metrics(first)),
-            scanner=LogMetrics(experiment.metrics.pattern if experiment.metrics else None),
+            pattern=experiment.metrics.pattern if experiment.metrics else None,
             metric=experiment.search.metric if experiment.search else None,
             curve=curve,
         )

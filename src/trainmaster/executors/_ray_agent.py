@@ -33,7 +33,8 @@ _ANY_SLOTS = 1 << 30
 #: A gateway that does not ask for news for so long is gone: what it held here is dropped.
 PATIENCE_S = 15.0
 _LOOK_S = 1.0
-_FOLLOW_S = 0.25
+#: What a member prints wakes a poll; its metrics are read as often as a driver looks at them.
+_FOLLOW_S = 0.5
 #: While gangs queue here, news go out at most this often: nobody waits for them.
 _GATHER_S = 0.03
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trainmaster.executors._wire import Message
     from trainmaster.executors.base import GangStatus
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 _POLL_S = 2.0
 #: An agent answers a poll within its time; it is unreachable when it is so much late.
 _LATE_S = 5.0

@@ -12,7 +12,6 @@ claims, and is named; what they have claimed is prolonged and given back without
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import shlex
@@ -361,11 +360,3 @@ def fit(host: InventoryHost, claims: Claims, request: NodeRequest, draft: Claim)
         gpus=tuple(free[:wanted]),
         until=claims.end_of(request.lease_s),
     )
-
-
-def this_user() -> str:
-    """Whom others may ask about our claims."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"

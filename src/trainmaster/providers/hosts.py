@@ -20,11 +20,11 @@ from trainmaster.providers.host_claims import (
     parse,
     put_script,
     read_script,
-    this_user,
 )
 from trainmaster.providers.host_memory import HostMemory, as_host
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.processes import this_user
 
 #: A host that others claim all the time is left to them.
 _TRIES: Final = 8

@@ -18,7 +18,6 @@ from trainmaster.executors import detect_capacity
 from trainmaster.server.outlook import NotKnown, RentedNow, gang_nodes, outlook
 from trainmaster.server.promise import Promise, dollars, told, told_in_full
 from trainmaster.server.steadiness import is_at_its_end, is_upset, matters, share_done, waits
-from trainmaster.server.supply import HOST
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
@@ -387,6 +386,8 @@ class QuoteKeeper:
             if experiment in each.experiments:
                 gpu = recipe.hardware.gpu or "gpu" if recipe.hardware.gpu_count else ""
                 return Device(gpu, float(each.slots), each.machine)
+        from trainmaster.server.supply import HOST  # it knows all providers
+
         return Device("", 1.0, HOST)
 
 

@@ -6,8 +6,8 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.providers.host_claims import this_user
 from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.spec.processes import this_user
 from trainmaster.volumes.owner import Owner, claim
 
 if TYPE_CHECKING:

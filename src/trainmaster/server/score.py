@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any, Final
 
 from trainmaster.server.promise import Promise
@@ -69,6 +68,8 @@ class Score:
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Score:
         """Count them."""
+        from statistics import median  # every run asks for the line of its quote, few have any
+
         sides = [each.side for each in outcomes if each.succeeded]
         times = [each.promise.time_s for each in outcomes]
         widths = [time_s.p95 / time_s.p5 for time_s in times if time_s.p5 > 0]

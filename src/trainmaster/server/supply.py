@@ -9,7 +9,6 @@ from datetime import date
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.billing import Extras
-from trainmaster.server.prices import Prices
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -108,6 +107,8 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
     if provider == "lab":
         return _lab(home, today)
     named = environ.get(CATALOGUE)
+    from trainmaster.server.prices import Prices
+
     catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
     found, extras = catalogue.where(provider=provider), extras_of(environ)
     if not len(found):
@@ -180,7 +181,7 @@ def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]
 
 
 def _lab(home: Home, today: date) -> Supply:
-    from trainmaster.advisor.room import Shares
+    from trainmaster.advisor.room import RUNTIME_CORES, Shares
     from trainmaster.providers import load_catalogue
     from trainmaster.providers.aws_settings import AwsSettings
 
@@ -191,9 +192,8 @@ def _lab(home: Home, today: date) -> Supply:
     prices = load_catalogue(directory / "prices.csv", today=today).where(provider="lab")
     catalogue = replace(prices, name="lab", by_hand=False)
     scale = {name: float(share) for name, share in (facts.get("scale") or {}).items()}
-    shares = Shares(
-        scale.get("cpu", 1.0), scale.get("memory", 1.0), scale.get("network", 1.0), _LAB_MEMORY_BYTES
-    )
+    cpu, memory, network = (scale.get(name, 1.0) for name in ("cpu", "memory", "network"))
+    shares = Shares(cpu, memory, network, _LAB_MEMORY_BYTES, RUNTIME_CORES)
     return Supply("lab", catalogue, {region: tuple(facts.get("zones") or ())}, shares=shares)
 
 

@@ -23,6 +23,16 @@ def process_space() -> str:
     return ""
 
 
+def this_user() -> str:
+    """Whom others may ask about what this process holds."""
+    import getpass  # few processes need it
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
 def start_ticks(pid: int) -> int | None:
     """When a process started, in the kernel's ticks since boot; None if there is none, or only its remains.
 

@@ -7,11 +7,10 @@ from typing import Final
 
 HIDDEN: Final = "***"
 
-_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^\s/?#'\"<>]*)@")
-_QUERY = re.compile(
+_USER = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^\s/?#'\"<>]*)@"
+_QUERY = (
     r"(?P<name>[?&;](?:[A-Za-z]+-)*(?:signature|credential|security-token|[a-z_-]*token|sig|hmac|auth|"
-    r"[a-z_-]*key|[a-z_-]*keyid|[a-z_-]*secret|password|passwd|pwd)=)[^&\s#'\"<>]+",
-    re.IGNORECASE,
+    r"[a-z_-]*key|[a-z_-]*keyid|[a-z_-]*secret|password|passwd|pwd)=)[^&\s#'\"<>]+"
 )
 # Names of accounts are no secrets there, nor is what our own hints give as an example.
 _OPEN_SCHEMES: Final = ("ssh", "git+ssh", "hdfs")
@@ -25,8 +24,9 @@ def redacted(text: str) -> str:
     'https://***@h/x?X-Amz-Signature=***&n=2 is away, ssh://git@h/p is not'
     """
     if "://" in text:
-        text = _USER.sub(_without_user, text)
-    return _QUERY.sub(rf"\g<name>{HIDDEN}", text) if "=" in text else text
+        text = re.sub(_USER, _without_user, text)
+    # Compiled when it is first needed, which takes ten times as long as the import of this module.
+    return re.sub(_QUERY, rf"\g<name>{HIDDEN}", text, flags=re.IGNORECASE) if "=" in text else text
 
 
 def has_secret(url: str) -> bool:

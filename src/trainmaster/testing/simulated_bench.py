@@ -11,7 +11,6 @@ from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.progress import TaskProgress
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
-from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.metrics import MetricsReader
 from trainmaster.spec.states import EndReason
 from trainmaster.testing.simulated_plan import Plan
@@ -19,7 +18,6 @@ from trainmaster.testing.simulated_world import ViolationError, World
 
 Key = tuple[str, int, int, EffectKind]
 _READER = MetricsReader(Path("/nonexistent"))
-_SCANNER = LogMetrics(None)
 
 
 class SimulatedProgress(TaskProgress):
@@ -166,7 +164,7 @@ class SimulatedBench:
         key = (task.experiment, task.number, task.attempt)
         if self.request(task).hold and key not in self._cared_for:
             raise ViolationError(f"{task.experiment}/{task.number}/{task.attempt}: nobody renews its keys")
-        return known or SimulatedProgress(Path("/"), "worker-0", None, _READER, _SCANNER)
+        return known or SimulatedProgress(Path("/"), "worker-0", None, _READER, None)
 
     def begin(self, kind: EffectKind, task: Task) -> None:
         """See `Workshop.begin`."""

@@ -75,6 +75,8 @@ def test_machines_of_a_lab_are_chosen_by_what_is_published_and_timed_by_what_the
     assert (real.vcpus, real.memory_bytes, real.nic_gbps) == (0.5, 61 * GB // 8, 0.125)
     tiny = Shares(0.1, 0.001, 1.0, least_memory_bytes=2**29).of(kind)
     assert tiny.memory_bytes == 2**29
+    assert Shares(0.125, 1.0, 1.0, runtime_cores=0.05).of(kind).vcpus == pytest.approx(0.45)
+    assert Shares(0.01, 1.0, 1.0, runtime_cores=0.05).of(kind).vcpus > 0
 
 
 def test_machines_that_nothing_fits_in_are_left_out_unless_they_are_asked_for():

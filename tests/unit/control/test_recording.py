@@ -15,7 +15,6 @@ from trainmaster.control.measuring import trace_of
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.recording import MOST_DURATIONS, MOST_TRACES, Recorder, Where
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
-from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.metrics import MetricsReader
 from trainmaster.spec import read_recipe
 from trainmaster.spec.states import State
@@ -68,7 +67,7 @@ class Bench:
             first_member="worker-0",
             total_steps=None,
             reader=MetricsReader(place.metrics("worker-0")),
-            scanner=LogMetrics(None),
+            pattern=None,
             trace=trace_of(self.recipe.experiments["main"], 0.5),
         )
         task = Task("main", number, State.RUNNING, attempt=1)
