@@ -18,6 +18,7 @@ RESULTS = {
     "volume fsck pets": "1",
     "models fsck": "1 model",
     "logs latest": "visible",
+    "predict --measurements points.csv --query shapes.csv": "bottleneck",
 }
 #: That tell what they have done, or that nothing is there.
 DEEDS = (
@@ -28,6 +29,7 @@ DEEDS = (
     "clusters end --all",
     "lab status",
     "lab down",
+    "score",
     "volume push data pets",
     "volume gc pets",
     "run recipe.yaml --detach",
@@ -41,6 +43,9 @@ def used(tm):
     tm.write("data/model.txt", "x")
     report = 'for step in 1 2 3; do echo "{\\"step\\": $step}" >> $TRAINMASTER_METRICS; sleep 0.2; done; '
     tm.task(report + "echo visible; cp data/model.txt $TRAINMASTER_OUTPUT_DIR/", steps=3)
+    shapes = "job,sync,nodes,workers,local_batch,step_time_s\n"
+    tm.write("points.csv", shapes + "j,allreduce,1,1,32,0.1\nj,allreduce,2,2,32,0.12\n")
+    tm.write("shapes.csv", shapes + "j,allreduce,4,4,32,\n")
     tm.call("run", "recipe.yaml")
     tm.call("volume", "push", "data", "pets", "--json")
     return tm

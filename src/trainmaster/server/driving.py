@@ -25,6 +25,7 @@ from trainmaster.server.promise import record_truth
 from trainmaster.server.run_names import owner_of
 from trainmaster.server.score import score_line
 from trainmaster.server.summary import queued_seconds, run_seconds
+from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -90,6 +91,10 @@ def _drive(
     else:
         slots = machines.fleet.slots
         executor, base = machines.fleet, {}
+    policies = load_policies(recipe)
+    meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
+    if machines is not None:
+        machines.fleet.pay_by(meter, steady_s())
     executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
     fleet = where = None
     if machines is not None:
@@ -98,10 +103,8 @@ def _drive(
 
         fleet = RecordedFleet(recipe.provider, machines.fleet.records, waited_s(store, recipe.provider))
         where = partial(where_in, fleet)
-    policies = load_policies(recipe)
     row = store.run_row(run)
     snapshot = Path(row["code_path"])
-    meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
     workshop = Workshop(
         home=home,
         run=run,

@@ -74,13 +74,20 @@ class Prices:
         self._keep(found)
         return {region: len(offers) for region, offers in found.items()}
 
-    def keep_fresh(self, recipe: Recipe, tell: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
+    def keep_fresh(
+        self,
+        recipe: Recipe,
+        tell: Callable[[str], None],
+        patience_s: float = PATIENCE_S,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Ask for the prices that a recipe is quoted by if they are old; never takes long, never fails.
 
         Args:
             recipe: of any provider.
             tell: shows a line to the user.
             patience_s: for AWS.
+            is_wanted: asked before anybody is dialled: False for a recipe that will be refused anyway.
         """
         from trainmaster.server.supply import CATALOGUE
 
@@ -92,7 +99,7 @@ class Prices:
             for region in _regions(recipe, self.environ)
             if (age := self._age(here, recipe, region))
         }
-        if not ages:
+        if not ages or not is_wanted():
             return
         days = max(ages.values())
         old = f"{days:.0f} {'day' if days == 1 else 'days'} old" if days < math.inf else "not known"

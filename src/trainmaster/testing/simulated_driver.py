@@ -356,9 +356,10 @@ class Driver:
         except TrainmasterError as error:  # told to the user, who tries again
             failures.world.note(f"{self.process.name} cannot begin: {error}")
             return
-        machines.fleet.open(failures.run, Capacity(machines.fleet.slots), {}, lease.token)
         policies = {name: one.policy for name, one in failures.plan.work.experiments.items()}
         meter = self.meter = _meter(failures.recipe, policies, machines.lease_s)
+        machines.fleet.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
+        machines.fleet.open(failures.run, Capacity(machines.fleet.slots), {}, lease.token)
         bench = failures.make_bench(self)
         controller = self.controller = Controller(
             store=SimulatedRecords(failures, self, failures.store),

@@ -59,12 +59,15 @@ class Judge:
         """A machine is given back: a finished model that was there is somewhere else, if there was money."""
         # A step here is long: that its machine slept for so long a driver cannot tell.
         silent_s = 60.0 + 2.5 * self._of.plan.pause_s
-        if self._of.plan.cap_usd is not None or one.cut_until > self._of.world.now - silent_s:
+        if self._of.plan.cap_usd is not None:
             return
         for (name, task), row in self._of.store.tasks.items():
             attempt = f"{self._of.run}/{name}/{task}/{row['attempt']}"
-            here = any(machine == one.id for _, machine in self._of.places.machines(attempt, {}))
-            if here and self._of.has_won(attempt) and "fetched either" not in row["message"]:
+            machines = [machine for _, machine in self._of.places.machines(attempt, {})]
+            silent = [self._of.cloud.instances[each].cut_until for each in machines]
+            if max(silent, default=0.0) > self._of.world.now - silent_s:
+                continue  # what its members made together is not whole without the one that nobody reaches
+            if one.id in machines and self._of.has_won(attempt) and "fetched either" not in row["message"]:
                 place = self._of.directory.attempt(self._of.run, name, task, row["attempt"]).output(
                     "", first=True
                 )

@@ -14,6 +14,11 @@ SCHEDULES = 5000
 PART = 250
 #: A mistake that was put back is found after so many schedules at most.
 MOST = 300
+#: Schedules that have failed once, beyond those that are gone through anyway.
+FAILED_ONCE = (
+    6710, 6717, 14025, 14150, 22210, 27591, 34123, 36054, 37877, 38607, 42845, 43603, 55402, 77970, 81241,
+    81448, 85604, 91248, 92404, 95777, 96342, 98510,
+)  # fmt: skip
 
 
 @pytest.mark.timeout(900)
@@ -26,6 +31,13 @@ def test_no_schedule_breaks_an_invariant() -> None:
     ]
     assert not shown, "replay with `python -m trainmaster.testing.failures --seed N --verbose`"
     assert sum(report.schedules for report in reports) == SCHEDULES
+
+
+def test_schedules_that_have_failed_once_do_so_no_more() -> None:
+    failures = {}
+    for seed in FAILED_ONCE:
+        failures |= simulate(range(seed, seed + 1)).failures
+    assert not failures, "replay with `python -m trainmaster.testing.failures --seed N --verbose`"
 
 
 @pytest.mark.parametrize("name", SABOTAGES)

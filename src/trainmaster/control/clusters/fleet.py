@@ -213,17 +213,26 @@ class Fleet:
             if over and not post.loop.record.keep_s:
                 post.loop.end()
         if meter is not None:
-            self._meter = meter
-            meter.bill = self._bill(now)
             saving = sum(task.state in _WITH_OUTPUT for task in board.live_tasks())
             meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
-            if meter.usual_lease_s:
-                for post in self._all:
-                    post.loop.lease_s = meter.lease_s(now)
+            self.pay_by(meter, now)
         if now - self._cost_at >= _COST_S:
             self._cost_at = now
             self._write_cost(self.spent_usd(now))
         return notes
+
+    def pay_by(self, meter: Meter, now: float) -> None:
+        """Leases are no longer than the money lasts; said before `open`, which renews those that there are.
+
+        Args:
+            meter: is told what is billed at most.
+            now: Unix seconds.
+        """
+        self._meter = meter
+        meter.bill = self._bill(now)
+        if meter.usual_lease_s:
+            for post in self._all:
+                post.loop.lease_s = meter.lease_s(now)
 
     @property
     def slots(self) -> int:

@@ -172,3 +172,14 @@ def test_saves_that_have_to_wait_for_each_other_are_set_aside(fleet: Fleet, loop
     meter = Meter(cap_usd=100.0)
     fleet.look(RUNNING, meter, 1010.0)
     assert meter.publishing.rounds == 3, "nine tasks, four at a time"
+
+
+def test_what_is_renewed_first_after_a_takeover_lasts_no_longer_than_the_money(
+    fleet: Fleet, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rented(loop, PRICED)
+    begun_with = []
+    monkeypatch.setattr(loop, "start", lambda: begun_with.append(loop.lease_s))
+    fleet.pay_by(Meter(cap_usd=1.0, usual_lease_s=900.0), 1700.0)
+    fleet.open("run", cast("Any", None), {})
+    assert begun_with == [pytest.approx(300.0 - SWITCH_OFF_S, abs=2)]
