@@ -198,6 +198,19 @@ class AwsClient:
             self._session = None
         self.close()
 
+    def known_regions(self) -> list[str]:
+        """The regions that boto3 has heard of; nobody is asked.
+
+        Raises:
+            UsageError: boto3 is not installed, or the AWS configuration cannot be used.
+        """
+        session = self._boto()
+        return [
+            name
+            for partition in session.get_available_partitions()
+            for name in session.get_available_regions("ec2", partition)
+        ]
+
     def _require_region(self, region: str) -> None:
         """Nobody is found there: is it a region at all?
 
@@ -206,12 +219,7 @@ class AwsClient:
         """
         if self._settings.endpoint_url:
             return
-        session = self._boto()
-        known = [
-            name
-            for partition in session.get_available_partitions()
-            for name in session.get_available_regions("ec2", partition)
-        ]
+        known = self.known_regions()
         if region not in known:
             near = difflib.get_close_matches(region, known, n=1)
             raise UsageError(

@@ -97,7 +97,7 @@ class Prices:
         ages = {
             region: age
             for region in _regions(recipe, self.environ)
-            if (age := self._age(here, recipe, region))
+            if (age := self._age(here, recipe, region)) and (age < math.inf or self._exists(region))
         }
         if not ages or not is_wanted():
             return
@@ -195,6 +195,16 @@ class Prices:
             if min(days, default=math.inf) > most:
                 age = max(age, min(days, default=math.inf))
         return age
+
+    def _exists(self, region: str) -> bool:
+        """Whether there is such a region, as far as boto3 knows; a mistyped one is told of later."""
+        from trainmaster.providers.aws_client import AwsClient
+        from trainmaster.providers.aws_settings import AwsSettings
+
+        try:
+            return region in AwsClient(AwsSettings.from_environment(self.environ)).known_regions()
+        except UsageError:
+            return False
 
     def _has_keys(self) -> bool:
         own = Path(self.environ.get("HOME", "~")).expanduser() / ".aws"
