@@ -38,7 +38,7 @@ def saved(renter: Renter, renting: Renting, *members: int) -> str:
 def test_a_gang_on_rented_machines(renter: Renter) -> None:
     """Logs, the model, the bill, and a shell; then everything is given back."""
     before = renter.lab.alive()
-    renting = renter.run(renter.gang(steps=60))
+    renting = renter.run(renter.gang(steps=200))
     run = begun(renter, renting)
     assert set(renter.machines(run)) == {"worker-0", "worker-1"}
     name = renter.call("ssh", run, "worker-1", "--", "hostname").stdout.strip()
@@ -51,7 +51,7 @@ def test_a_gang_on_rented_machines(renter: Renter) -> None:
     (model,) = found["models"]
     assert Path(model["uri"].removeprefix("file://"), "manifest.json").exists()
     log = renter.call("logs", run).stdout
-    assert log.count("done at 60") == 2
+    assert log.count("done at 200") == 2
     assert renter.lab.alive() == before
     assert json.loads(renter.call("status", run, "--json").stdout)["cost_usd"] == found["cost_usd"]
 

@@ -287,7 +287,7 @@ def test_what_takes_long_is_told_now_and_then(nodes: Nodes) -> None:
     nodes.during = during
     nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x", count=1)
     assert nodes.told == [
-        f"note: worker-0: data.x: fetching for {after} s, {done} of 200.0 GB"
+        f"note: n0: data.x: fetching for {after} s, {done} of 200.0 GB"
         for done, after in (("20.0", 20), ("80.0", 80))
     ]
 
