@@ -102,6 +102,8 @@ def attach(service: Service, run: str, *, as_json: bool) -> int:
             say(line)
         summary = service.status(run)
         if summary["state"] == State.DONE:
+            for line in losses.due(time.monotonic(), is_over=True):
+                say(line)
             return finish(service, run, as_json=as_json)
         if not driven:
             raise TrainmasterError(

@@ -154,7 +154,7 @@ class PlainWatcher:
                 lines[-1:] = self._losses.attempt(lines[-1], now)
             for line in lines:
                 self.say(line)
-        for line in self._losses.due(now):
+        for line in self._losses.due(now, is_over=board.state is State.DONE):
             self.say(line)
         if self._echo.enabled:
             for (name, number), found in progress.items():
@@ -238,10 +238,10 @@ class Losses:
             self._held.append((now, line))
         return []
 
-    def due(self, now: float) -> list[str]:
-        """What has waited in vain."""
-        due = [line for at, line in self._held if now - at >= LOSS_HELD_S]
-        self._held = [(at, line) for at, line in self._held if now - at < LOSS_HELD_S]
+    def due(self, now: float, *, is_over: bool = False) -> list[str]:
+        """What has waited in vain; all of it when the run is over."""
+        due = [line for at, line in self._held if is_over or now - at >= LOSS_HELD_S]
+        self._held = [] if is_over else [(at, line) for at, line in self._held if now - at < LOSS_HELD_S]
         return due
 
 

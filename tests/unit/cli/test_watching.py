@@ -32,6 +32,9 @@ def test_an_attempt_that_is_lost_alone_is_told_a_little_later():
     assert losses.due(105.0) == []
     assert losses.due(111.0) == ["train/0 is lost"]
     assert losses.due(112.0) == []
+    losses.attempt("train/0 is lost again", 113.0)
+    assert losses.due(113.5, is_over=True) == ["train/0 is lost again"], "nothing is kept back at the end"
+    assert losses.due(200.0) == []
 
 
 def test_on_this_machine_nothing_waits_for_what_a_machine_says():
