@@ -164,7 +164,7 @@ def test_the_lab_has_its_own_prices_zones_and_shares(world):
     assert found.zones == {"r1": ("r1a", "r1b")}
     assert not found.catalogue.by_hand  # nobody has named it
     small = found.shares.of(found.catalogue.offers[0])
-    assert (small.vcpus, small.memory_bytes, small.instance_type) == (1.0, 2 * 2**30, "small")
+    assert (small.vcpus, small.memory_bytes, small.instance_type) == (0.95, 2 * 2**30, "small")
 
 
 def test_hosts_are_those_of_the_inventory(world, tmp_path):
