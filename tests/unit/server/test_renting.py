@@ -212,7 +212,8 @@ def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):
     world.quote = quoted(not_quoted={})
     found = world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}))
     assert found.lines[0] == "main: 2 x large in r1 at $0.439 per hour"
-    assert "estimate: 1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75)" in found.lines
+    told = "estimate: 1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75), with the wait for the machines"
+    assert told in found.lines
     assert "limited by compute" in found.lines
     kept = []
     found.note_down(SimpleNamespace(add_quote=kept.append), "run", 7.0)
