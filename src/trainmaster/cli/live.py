@@ -80,7 +80,7 @@ class LiveWatcher(PlainWatcher):
         ]
         lines += [Text(f"  {line}") for line in self._standings.best_lines()]
         elapsed = duration(time.monotonic() - self._started_at)
-        state = "QUEUED" if board.queue.is_told else board.state
+        state = "QUEUED" if board.queue_wait.is_told else board.state
         return Group(Text(f"{board.run}  {state}  {elapsed}", style="dim"), table, *lines)
 
     def _left(self, experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress]) -> str:

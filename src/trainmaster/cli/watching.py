@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import sys
@@ -207,8 +208,15 @@ def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
 
 
 def _is_lost(change: TaskChange) -> bool:
-    """Whether an attempt has ended with its machine, and another one begins."""
-    return change.opens and change.closes is not None and change.closes.reason in _LOST
+    """Whether an attempt has ended with its machine, and another one begins.
+
+    One whose members have all told how they ended has lost something else, such as a mount.
+    """
+    closes = change.closes
+    if not change.opens or closes is None or closes.reason not in _LOST:
+        return False
+    members = json.loads(closes.members)
+    return closes.reason is EndReason.PREEMPTED or not members or any(each["lost"] for each in members)
 
 
 class Losses:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trainmaster.control.queue import Queue
+from trainmaster.control.queue_wait import QueueWait
 from trainmaster.spec.states import EndReason, State, may_follow
 from trainmaster.spec.values import ParameterValue
 from trainmaster.store.changes import (
@@ -136,7 +136,7 @@ class Board:
     """A run as its control loop sees it; experiments in topological order.
 
     Attributes:
-        queue: whether it waits for what other runs hold; the loop looks after it.
+        queue_wait: whether it waits for what other runs hold; the loop looks after it.
     """
 
     run: str
@@ -144,7 +144,7 @@ class Board:
     state: State = State.WAITING
     reason: EndReason | None = None
     message: str = ""
-    queue: Queue = field(default_factory=Queue)
+    queue_wait: QueueWait = field(default_factory=QueueWait)
 
     def live_tasks(self) -> list[Task]:
         """All tasks with a row that are not DONE."""

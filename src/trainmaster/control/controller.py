@@ -163,7 +163,7 @@ class Controller:
             if self._silence is not None:
                 turn.changes += self._silence.look(self.board, self.jobs.pending, now)
             place = None if self.board.state is State.DONE else self._executor.queue_place()
-            turn.changes += self.board.queue.look(place, now)
+            turn.changes += self.board.queue_wait.look(place, now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:

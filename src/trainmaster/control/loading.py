@@ -10,7 +10,7 @@ from typing import Any
 from trainmaster.control.board import Board, Experiment, FirstBad, Task
 from trainmaster.control.decide_task import Policy
 from trainmaster.control.gangs import checkpoints_of, helpers_of
-from trainmaster.control.queue import Queue
+from trainmaster.control.queue_wait import QueueWait
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
@@ -130,7 +130,7 @@ def board_from_rows(
         State(run["state"]),
         _reason(run["reason"]),
         run["message"],
-        Queue(run["queued_s"]),
+        QueueWait(run["queued_s"]),
     )
 
 

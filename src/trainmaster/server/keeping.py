@@ -274,7 +274,7 @@ class QuoteKeeper:
             for name, experiment in board.experiments.items()
         }
         known = {name: self._known.of(name) for name in board.experiments}
-        elapsed = self._elapsed(now) - board.queue.waited_s(now)
+        elapsed = self._elapsed(now) - board.queue_wait.waited_s(now)
         self._busy = True
 
         devices = {name: self._device(name) for name in board.experiments}
@@ -308,7 +308,7 @@ class QuoteKeeper:
             return self._compare(found)
         self._store.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
         score = f"; {line}" if (line := self._score(found.kind)) else ""
-        if board.queue.waited_s(now):
+        if board.queue_wait.waited_s(now):
             score = f"; what it waits for other runs is not counted{score}"
         if found.kind == "estimate":
             many = "1 measurement" if found.measurements == 1 else f"{found.measurements} measurements"

@@ -225,7 +225,7 @@ class Quoter:
             cost_weight=recipe.objective.cost,
         )
         quote = make_quote(subjects, self._market(recipe, catalogue, options), limits, recipe.seed)
-        notes = [*quote.notes, *self._notes, *self._waits(catalogue), *self._stale(catalogue, options)]
+        notes = [*quote.notes, *self._notes, *self._waits(quote, catalogue), *self._stale(catalogue, options)]
         notes += [f"{name} is not in this quote: {why}" for name, why in missing.items()]
         if not catalogue_is_own(catalogue) and any(
             found.measured.offer == "local" for found in known.values()
@@ -415,21 +415,26 @@ class Quoter:
         many = "1 price is" if len(old) == 1 else f"{len(old)} prices are"
         return [f"{many} older than {STALE_DAYS} days, the oldest of {oldest.isoformat()}"]
 
-    def _waits(self, catalogue: Catalogue) -> list[str]:
+    def _waits(self, quote: Quote, catalogue: Catalogue) -> list[str]:
         """What of waiting is in the quote, and what is not."""
-        if not catalogue_is_own(catalogue):
-            from trainmaster.advisor.surroundings import provisioning
+        store = self._service.store
+        if catalogue_is_own(catalogue):
+            now = store.clock_s()
+            rows = queries.runs(store, _LATEST_RUNS)
+            busy = [row["id"] for row in rows if row["provider"] == "local" and is_driven(row, now)]
+            many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
+            return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
+        from trainmaster.advisor.surroundings import provisioning
 
-            supply = self._supply
-            provider = supply.provider if supply else catalogue.offers[0].provider
-            seen = tuple(waited_s(self._service.store, provider)) if supply else ()
-            return [f"counts {told(provisioning(provider, seen).interval)} until the machines are there"]
-        now, rows = self._service.store.clock_s(), queries.runs(self._service.store, _LATEST_RUNS)
-        busy = [row["id"] for row in rows if row["provider"] == "local" and is_driven(row, now)]
-        if not busy:
-            return []
-        many = f"{len(busy)} runs" if len(busy) > 1 else busy[0]
-        return [f"{many} may hold this machine's slots: waiting for them is not counted"]
+        waits = {
+            one.cluster.worker.provider: provisioning(
+                one.cluster.worker.provider, waited_s(store, one.cluster.worker.provider)
+            )
+            for one in quote.experiments.values()
+        }
+        return [
+            f"counts {told(wait.interval)} until machines of {name} are there" for name, wait in waits.items()
+        ]
 
     def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:
         """What is wrong whatever will be measured is said before that.

@@ -1,9 +1,14 @@
+import json
 from collections import Counter
 from types import SimpleNamespace
 
+import pytest
+
+from trainmaster.cli import watching
 from trainmaster.cli.watching import Losses, fresh, progress_lines
 from trainmaster.control.board import tally
 from trainmaster.spec.states import EndReason, State
+from trainmaster.store.changes import ClosedAttempt, TaskChange
 
 
 def test_tasks_that_failed_are_not_done():
@@ -47,3 +52,19 @@ def test_the_very_same_line_is_said_once_a_minute():
     assert list(fresh(["1/4 done", "loss 2"], said, 20.0)) == ["loss 2"]
     assert list(fresh(["1/4 done", "loss 2"], said, 70.0)) == ["1/4 done"]
     assert set(said) == {"1/4 done", "loss 2"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost", "waits"),
+    [
+        ("NODE_LOST", True, True),
+        ("NODE_LOST", False, False),
+        ("PREEMPTED", False, True),
+        ("OOM", True, False),
+    ],
+)
+def test_only_what_ended_with_its_machine_waits_for_what_that_says(reason, lost, waits):
+    members = json.dumps([{"name": "worker-0", "lost": lost}, {"name": "worker-1", "lost": False}])
+    closes = ClosedAttempt(1, EndReason(reason), "data.v was no longer there", 1.0, 2.0, None, members)
+    change = TaskChange("a", 0, 2, State.RECOVERING, State.ACQUIRING, opens=True, closes=closes)
+    assert watching._is_lost(change) is waits

@@ -1,4 +1,4 @@
-"""`Queue`: whether a run waits for what other runs hold, and how long it has. Pure."""
+"""`QueueWait`: whether a run waits for what other runs hold, and how long it has. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHANGED_EVERY_S: Final = 2.0
 
 
 @dataclass(slots=True)
-class Queue:
+class QueueWait:
     """What is known of a run's waiting.
 
     Attributes:

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.control.queue import TOLD_AFTER_S, Queue
+from trainmaster.control.queue_wait import TOLD_AFTER_S, QueueWait
 from trainmaster.executors.base import QueuePlace
 from trainmaster.store.changes import Note, QueueChange
 
@@ -24,7 +24,7 @@ def written(changes) -> list[QueueChange]:
 
 
 def test_a_wait_is_told_once_with_who_holds_what_and_its_end():
-    queue = Queue()
+    queue = QueueWait()
     assert queue.look(LATER, 100.0) == []
     changes = queue.look(LATER, 101.0)
     assert notes(changes) == ["waits for 1 slot: a-1 holds 1, b-2 holds 1; 1 run waits before it"]
@@ -44,7 +44,7 @@ def test_a_wait_is_told_once_with_who_holds_what_and_its_end():
 
 
 def test_taking_turns_is_no_wait():
-    queue = Queue()
+    queue = QueueWait()
     for second in range(10):
         assert queue.look(NEXT, second) == []
         assert queue.look(None, second + 0.9 * TOLD_AFTER_S) == []
@@ -52,7 +52,7 @@ def test_taking_turns_is_no_wait():
 
 
 def test_what_was_waited_before_is_counted():
-    queue = Queue(earlier_s=30.0)
+    queue = QueueWait(earlier_s=30.0)
     queue.look(NEXT, 0.0)
     queue.look(NEXT, 10.0)
     queue.look(None, 12.0)
@@ -61,7 +61,7 @@ def test_what_was_waited_before_is_counted():
 
 @given(st.lists(st.tuples(st.sampled_from([None, NEXT, LATER]), st.floats(0, 5)), max_size=40))
 def test_what_is_written_adds_up_to_what_was_waited(steps):
-    queue, now, total, waits = Queue(), 0.0, 0.0, False
+    queue, now, total, waits = QueueWait(), 0.0, 0.0, False
     for place, pause_s in steps:
         now += pause_s
         for change in written(queue.look(place, now)):
