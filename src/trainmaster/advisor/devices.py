@@ -35,8 +35,10 @@ PEAK_TFLOPS: Final[Mapping[str, tuple[float, float]]] = {
 _GAIN: Final = 0.75
 #: A core's share of a GPU's peak: the geometric mean of both is 0.05 TFLOPS a core.
 _CORE_TFLOPS: Final = 0.05
-#: More cores serve one worker less than proportionally.
+#: More cores serve one worker less than proportionally. Less than one core is a share of its time: that counts
+#: in full.
 _CORES_GAIN: Final = 0.75
+_LEAST_CORES: Final = 0.01
 #: Spread (log) of what is said here: same family, from CPU to GPU, and of a GPU that no table has.
 _BETWEEN_GPUS: Final = 0.35
 _BETWEEN_CPUS: Final = 0.3
@@ -75,11 +77,13 @@ def speed_ratio(device: Device, measured: Device) -> Ratio:
     Ratio(log=0.0, spread=0.3)
     >>> speed_ratio(Device("V100", 8, "p3.2xlarge"), Device("V100", 8, "p3.2xlarge"))
     Ratio(log=0.0, spread=0.0)
+    >>> round(math.exp(speed_ratio(Device("", 0.5), Device("", 1)).log), 3)
+    0.5
     """
     if device == measured and device.offer:
         return Ratio(0.0, 0.0)
     if not device.accelerator and not measured.accelerator:
-        log = _CORES_GAIN * math.log(max(device.cores, 0.1) / max(measured.cores, 0.1))
+        log = _log_speed(device.cores) - _log_speed(measured.cores)
         return Ratio(log, _BETWEEN_CPUS + _PER_FOLD * abs(log))
     if _is_same(device.accelerator, measured.accelerator):  # the same GPU in another machine
         return Ratio(0.0, 0.1)
@@ -89,6 +93,12 @@ def speed_ratio(device: Device, measured: Device) -> Ratio:
         return Ratio(log, _UNKNOWN_GPU)
     between = _BETWEEN_GPUS if device.accelerator and measured.accelerator else _CPU_TO_GPU
     return Ratio(log, between)
+
+
+def _log_speed(cores: float) -> float:
+    """Logarithm of what CPU cores do for one worker; 0 for one core."""
+    cores = max(cores, _LEAST_CORES)
+    return math.log(cores) * (_CORES_GAIN if cores > 1 else 1.0)
 
 
 def _tflops(device: Device) -> float:
