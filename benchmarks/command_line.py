@@ -7,14 +7,14 @@ import time
 from common import TRAINMASTER, options, report, seconds, spread, workshop
 
 from trainmaster.control.layout import Home
-from trainmaster.store import NewRun, Store
-from trainmaster.store import tables as t
+from trainmaster.db import Database, NewRun
+from trainmaster.db import tables as t
 
 #: One run holds half of the tasks, the others share the rest.
 SMALL_RUNS = 20
 
 
-def fill(store: Store, run: str, tasks: int) -> None:
+def fill(store: Database, run: str, tasks: int) -> None:
     """Write a run with finished tasks as a controller would have left it."""
     now = time.time()
     new = NewRun(
@@ -44,7 +44,7 @@ def main() -> None:
     arguments = options(__doc__ or "", runs=11, tasks=100_000)
     directory, env = workshop()
     with directory:
-        store = Store(Home.from_environment(env).database_url)
+        store = Database(Home.from_environment(env).database_url)
         for number in range(SMALL_RUNS):
             fill(store, f"old-{number:04d}", arguments.tasks // 2 // SMALL_RUNS)
         fill(store, "big", arguments.tasks // 2)

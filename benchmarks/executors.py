@@ -23,10 +23,10 @@ from typing import Any
 from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
-from trainmaster.executors._ray_commands import authentication
-from trainmaster.executors._ray_connection import GatewayConnection
-from trainmaster.executors.ray import RayExecutor
-from trainmaster.executors.ray_cluster import ClusterNode, RayCluster, stream_to
+from trainmaster.executors.ray.cluster import ClusterNode, RayCluster, stream_to
+from trainmaster.executors.ray.commands import authentication
+from trainmaster.executors.ray.connection import GatewayConnection
+from trainmaster.executors.ray.executor import RayExecutor
 
 SLOTS = len(os.sched_getaffinity(0))
 BARE = """
@@ -53,7 +53,7 @@ class SshExecutor(LocalExecutor):
 
     def __init__(self, command: list[str], home: Path) -> None:
         super().__init__(home)
-        relay = [sys.executable, "-m", "trainmaster.executors._ray_relay", "supervisor", str(home)]
+        relay = [sys.executable, "-m", "trainmaster.executors.ray.relay", "supervisor", str(home)]
         self._connection = GatewayConnection(lambda: stream_to([*command, *relay]))
 
 

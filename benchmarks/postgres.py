@@ -7,7 +7,7 @@ import time
 from common import options, report, spread, workshop
 from many_tasks import run
 
-from trainmaster.store import Lease, NewRun, Note, Store
+from trainmaster.db import Database, Lease, NewRun, Note
 from trainmaster.testing.private_postgres import PrivatePostgres
 
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 def commits_per_s(url: str, commits: int = 300) -> float:
     """How many commits of one event a store takes from one process."""
-    store = Store(url)
+    store = Database(url)
     experiments = [("only", 1)]
     lease: Lease = store.create_run(NewRun("commits", "x", "{}", "", "local", "", "", experiments), 0.0)
     began = time.perf_counter()

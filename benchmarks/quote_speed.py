@@ -14,18 +14,18 @@ from datetime import date
 import numpy as np
 from common import options, report
 
-from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Drawn, Limits, pick
-from trainmaster.advisor.devices import Device
-from trainmaster.advisor.infeasible import NoFeasibleQuote
-from trainmaster.advisor.knowledge import Knowledge
-from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.market import Market
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Point, Sync
-from trainmaster.advisor.quoting import Subject, make_quote
-from trainmaster.advisor.timing import DRAWS, Timing
-from trainmaster.advisor.workload import Length, Workload
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.workload import Length, Workload
+from trainmaster.advisor.model.devices import Device
+from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.market import Market
+from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.spec.hardware import Hardware
 

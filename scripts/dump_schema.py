@@ -1,4 +1,4 @@
-"""Write tests/unit/store/released/REVISION.*.sql: run this once before a new schema is released."""
+"""Write tests/unit/db/released/REVISION.*.sql: run this once before a new schema is released."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests/unit/store"))
+sys.path.insert(0, str(ROOT / "tests/unit/db"))
 
 from test_migrations import RELEASED, write_examples  # noqa: E402
 
-from trainmaster.store import Store  # noqa: E402
-from trainmaster.store.database import SCHEMA_REVISION  # noqa: E402
+from trainmaster.db import Database  # noqa: E402
+from trainmaster.db.engine import SCHEMA_REVISION  # noqa: E402
 from trainmaster.testing.private_postgres import PrivatePostgres, find_postgres  # noqa: E402
 
 _NOISE = ("--", "SET ", "SELECT pg_catalog.set_config", "\\")
@@ -43,7 +43,7 @@ def main() -> None:
 
 def write(url: str) -> None:
     """Let this version write its examples into a new database."""
-    store = Store(url)
+    store = Database(url)
     write_examples(store)
     store.close()
 

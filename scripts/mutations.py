@@ -36,7 +36,7 @@ LEAST = 0.9
 _TIMEOUT_S = 300.0
 
 _CONTROL = "tests/unit/control"
-_CLUSTERS = "tests/unit/control/clusters"
+_CLUSTERS = "tests/unit/cluster"
 #: By module: its tests, the quick and telling ones first.
 TESTS = {
     "control/decide_task.py": [
@@ -50,7 +50,7 @@ TESTS = {
         f"{_CONTROL}/test_decide_task.py",
         f"{_CONTROL}/test_simulation.py",
     ],
-    "control/clusters/decide_cluster.py": [
+    "cluster/decide_cluster.py": [
         f"{_CLUSTERS}/test_decide_cluster.py",
         f"{_CLUSTERS}/test_cluster_simulation.py",
         f"{_CLUSTERS}/test_cluster_loop.py",
@@ -59,10 +59,10 @@ TESTS = {
     "control/budget.py": [
         f"{_CONTROL}/test_budget.py",
         f"{_CONTROL}/test_saving_money.py",
-        f"{_CLUSTERS}/test_fleet_budget.py",
+        f"{_CLUSTERS}/test_cluster_executor_budget.py",
         f"{_CONTROL}/test_cap_simulation.py",
     ],
-    "store/leases.py": ["tests/unit/store/test_leases.py"],
+    "db/leases.py": ["tests/unit/db/test_leases.py"],
     "volumes/packed/garbage.py": [
         "tests/unit/volumes/packed/test_garbage.py",
         "tests/unit/volumes/packed/test_gc_schedules.py",
@@ -77,17 +77,17 @@ TESTS = {
         "tests/unit/volumes/packed/test_garbage.py",
         "tests/unit/volumes/packed/test_gc_schedules.py",
     ],
-    "volumes/publishing.py": [
-        "tests/unit/volumes/test_artifact.py",
-        "tests/unit/volumes/test_checkpoint_series.py",
-        "tests/unit/volumes/test_sending.py",
+    "artifacts/publishing.py": [
+        "tests/unit/artifacts/test_artifact.py",
+        "tests/unit/artifacts/test_checkpoint_series.py",
+        "tests/unit/artifacts/test_sending.py",
         f"{_CLUSTERS}/test_node_publishing.py",
     ],
-    "volumes/checkpoints.py": [
-        "tests/unit/volumes/test_checkpoint_series.py",
-        "tests/unit/volumes/test_checkpoint_schedules.py",
+    "artifacts/checkpoints.py": [
+        "tests/unit/artifacts/test_checkpoint_series.py",
+        "tests/unit/artifacts/test_checkpoint_schedules.py",
     ],
-    "advisor/choosing.py": [
+    "advisor/quote/choosing.py": [
         "tests/unit/advisor/test_choosing.py",
         "tests/unit/advisor/test_price_per_hour.py",
         "tests/unit/advisor/test_quoting.py",
@@ -103,18 +103,18 @@ EQUIVALENT: dict[str, str] = {
     " -> self.bill(now + middle + after_s) < self.cap_usd]": (
         "moves a moment by no more than the half second to which it is looked for"
     ),
-    "volumes/checkpoints.py:_whole: if threads <= 1: [3: threads <= 1 -> threads < 1]": (
+    "artifacts/checkpoints.py:_whole: if threads <= 1: [3: threads <= 1 -> threads < 1]": (
         "a pool of one thread instead of none"
     ),
-    "advisor/choosing.py:choose: promising = np.lexsort((value, over > 1))[:_FIRST]"
+    "advisor/quote/choosing.py:choose: promising = np.lexsort((value, over > 1))[:_FIRST]"
     " if (over <= 1).any() else np.argsort(over)[:_FIRST] [55: over <= 1 -> over < 1]": (
         "only which candidates are drawn first; the pick is that of brute force in any order"
     ),
-    'store/leases.py:is_alive: place, pid, start = owner.rsplit(":", 2) if owner.count(":") >= 2'
+    'db/leases.py:is_alive: place, pid, start = owner.rsplit(":", 2) if owner.count(":") >= 2'
     ' else ("", "", "") [44: owner.count(":") >= 2 -> owner.count(":") > 2]': (
         "our own names have three colons; what has two was written by an earlier version: by its expiry"
     ),
-    "store/leases.py:is_alive: return expires_at is not None and expires_at > now"
+    "db/leases.py:is_alive: return expires_at is not None and expires_at > now"
     " [34: expires_at > now -> expires_at >= now]": _MOMENT,
     "volumes/packed/garbage.py: _DELETED_AT_ONCE = 500 [19: 500 -> 5000]": (
         "fewer requests, of more names each"

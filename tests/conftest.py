@@ -13,11 +13,7 @@ settings.load_profile("trainmaster")
 
 pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it
 
-from trainmaster.testing.private_postgres import (  # noqa: E402
-    NOT_DURABLE,
-    NoPostgresError,
-    PrivatePostgres,
-)
+from trainmaster.testing.private_postgres import NOT_DURABLE, NoPostgresError, PrivatePostgres  # noqa: E402
 
 
 @pytest.fixture(scope="session")

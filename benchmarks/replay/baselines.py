@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import nnls
 from sklearn.ensemble import RandomForestRegressor
 
-from trainmaster.advisor.profile import Sync
+from trainmaster.advisor.model.profile import Sync
 
 
 def _features(points):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point, Sync
 
 
 def _log_normal(rng: np.random.Generator, median: float, spread: float) -> float:

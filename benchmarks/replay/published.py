@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point, Sync
 
 HERE = Path(__file__).parent
 HALVES = ("develop", "report")

@@ -23,9 +23,9 @@ from scenarios import all_scenarios
 from scores import Scores
 from splits import anwar, anwar_splits, machine_splits, regular
 
-from trainmaster.advisor.profile import Sync
-from trainmaster.advisor.shapes import Columns, Shapes
-from trainmaster.advisor.steptime import StepTimeModel
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.model.shapes import Columns, Shapes
+from trainmaster.advisor.model.steptime import StepTimeModel
 
 OURS = "trainmaster"
 SURE = "trainmaster, 80 % sure"

@@ -9,7 +9,7 @@ import numpy as np
 from formulas import OptimusJob, PolluxJob
 from synthetic import AllReduceJob, ServerJob
 
-from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point, Sync
 
 Case = tuple[list[Point], np.ndarray, list[Point], np.ndarray]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point, Sync
 
 HERE = Path(__file__).parent
 Split = tuple[np.ndarray, np.ndarray]

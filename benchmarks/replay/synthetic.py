@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmaster.advisor.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point, Sync
 
 # name: (effective Tflop/s, launch s per layer, memory GB/s, NIC Gbit/s, GB/s between devices of a node)
 DEVICES = {

@@ -32,7 +32,7 @@ assert report.sent_bytes == report.head.total_bytes
 """
 UPLOAD = """
 import sys
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.objects.object_store import ObjectStore
 store, size = ObjectStore(sys.argv[2]), int(sys.argv[3])
 with open(sys.argv[1], "rb") as file:
     store.put_blocks("large.bin", iter(lambda: file.read(8 << 20), b""), size)

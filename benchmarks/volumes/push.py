@@ -21,8 +21,8 @@ import obstore
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from common import machine
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.testing.private_s3 import PrivateS3
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import push
 
 CHUNK_BYTES = 64 << 20

@@ -22,7 +22,7 @@ def ray_place():
 @pytest.fixture(scope="session")
 def ray_node(ray_place):
     """Describes the node of a number; all are on this machine."""
-    from trainmaster.executors.ray_cluster import ClusterNode
+    from trainmaster.executors.ray.cluster import ClusterNode
 
     def node(number, **options):
         return ClusterNode(
@@ -43,7 +43,7 @@ def ray_node(ray_place):
 @pytest.fixture(scope="session")
 def ray_cluster(ray_place, ray_node):
     """A cluster of one node with 4 slots."""
-    from trainmaster.executors.ray_cluster import RayCluster
+    from trainmaster.executors.ray.cluster import RayCluster
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(ray_place / "user"))
@@ -88,7 +88,7 @@ def bench(three, connect_ray, tmp_path):
 def connect_ray(ray_cluster):
     """Makes unconnected executors; ends and forgets all that was submitted through them."""
     from trainmaster.executors.base import Capacity, Phase
-    from trainmaster.executors.ray import RayExecutor
+    from trainmaster.executors.ray.executor import RayExecutor
     from trainmaster.testing.executor_contract import until
 
     attempts = {}

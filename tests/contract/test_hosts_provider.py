@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderError
+from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState
 from trainmaster.providers.host_claims import (
     MARK,
     MOST_LEASE_S,
@@ -35,7 +35,7 @@ from trainmaster.providers.host_claims import (
 from trainmaster.providers.host_memory import HostMemory
 from trainmaster.providers.hosts import GPU_LABEL, HostsProvider
 from trainmaster.providers.inventory import Inventory, InventoryHost
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.testing.provider_contract import ProviderContract
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.executors._ray_agent import Agent
-from trainmaster.executors._ray_commands import NODE_FILE_VARIABLE
 from trainmaster.executors.base import Phase
+from trainmaster.executors.ray.agent import Agent
+from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
 
@@ -25,13 +25,13 @@ class Bench:
         self.directory = directory
         self.phases = {}
 
-    def gang(self, name, script, lane="lane", **options):
+    def gang(self, name, script, node_queue="lane", **options):
         member = {"name": "worker-0", "script": script, "cwd": str(self.directory), "env": {}, "ports": 0}
         return {
             "attempt": name,
             "directory": str(self.directory / name),
             "slots": 1,
-            "group": lane,
+            "group": node_queue,
             "group_slots": 1,
             "hold": False,
             "grace_s": 1.0,
@@ -66,7 +66,7 @@ def bench(tmp_path, monkeypatch):
     node = tmp_path / "node.json"
     node.write_text(json.dumps({"key": "n0", "home": str(home), "gpus": []}))
     monkeypatch.setenv(NODE_FILE_VARIABLE, str(node))
-    monkeypatch.setattr("trainmaster.executors._ray_agent._be_ordinary", lambda: None)
+    monkeypatch.setattr("trainmaster.executors.ray.agent._be_ordinary", lambda: None)
     agent = Agent()
     agent.attach("t1", [])
     pid = int((home / "supervisor" / "lock").read_text())
@@ -114,7 +114,7 @@ def test_handed_over_anew_in_the_same_breath(bench):
 
 def test_what_waits_is_dropped_for_the_next_gateway(bench):
     bench.submit(bench.gang("runs", LONG), bench.gang("waits", "touch never"))
-    bench.submit(bench.gang("held", "touch never", lane="other", hold=True))
+    bench.submit(bench.gang("held", "touch never", node_queue="other", hold=True))
     bench.wait("runs", Phase.RUNNING)
     bench.wait("held", Phase.GRANTED)
     statuses = bench.agent.attach("t2", ["runs", "waits", "held", "none"])["statuses"]

@@ -179,8 +179,8 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 from trainmaster.executors.base import *
-from trainmaster.executors.ray import RayExecutor
-from trainmaster.executors.ray_cluster import RayCluster
+from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.executors.ray.cluster import RayCluster
 record, directory = map(Path, sys.argv[1:3])
 executor = RayExecutor(RayCluster.find(record))
 executor.open("gangs-0", Capacity(1), dict(os.environ))
@@ -302,7 +302,7 @@ def test_no_trace(three, ray_place):
 
 
 def test_found_again(three):
-    from trainmaster.executors.ray_cluster import RayCluster
+    from trainmaster.executors.ray.cluster import RayCluster
 
     found = RayCluster.find(three.directory)
     assert found is not None

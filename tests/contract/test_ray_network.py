@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ray_bench import Bench
 
-from trainmaster.executors.ray import RayExecutor
-from trainmaster.executors.ray_cluster import RayCluster
+from trainmaster.executors.ray.cluster import RayCluster
+from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.testing.sniffer import listening, may_listen
 
 pytestmark = pytest.mark.ray

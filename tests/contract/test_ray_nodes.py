@@ -11,8 +11,8 @@ import pytest
 from ray_bench import Bench, agent_pid, processes_of, raylet_pid
 
 from trainmaster.executors.base import Phase
-from trainmaster.executors.ray import RayExecutor
-from trainmaster.executors.ray_cluster import RayCluster
+from trainmaster.executors.ray.cluster import RayCluster
+from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
 

@@ -27,8 +27,8 @@ from urllib.parse import parse_qsl
 
 import botocore.session
 
-from trainmaster.providers.aws import AwsProvider
-from trainmaster.providers.aws_settings import AwsSettings
+from trainmaster.providers.aws.provider import AwsProvider
+from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.place import ProviderPlace
 

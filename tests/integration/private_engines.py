@@ -166,6 +166,9 @@ def make_image(tools: tuple[str, ...] = _TOOLS, *, python: bool = True) -> bytes
             library = Path(sysconfig.get_path("stdlib"))
             archive.add(library, f"usr/local/lib/{version}", filter=_slim)
             extensions = [*library.glob("lib-dynload/*.so")]
+            wheels = Path("/usr/share/python-wheels")  # for ensurepip of Debian's Python
+            if wheels.is_dir():
+                archive.add(wheels, str(wheels).lstrip("/"))
         else:
             extensions = []
         libraries = {line for path in [*(p for p, _ in programs), *extensions] for line in _libraries(path)}

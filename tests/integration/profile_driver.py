@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainmaster.control.layout import Home
-from trainmaster.server import Service
-from trainmaster.server.profiling import Profiler
+from trainmaster.service import Service
+from trainmaster.service.profiling import Profiler
 from trainmaster.spec import read_recipe
 from trainmaster.spec.errors import TrainmasterError
 

@@ -33,11 +33,11 @@ from aws_stand_in import (
     runs,
 )
 
-from trainmaster.providers.aws import AwsProvider
-from trainmaster.providers.base import NoCapacityError, NodeState, ProviderError
+from trainmaster.providers.aws.provider import AwsProvider
+from trainmaster.providers.base import NoCapacityError, NodeState
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
 
 

@@ -17,7 +17,8 @@ from aws_stand_in import AwsBench, StandIn, running
 
 from trainmaster.lab.user_data import plan_boot
 from trainmaster.providers.base import Node
-from trainmaster.remote import HostKeyError, HostKeys, Ssh, Target, target_of
+from trainmaster.providers.ssh_target import target_of
+from trainmaster.transport import HostKeyError, HostKeys, Ssh, Target
 
 
 @pytest.fixture(scope="module")

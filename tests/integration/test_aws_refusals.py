@@ -30,15 +30,15 @@ from aws_stand_in import (
 )
 from botocore.exceptions import EndpointConnectionError
 
-from trainmaster.providers import aws_requests, aws_site
-from trainmaster.providers.aws import AwsProvider
-from trainmaster.providers.aws_client import AwsClient
-from trainmaster.providers.aws_errors import QuotaError
-from trainmaster.providers.aws_requests import LEASE_FORMAT, LEASE_S_TAG, LEASE_TAG, AwsRequest
-from trainmaster.providers.aws_settings import AwsSettings
-from trainmaster.providers.base import NoCapacityError, NodeState, ProviderError
+from trainmaster.providers.aws import requests, site
+from trainmaster.providers.aws.client import AwsClient
+from trainmaster.providers.aws.errors import QuotaError
+from trainmaster.providers.aws.provider import AwsProvider
+from trainmaster.providers.aws.requests import LEASE_FORMAT, LEASE_S_TAG, LEASE_TAG, AwsRequest
+from trainmaster.providers.aws.settings import AwsSettings
+from trainmaster.providers.base import NoCapacityError, NodeState
 from trainmaster.providers.place import ProviderPlace
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import MissingPartError, ProviderError, UsageError
 from trainmaster.testing.provider_contract import alive
 
 
@@ -352,10 +352,10 @@ def test_a_laptop_that_moves(bench: AwsBench, monkeypatch: pytest.MonkeyPatch) -
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        monkeypatch.setattr(aws_requests, "ADDRESS_URL", f"http://127.0.0.1:{port}/")
+        monkeypatch.setattr(requests, "ADDRESS_URL", f"http://127.0.0.1:{port}/")
         monkeypatch.setattr(AwsSettings, "is_own_cloud", property(lambda self: False))
         now = [0.0]
-        monkeypatch.setattr(aws_site, "boot_s", lambda: now[0])
+        monkeypatch.setattr(site, "boot_s", lambda: now[0])
         provider = bench.provider()
         (asks,) = [r for r in provider.dry_run("one", [bench.request()]) if r["service"] == "https"]
         assert asks["parameters"] == {"url": f"http://127.0.0.1:{port}/"}

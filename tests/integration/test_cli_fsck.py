@@ -6,8 +6,8 @@ import secrets
 
 import pytest
 
+from trainmaster.objects import ObjectStore
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.volumes import ObjectStore
 
 COMMAND = """
     echo weights > $TRAINMASTER_OUTPUT_DIR/model.bin

@@ -171,7 +171,7 @@ def test_help_imports_nothing_that_only_work_needs():
         "boto3",
         "ruamel.yaml",
         "trainmaster.providers",
-        "trainmaster.store",
+        "trainmaster.db",
     }
     program = (
         "import sys\n"

@@ -233,5 +233,5 @@ def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):
     loaded = {line.split("|")[-1].strip() for line in lines}
     assert "trainmaster.control.controller" in loaded
     heavy = {"configparser", "http.client", "tarfile", "statistics", "numpy", "boto3"}
-    ours = {"providers.catalogue", "providers.inventory", "control.data_sources", "control.clusters.fleet"}
+    ours = {"providers.catalogue", "providers.inventory", "control.data_sources", "cluster.cluster_executor"}
     assert sorted(loaded & (heavy | {f"trainmaster.{name}" for name in ours})) == []

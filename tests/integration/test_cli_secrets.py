@@ -66,7 +66,7 @@ def rows_of(url):
     """Every row of every table of a PostgreSQL place, as text."""
     import sqlalchemy as sa
 
-    from trainmaster.store.urls import make_engine
+    from trainmaster.db.urls import make_engine
 
     engine = make_engine(url)
     with engine.connect() as connection:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainmaster.control import keeping
+from trainmaster.control import unpublished
 from trainmaster.control.layout import Home
-from trainmaster.server import kept
-from trainmaster.server.service import Service
-from trainmaster.store import kept_rows
+from trainmaster.db import kept_rows
+from trainmaster.service import unpublished_models
+from trainmaster.service.service import Service
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
 from trainmaster.testing.waits import until
@@ -98,10 +98,10 @@ def test_a_run_that_is_ended_keeps_its_model_here_and_saves_it_later(tm, store, 
     assert f"trainmaster models save {run}" in ended.err
     (unsaved,) = tm.status(run)["unsaved"]
     assert unsaved["command"] == f"trainmaster models save {run}"
-    kept = tm.home / "runs" / run / "tasks" / "main" / "0" / "1" / "output"
-    assert unsaved["directory"] == str(kept)
-    assert (kept / "model.bin").read_text() == "weights\n"
-    assert str(kept) in tm.call("status", run).out
+    unpublished_models = tm.home / "runs" / run / "tasks" / "main" / "0" / "1" / "output"
+    assert unsaved["directory"] == str(unpublished_models)
+    assert (unpublished_models / "model.bin").read_text() == "weights\n"
+    assert str(unpublished_models) in tm.call("status", run).out
 
     refused = tm.call(*verb, run, code=1)
     assert "ExpiredToken" in refused.err
@@ -113,7 +113,7 @@ def test_a_run_that_is_ended_keeps_its_model_here_and_saves_it_later(tm, store, 
     assert summary["experiments"]["main"]["tasks"]["succeeded"] == 1
     assert model_of(tm, run) == "weights\n"
     assert tm.marks("ran") == ["run"]
-    assert not kept.exists(), "it is in the store"
+    assert not unpublished_models.exists(), "it is in the store"
     assert "nothing is kept" in tm.call("models", "save", run).err
 
 
@@ -196,7 +196,7 @@ def test_many_kept_models_are_saved_under_a_lease_that_is_renewed(tm, store, mon
     for name, value in tm.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(kept_rows, "_MOST", 1)
-    monkeypatch.setattr(kept, "RENEW_S", 0.01)
+    monkeypatch.setattr(unpublished_models, "RENEW_S", 0.01)
     service = Service(Home.from_environment(tm.env))
     expires = []
 
@@ -206,8 +206,8 @@ def test_many_kept_models_are_saved_under_a_lease_that_is_renewed(tm, store, mon
         expires.append(context.task)
         return publish_kept(context, metrics)
 
-    publish_kept = keeping.publish_kept
-    monkeypatch.setattr(keeping, "publish_kept", publish)
+    publish_kept = unpublished.publish_kept
+    monkeypatch.setattr(unpublished, "publish_kept", publish)
     saved = service.save_kept(run)
     assert [model.name for model in saved] == ["main/0", "main/1"]
     assert sorted(expires) == [0, 1]

@@ -19,7 +19,7 @@ def cancel(
 
     from trainmaster.cli.output import driver_line, print_json, say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
+    from trainmaster.service import Service
 
     service = Service(Home.from_environment())
     run = service.resolve(run)

@@ -30,8 +30,8 @@ def check(
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.control.preflight import check_names, check_urls
-    from trainmaster.server import Service
-    from trainmaster.server.renting import check_run
+    from trainmaster.service import Service
+    from trainmaster.service.renting import check_run
     from trainmaster.spec import read_recipe
 
     found = read_recipe(recipe, overrides=set_ or ())

@@ -22,8 +22,8 @@ def list_clusters(as_json: _Json = False) -> None:
 
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.clusters import clusters_of_home
+    from trainmaster.service import Service
+    from trainmaster.service.clusters import clusters_of_home
 
     home = Home.from_environment()
     found = clusters_of_home(Service(home).store, home, time.time())
@@ -46,8 +46,8 @@ def end(
 
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.clusters import end_clusters
+    from trainmaster.service import Service
+    from trainmaster.service.clusters import end_clusters
     from trainmaster.spec.errors import UsageError
 
     if bool(clusters) == everything:

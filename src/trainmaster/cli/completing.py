@@ -16,7 +16,7 @@ def run_ids(incomplete: str) -> list[str]:
     with suppress(Exception):
         home = Home.from_environment()
         if home.root.is_dir():  # else there are none, and Tab must not make one
-            from trainmaster.server import Service
+            from trainmaster.service import Service
 
             found = [row["run"] for row in Service(home).runs()["runs"][:_RUNS]]
     return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]

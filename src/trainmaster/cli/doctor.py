@@ -15,7 +15,7 @@ def doctor(
 
     from trainmaster.cli.output import print_json, show
     from trainmaster.control.layout import Home
-    from trainmaster.server.checkup import checkup
+    from trainmaster.service.doctor import checkup
 
     findings = checkup(Home.from_environment())
     if as_json:

@@ -14,7 +14,7 @@ def drive(run: Annotated[str, typer.Argument()]) -> None:
 
     from trainmaster.cli.driving import catch_signals
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
+    from trainmaster.service import Service
 
     service = Service(Home.from_environment())
     session = service.take(run, os.environ)

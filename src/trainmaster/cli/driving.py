@@ -26,10 +26,10 @@ from trainmaster.cli.output import (
     without_model_text,
 )
 from trainmaster.control.controller import Controller
-from trainmaster.server import Service, Session
+from trainmaster.db import queries
+from trainmaster.service import Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import queries
 
 ATTACH_POLL_S = 0.3
 #: A background process that has not taken its run after this long is left to itself.

@@ -16,9 +16,9 @@ from rich.text import Text
 from trainmaster.cli.output import duration
 from trainmaster.cli.standings import Standings
 from trainmaster.cli.watching import Echo, PlainWatcher, task_text
-from trainmaster.control.board import Board, Experiment
 from trainmaster.control.progress import TaskProgress
-from trainmaster.control.tick import Turn
+from trainmaster.control.reconcile import Turn
+from trainmaster.control.run_state import Experiment, RunState
 from trainmaster.spec.states import State
 
 REFRESH_S = 0.25
@@ -46,23 +46,25 @@ class LiveWatcher(PlainWatcher):
         with suppress(OSError):
             self._live.stop()
 
-    def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+    def turned(
+        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> None:
         """Tell what changed, and redraw a few times per second."""
-        super().turned(board, turn, progress)
+        super().turned(run_state, turn, progress)
         now = time.monotonic()
         if now - self._drawn_at >= REFRESH_S:
             self._drawn_at = now
             with suppress(OSError):
-                self._live.update(self._picture(board, progress), refresh=True)
+                self._live.update(self._picture(run_state, progress), refresh=True)
 
     def say(self, line: str) -> None:
         """Print one line above the picture."""
         with suppress(OSError):  # a closed terminal must not end the work
             self._console.print(Text(line), soft_wrap=True)
 
-    def _picture(self, board: Board, progress: Mapping[tuple[str, int], TaskProgress]) -> Group:
+    def _picture(self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress]) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)
-        for experiment in board.experiments.values():
+        for experiment in run_state.experiments.values():
             tally = experiment.tally()
             done = tally["succeeded"] + tally["pruned"]  # what failed is told beside it
             counts = {key: n for key, n in tally.items() if n and key not in ("total", "succeeded")}
@@ -80,8 +82,8 @@ class LiveWatcher(PlainWatcher):
         ]
         lines += [Text(f"  {line}") for line in self._standings.best_lines()]
         elapsed = duration(time.monotonic() - self._started_at)
-        state = "QUEUED" if board.queue_wait.is_told else board.state
-        return Group(Text(f"{board.run}  {state}  {elapsed}", style="dim"), table, *lines)
+        state = "QUEUED" if run_state.queue_wait.is_told else run_state.state
+        return Group(Text(f"{run_state.run}  {state}  {elapsed}", style="dim"), table, *lines)
 
     def _left(self, experiment: Experiment, progress: Mapping[tuple[str, int], TaskProgress]) -> str:
         """When all tasks of an experiment will be over; a single one tells that itself."""

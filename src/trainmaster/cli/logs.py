@@ -29,8 +29,8 @@ def logs(
     import time
 
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.log_streams import LineChoice, LogStreams
+    from trainmaster.service import Service
+    from trainmaster.service.log_streams import LineChoice, LogStreams
 
     service = Service(Home.from_environment())
     choice = LineChoice.of(tail, grep, since, time.time())

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, say
 from trainmaster.control.profile_attempt import ProfilePhase, ProfileProgress
-from trainmaster.server import Service
+from trainmaster.service import Service
 from trainmaster.spec import Recipe
 
 if TYPE_CHECKING:
-    from trainmaster.server.quoting import Quoter
+    from trainmaster.service.quoting import Quoter
 
 
 class Measuring:
@@ -99,7 +99,7 @@ def interruptible() -> Iterator[Caught]:
 
 def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:
     """Measure a recipe that leaves the number of workers open, and take the number that was quoted."""
-    from trainmaster.server.quoting import Quoter
+    from trainmaster.service.quoting import Quoter
 
     with interruptible() as caught:
         caught.quoter = Quoter(service, say, Measuring().show)
@@ -113,7 +113,7 @@ def measure_first(service: Service, recipe: Recipe, path: Path) -> None:
         UsageError: it cannot be measured, or no cluster keeps the limits.
     """
     from trainmaster.cli.quote import show_quote
-    from trainmaster.server.quoting import QuoteOptions, Quoter
+    from trainmaster.service.quoting import QuoteOptions, Quoter
 
     with interruptible() as caught:
         caught.quoter = Quoter(service, say, Measuring().show)

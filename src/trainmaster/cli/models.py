@@ -12,7 +12,7 @@ from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
 
 if TYPE_CHECKING:
-    from trainmaster.server.kept import SavedModel
+    from trainmaster.service.unpublished_models import SavedModel
 
 app = typer.Typer(
     cls=DefaultGroup, help="List the models that tasks left, or get one.", invoke_without_command=True
@@ -29,8 +29,8 @@ def list_models(
 
     from trainmaster.cli.output import metrics_text, print_json, say, show, table
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.store import queries
+    from trainmaster.db import queries
+    from trainmaster.service import Service
 
     service = Service(Home.from_environment())
     rows = queries.models(service.store, service.resolve(run) if run else None)
@@ -71,7 +71,7 @@ def save(
     """Publish the models that a run could not save: they are kept on this machine until then."""
     from trainmaster.cli.output import say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
+    from trainmaster.service import Service
 
     service = Service(Home.from_environment())
     run = service.resolve(run)
@@ -106,10 +106,10 @@ def get(
     """Download a model and verify every file's hash."""
     import signal
 
+    from trainmaster.artifacts import fetch
     from trainmaster.cli.output import say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.volumes import fetch
+    from trainmaster.service import Service
 
     if "://" not in uri and not Path(uri).expanduser().exists():
         uri = Service(Home.from_environment()).find_model(uri)
@@ -129,8 +129,8 @@ def fsck(
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.model_check import check_models
+    from trainmaster.service import Service
+    from trainmaster.service.model_check import check_models
 
     service = Service(Home.from_environment())
     found = check_models(service, [service.resolve(run) for run in runs or ()], is_deep=deep)

@@ -82,8 +82,8 @@ def offers(
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.providers import OfferFilter, load_catalogue
-    from trainmaster.server.prices import Prices, named_regions
-    from trainmaster.server.supply import extras_of
+    from trainmaster.service.candidate_offers import extras_of
+    from trainmaster.service.prices import Prices, named_regions
     from trainmaster.spec.errors import UsageError
 
     order = _order(sort)

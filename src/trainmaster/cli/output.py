@@ -88,7 +88,7 @@ def quote_text(quote: dict[str, Any]) -> str:
     >>> quote_text({**said, "kept": True, "outside": "early"})
     'quote: 1m00s (50.0 s to 1m15s), $0: kept (it came out below the interval)'
     """
-    from trainmaster.server.promise import dollars
+    from trainmaster.service.quote_record import dollars
 
     time_s, cost = quote["time_s"], quote["cost_usd"]
     span = f"{duration(time_s['p50'])} ({duration(time_s['p5'])} to {duration(time_s['p95'])})"
@@ -118,7 +118,7 @@ def bill(usd: float) -> str:
     >>> bill(0.0), bill(0.0018), bill(12.345)
     ('$0.00', '$0.0018', '$12.35')
     """
-    from trainmaster.server.promise import dollars
+    from trainmaster.service.quote_record import dollars
 
     return dollars(usd) if usd else "$0.00"
 

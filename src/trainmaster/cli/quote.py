@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.advisor.quote import Alternative, ExperimentQuote, Interval, Quote
-    from trainmaster.server import Service
+    from trainmaster.advisor.quote.quote import Alternative, ExperimentQuote, Interval, Quote
+    from trainmaster.service import Service
     from trainmaster.spec import Recipe
 
 _SHOWN_FRONT = 8
@@ -58,10 +58,10 @@ def quote(
     from trainmaster.cli.measuring import Measuring, catch_interrupts
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.prices import Prices
-    from trainmaster.server.quoting import QuoteOptions, Quoter
-    from trainmaster.server.score import score_line
+    from trainmaster.service import Service
+    from trainmaster.service.prices import Prices
+    from trainmaster.service.quoting import QuoteOptions, Quoter
+    from trainmaster.service.score import score_line
     from trainmaster.spec import read_recipe
 
     if plot is not None:
@@ -132,7 +132,7 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
 
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
     from trainmaster.cli.output import duration, table
-    from trainmaster.server.promise import dollars
+    from trainmaster.service.quote_record import dollars
 
     show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
     if one.time_s and one.cost_usd:
@@ -222,7 +222,7 @@ def _span(interval: Interval) -> str:
 
 
 def _dollars(interval: Interval) -> str:
-    from trainmaster.server.promise import dollars
+    from trainmaster.service.quote_record import dollars
 
     if not interval.p95:
         return "$0"

@@ -11,15 +11,15 @@ from trainmaster.cli.measuring import Measuring, interruptible
 from trainmaster.cli.output import say
 from trainmaster.cli.quote import wide_line
 from trainmaster.control.preflight import check_parts
-from trainmaster.server import Service
-from trainmaster.server.awake import Sleepiness, awake_note
-from trainmaster.server.machines import check_provider, node_lease_s
-from trainmaster.server.prices import Prices
-from trainmaster.server.quoting import Quoter
-from trainmaster.server.renting import RentalOffer, check_with_provider, plan_run
-from trainmaster.server.score import score_line
-from trainmaster.server.supply import Supply
-from trainmaster.server.worker_counts import with_fewest
+from trainmaster.service import Service
+from trainmaster.service.awake import Sleepiness, awake_note
+from trainmaster.service.candidate_offers import CandidateOffers
+from trainmaster.service.prices import Prices
+from trainmaster.service.quoting import Quoter
+from trainmaster.service.renting import RentalOffer, check_with_provider, plan_run
+from trainmaster.service.run_clusters import check_provider, node_lease_s
+from trainmaster.service.score import score_line
+from trainmaster.service.worker_counts import with_fewest
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -46,8 +46,8 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
     Prices.of(service.home, os.environ).keep_fresh(recipe, say)
     with interruptible() as caught:
 
-        def make_quoter(supply: Supply) -> Quoter:
-            caught.quoter = Quoter(service, say, Measuring().show, supply)
+        def make_quoter(candidate_offers: CandidateOffers) -> Quoter:
+            caught.quoter = Quoter(service, say, Measuring().show, candidate_offers)
             return caught.quoter
 
         def before_measuring(cheapest: RentalOffer) -> None:

@@ -25,8 +25,8 @@ def resume(
     from trainmaster.cli.models import show_saved
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.volumes.lending import lend_whole_keys
+    from trainmaster.objects.delegated_credentials import lend_whole_keys
+    from trainmaster.service import Service
 
     if lend_keys:
         lend_whole_keys()

@@ -38,9 +38,9 @@ def run(
     from trainmaster.cli.driving import drive_in_background, drive_to_end
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
+    from trainmaster.objects.delegated_credentials import lend_whole_keys
+    from trainmaster.service import Service
     from trainmaster.spec import read_recipe
-    from trainmaster.volumes.lending import lend_whole_keys
 
     keep_s = _keep_s(keep)
     if lend_keys:

@@ -11,8 +11,8 @@ def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON
     """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
     from trainmaster.cli.output import print_json, say, show, table
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.score import outcomes, report
+    from trainmaster.service import Service
+    from trainmaster.service.score import outcomes, report
 
     service = Service(Home.from_environment())
     try:

@@ -26,8 +26,8 @@ def ssh(
 
     from trainmaster.cli.output import say
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
-    from trainmaster.server.shells import shell_command
+    from trainmaster.service import Service
+    from trainmaster.service.shells import shell_command
 
     given = [word for word in (member, *(command or ())) if word is not None]
     if "--" in sys.argv:  # what stands behind it is the command, also where no member is named

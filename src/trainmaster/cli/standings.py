@@ -9,14 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.cli.output import best_text
-from trainmaster.control.board import RUNNING_STATES, Experiment
+from trainmaster.control.run_state import RUNNING_STATES, Experiment
+from trainmaster.db.changes import TaskChange
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import TaskChange
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.server import Service, Session
+    from trainmaster.service import Service, Session
 
 #: How many of the best tasks are shown.
 SHOWN_BEST = 5
@@ -80,7 +80,7 @@ class Standings:
         """The best tasks so far of each search, the best one first; what runs counts with its last value."""
         began = time.monotonic()
         if self._searches and began >= self._look_at:
-            from trainmaster.server.search_results import best_tasks
+            from trainmaster.service.search_results import best_tasks
 
             with suppress(StoreError):  # the picture is of what was known before
                 for name, search in self._searches.items():

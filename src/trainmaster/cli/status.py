@@ -32,7 +32,7 @@ def status(
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.output import print_json
     from trainmaster.control.layout import Home
-    from trainmaster.server import Service
+    from trainmaster.service import Service
     from trainmaster.spec.errors import UsageError
 
     service = Service(Home.from_environment())
@@ -79,7 +79,7 @@ def _watch(service: Any, run: str | None) -> None:  # noqa: ANN401 - imported la
 def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - imported late, for speed
     from trainmaster.cli.output import say
     from trainmaster.cli.plotting import check_format, draw_run
-    from trainmaster.server.curves import run_curves
+    from trainmaster.service.curves import run_curves
     from trainmaster.spec.errors import UsageError
 
     if run is None:
@@ -135,7 +135,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         unsaved_text,
         usage_text,
     )
-    from trainmaster.store import queries
+    from trainmaster.db import queries
 
     run = summary["run"]
     trouble = driver_line(summary)
@@ -186,7 +186,7 @@ def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late
     import time
 
     from trainmaster.cli.output import duration, show
-    from trainmaster.store import queries
+    from trainmaster.db import queries
 
     for event in queries.last_notes(service.store, run, _LAST_NOTES):
         about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "

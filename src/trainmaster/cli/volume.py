@@ -140,8 +140,8 @@ def versions(
     """List the versions of a volume."""
     from trainmaster.cli.output import print_json, show, size, table
     from trainmaster.cli.volume_tools import head_document
+    from trainmaster.objects import ObjectStore
     from trainmaster.spec.errors import NotFoundError
-    from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.packed import alive_heads, head_numbers, volume_address
 
     store = ObjectStore(volume_address(volume).url)
@@ -181,8 +181,8 @@ def rm(
 
     from trainmaster.cli.output import print_json, say
     from trainmaster.cli.volume_progress import interruptible
+    from trainmaster.objects import ObjectStore
     from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes import ObjectStore
     from trainmaster.volumes.packed import remove_version, remove_volume, volume_address
 
     address = volume_address(volume)
@@ -222,7 +222,7 @@ def gc(
     from trainmaster.cli.output import print_json, say
     from trainmaster.cli.volume_progress import interruptible, seconds
     from trainmaster.cli.volume_tools import collected_lines, gc_command
-    from trainmaster.volumes import ObjectStore
+    from trainmaster.objects import ObjectStore
     from trainmaster.volumes.packed import collect_garbage, volume_address
 
     store = ObjectStore(volume_address(volume).url)
@@ -251,7 +251,7 @@ def fsck(
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.cli.volume_progress import interruptible
     from trainmaster.cli.volume_tools import verdict_document, verdict_lines
-    from trainmaster.volumes import ObjectStore
+    from trainmaster.objects import ObjectStore
     from trainmaster.volumes.packed import verified, volume_address
 
     address = volume_address(volume)

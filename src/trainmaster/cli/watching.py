@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from trainmaster.cli.output import duration, metrics_text, say
 from trainmaster.cli.standings import Standings
 from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
-from trainmaster.control.board import Board, Task
 from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import member_names
 from trainmaster.control.layout import AttemptPlace
-from trainmaster.control.tick import Turn
+from trainmaster.control.reconcile import Turn
+from trainmaster.control.run_state import RunState, Task
+from trainmaster.db.changes import ExperimentChange, Note, TaskChange
 from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
-from trainmaster.server import Service, Session
+from trainmaster.service import Service, Session
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import ExperimentChange, Note, TaskChange
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
@@ -128,7 +128,9 @@ class PlainWatcher:
         self._gone_on: set[Path] = set()
         self._losses = Losses(waits=echo.rents)
 
-    def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+    def turned(
+        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> None:
         """Tell what changed, and now and then how far it is."""
         for name in self._echo.newly_staged(turn):
             self.say(f"{name}: preparing its environment (`setup`)")
@@ -146,25 +148,27 @@ class PlainWatcher:
             self._told_failures += bool(failed)
             if failed and self._told_failures > MAX_TOLD_FAILURES:
                 if self._told_failures == MAX_TOLD_FAILURES + 1:
-                    self.say(f"further failures are not told: `trainmaster status {board.run}` shows them")
+                    self.say(
+                        f"further failures are not told: `trainmaster status {run_state.run}` shows them"
+                    )
                 continue
-            lines = list(told(change, board, self._echo))
+            lines = list(told(change, run_state, self._echo))
             if isinstance(change, Note) and change.reason is EndReason.NODE_LOST:
                 self._losses.machine(now)
             elif is_lost:
                 lines[-1:] = self._losses.attempt(lines[-1], now)
             for line in lines:
                 self.say(line)
-        for line in self._losses.due(now, is_over=board.state is State.DONE):
+        for line in self._losses.due(now, is_over=run_state.state is State.DONE):
             self.say(line)
         if self._echo.enabled:
             for (name, number), found in progress.items():
                 if found.from_step is not None and found.directory not in self._gone_on:
                     self._gone_on.add(found.directory)
                     self.say(f"{name}/{number}: {goes_on_text(found.from_step, found.came_to)}")
-        if now - self._told_at >= self._every_s and board.state is not State.DONE:
+        if now - self._told_at >= self._every_s and run_state.state is not State.DONE:
             self._told_at = now
-            for line in fresh(progress_lines(board, progress, self._standings), self._said, now):
+            for line in fresh(progress_lines(run_state, progress, self._standings), self._said, now):
                 self.say(line)
 
     def output(self, task: Task, member: str) -> None:
@@ -178,10 +182,10 @@ class PlainWatcher:
         say(line)
 
 
-def told(change: object, board: Board, echo: Echo) -> Iterator[str]:
+def told(change: object, run_state: RunState, echo: Echo) -> Iterator[str]:
     """What a change is worth telling, in lines."""
     if isinstance(change, ExperimentChange):
-        experiment = board.experiments[change.experiment]
+        experiment = run_state.experiments[change.experiment]
         if change.after is State.RUNNING:
             tasks = "1 task" if experiment.total == 1 else f"{experiment.total} tasks"
             yield f"{change.experiment}: {tasks}"
@@ -255,7 +259,7 @@ class Losses:
 
 def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[int, list[str]]:
     """What events after ``seen`` are worth telling; the id of the last one, and lines."""
-    from trainmaster.store import queries
+    from trainmaster.db import queries
 
     now = time.monotonic()
     lines = []
@@ -277,10 +281,10 @@ def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[
 
 
 def progress_lines(
-    board: Board, progress: Mapping[tuple[str, int], TaskProgress], standings: Standings
+    run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], standings: Standings
 ) -> Iterator[str]:
     """How far the experiments and their running tasks are."""
-    for name, experiment in board.experiments.items():
+    for name, experiment in run_state.experiments.items():
         if experiment.state is State.RUNNING and experiment.total > 1:
             counts = experiment.tally()
             done = counts["succeeded"] + counts["pruned"]  # what failed is no progress

@@ -52,9 +52,7 @@ def last_metrics(context: TaskContext) -> dict[str, object]:
     log = context.place.log(first)
     if not size_of(log):
         return {}
-    from trainmaster.executors.log_metrics import (
-        LogMetrics,  # dozens of patterns, for tasks without metrics only
-    )
+    from trainmaster.executors.log_metrics import LogMetrics
 
     scanner = LogMetrics(metrics_pattern(context))
     last: dict[str, object] = {}

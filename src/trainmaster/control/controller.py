@@ -11,30 +11,24 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from trainmaster.control.board import Board, Task
 from trainmaster.control.budget import Meter
 from trainmaster.control.effects import Effect, EffectKind, MoreMemory, Policy, Seen
 from trainmaster.control.job_notes import JobNotes
 from trainmaster.control.layout import attempt_id
+from trainmaster.control.reconcile import Turn, reconcile
+from trainmaster.control.run_state import RunState, Task
 from trainmaster.control.saving_money import SavingMoney
-from trainmaster.control.tick import Turn, tick
+from trainmaster.db import Lease, Note, Progress
+from trainmaster.db.leases import RENEW_S
 from trainmaster.executors.base import Executor, GangStatus, Phase
 from trainmaster.spec.clocks import steady_s
-from trainmaster.spec.errors import (
-    InterruptedByUser,
-    LeaseLostError,
-    StoreError,
-    TrainmasterError,
-    one_line,
-)
+from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import Lease, Note, Progress
-from trainmaster.store.leases import RENEW_S
 
 if TYPE_CHECKING:
+    from trainmaster.control.ports import Actions, Background, Clusters, Forecaster, Records
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
-    from trainmaster.control.seams import Background, Bench, Forecaster, Machines, Records
     from trainmaster.control.store_silence import StoreSilence
 
 #: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
@@ -53,7 +47,9 @@ SAVING_LOOK_S = 1.0
 class Watcher(Protocol):
     """Somebody who watches a controller at work; must be quick and never raise."""
 
-    def turned(self, board: Board, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]) -> None:
+    def turned(
+        self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
+    ) -> None:
         """Something was decided, or some time has passed."""
 
     def output(self, task: Task, member: str) -> None:
@@ -66,8 +62,8 @@ class Controller:
     Args:
         store: the database.
         lease: the right to drive the run.
-        board: the run as recorded.
-        workshop: performs what is decided.
+        run_state: the run as recorded.
+        actions: performs what is decided.
         executor: opened for this run.
         policies: per experiment.
         watcher: shows what happens.
@@ -86,26 +82,26 @@ class Controller:
         *,
         store: Records,
         lease: Lease,
-        board: Board,
-        workshop: Bench,
+        run_state: RunState,
+        actions: Actions,
         executor: Executor,
         policies: Mapping[str, Policy],
         watcher: Watcher | None = None,
         meter: Meter | None = None,
         forecaster: Forecaster | None = None,
         recorder: Recorder | None = None,
-        machines: Machines | None = None,
+        machines: Clusters | None = None,
         saving: SavingMoney | None = None,
         silence: StoreSilence | None = None,
         clock: Callable[[], float] = steady_s,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.board = board
-        self.jobs: Background = workshop.jobs
+        self.run_state = run_state
+        self.jobs: Background = actions.jobs
         self.interrupts = 0
         self._store = store
         self._lease = lease
-        self._workshop = workshop
+        self._actions = actions
         self._executor = executor
         self._policies = policies
         self._watcher = watcher
@@ -141,7 +137,7 @@ class Controller:
         """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe."""
         self.interrupts += 1
 
-    def run(self) -> Board:
+    def run(self) -> RunState:
         """Drive the run until it is DONE.
 
         Raises:
@@ -157,13 +153,13 @@ class Controller:
             self._watch_budget(now)
             self._watch_saving(now)
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
-            turn = tick(self.board, self._look, self._policies, self._workshop.columns, wanted, now)
+            turn = reconcile(self.run_state, self._look, self._policies, self._actions.columns, wanted, now)
             turn.changes += self._progress_changes(now)
-            turn.changes += self._notes.look(self.board, self.jobs, self._checkpoint_at, now)
+            turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
             if self._silence is not None:
-                turn.changes += self._silence.look(self.board, self.jobs.pending, now)
-            place = None if self.board.state is State.DONE else self._executor.queue_place()
-            turn.changes += self.board.queue_wait.look(place, now)
+                turn.changes += self._silence.look(self.run_state, self.jobs.pending, now)
+            place = None if self.run_state.state is State.DONE else self._executor.queue_place()
+            turn.changes += self.run_state.queue_wait.look(place, now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
@@ -173,23 +169,24 @@ class Controller:
                 self._keep_lease()  # who was asleep while another took over must not act any more
                 self._perform(effect)
             if self._watcher:
-                self._watcher.turned(self.board, turn, self._progress)
-            if self.board.state is State.DONE:
+                self._watcher.turned(self.run_state, turn, self._progress)
+            if self.run_state.state is State.DONE:
                 break
             self._observe(0.0 if turn.changes else self._patience_s())
         if self._recorder is not None:
             self._recorder.flush(self._clock())
         if self.interrupts:
             raise InterruptedByUser(
-                f"{self.board.run} was interrupted", f"`trainmaster resume {self.board.run}` goes on with it."
+                f"{self.run_state.run} was interrupted",
+                f"`trainmaster resume {self.run_state.run}` goes on with it.",
             )
-        return self.board
+        return self.run_state
 
     # --- observing ---------------------------------------------------------------------------
 
     def _adopt(self) -> None:
         """Learn what became of the attempts that an earlier controller had begun."""
-        tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
+        tasks = {self._id(task): task for task in self.run_state.live_tasks() if task.attempt}
         self._find(list(tasks))
         for status in self._executor.observe(list(tasks)):
             if tasks[status.attempt].state is not State.WAITING:
@@ -197,10 +194,10 @@ class Controller:
                 if status.started_at is not None:
                     self._running_since[status.attempt] = min(status.started_at, self._clock())
                 if State.RUNNING is (task := tasks[status.attempt]).state or status.phase is Phase.RUNNING:
-                    self._workshop.adopt(task)
+                    self._actions.adopt(task)
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
                 self._executor.forget([status.attempt])
-        self._wanted = self._store.stop_wanted(self.board.run)
+        self._wanted = self._store.stop_wanted(self.run_state.run)
 
     def _find(self, attempts: list[str]) -> None:
         """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said.
@@ -214,7 +211,7 @@ class Controller:
                 self._store.commit(self._lease, notes, self._wall())
                 self._renewed_at = now
             self._watch_budget(now)
-            wanted = self._wanted or self._store.stop_wanted(self.board.run)
+            wanted = self._wanted or self._store.stop_wanted(self.run_state.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
                 return  # that cannot wait
             if self.interrupts or wanted:
@@ -231,14 +228,14 @@ class Controller:
                     self._running_since.setdefault(status.attempt, self._clock())
         self.jobs.collect()
         if self._watcher:
-            tasks = {self._id(task): task for task in self.board.live_tasks() if task.attempt}
+            tasks = {self._id(task): task for task in self.run_state.live_tasks() if task.attempt}
             for attempt, member in self._executor.output():
                 if attempt in tasks:
                     self._watcher.output(tasks[attempt], member)
         now = self._clock()
         if now - self._asked_at >= IDLE_S:  # a busy loop must not spend its time on asking
             self._asked_at = now
-            self._wanted = self._store.stop_wanted(self.board.run)
+            self._wanted = self._store.stop_wanted(self.run_state.run)
         self._keep_lease()
         if now - self._read_at >= PROGRESS_S:
             self._read_at = now
@@ -293,20 +290,20 @@ class Controller:
 
     def _read_progress(self, now: float) -> None:
         running = {}
-        for task in self.board.live_tasks():
+        for task in self.run_state.live_tasks():
             if task.state is State.RUNNING:
-                progress = self._workshop.follow(task, self._progress.get(task.key))
+                progress = self._actions.follow(task, self._progress.get(task.key))
                 progress.update(now)
                 running[task.key] = progress
                 if self._recorder is not None:
                     self._recorder.look(task, progress, self._gangs.get(self._id(task)), now)
         self._progress = running
-        for experiment in self.board.experiments.values():
+        for experiment in self.run_state.experiments.values():
             if experiment.state is State.RUNNING and experiment.results is not None:
                 of_it = {
                     number: found for (name, number), found in running.items() if name == experiment.name
                 }
-                for number, why in self._workshop.judge(experiment, of_it).items():
+                for number, why in self._actions.judge(experiment, of_it).items():
                     self._doomed[experiment.name, number] = why
 
     def _progress_changes(self, now: float) -> list[Progress]:
@@ -315,18 +312,18 @@ class Controller:
         self._stored_at = now
         changes = []
         for (experiment, number), progress in self._progress.items():
-            task = self.board.experiments[experiment].live.get(number)
+            task = self.run_state.experiments[experiment].live.get(number)
             if progress.changed and task is not None and task.state is State.RUNNING:
                 progress.changed = False
                 change = Progress(experiment, number, {"metrics": {**task.metrics, **progress.metrics}})
-                self.board.apply(change)
+                self.run_state.apply(change)
                 changes.append(change)
         return changes
 
     def _watch_budget(self, now: float) -> None:
         """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
         if self._meter is not None and self._wanted is None and self._meter.must_end(now):
-            self._store.want_stop(self.board.run, EndReason.BUDGET)
+            self._store.want_stop(self.run_state.run, EndReason.BUDGET)
             self._wanted = EndReason.BUDGET
 
     def _watch_saving(self, now: float) -> None:
@@ -338,7 +335,7 @@ class Controller:
         if now - self._saving_at >= SAVING_LOOK_S:
             self._saving_at = now
             usd_per_hour = self._meter.bill(now + 3600) - self._meter.bill(now)
-            self._saving.look(self.board.live_tasks(), usd_per_hour, now)
+            self._saving.look(self.run_state.live_tasks(), usd_per_hour, now)
 
     def _look_at_machines(self, now: float) -> list[Note]:
         """What was rented and given back; if there is no way to have what is needed, the run ends."""
@@ -350,11 +347,11 @@ class Controller:
             return []
         self._machines_at = now
         try:
-            return self._machines.look(self.board, self._meter, now)
+            return self._machines.look(self.run_state, self._meter, now)
         except (LeaseLostError, StoreError):
             raise
         except TrainmasterError as error:
-            self._store.want_stop(self.board.run, EndReason.INTERNAL)
+            self._store.want_stop(self.run_state.run, EndReason.INTERNAL)
             self._wanted, self._why_wanted = EndReason.INTERNAL, one_line(error)
             return [Note(self._why_wanted)]
 
@@ -362,15 +359,15 @@ class Controller:
         if self._forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:
             return []
         self._forecast_at = now
-        return [Note(text) for text in self._forecaster.look(self.board, self._progress, now)]
+        return [Note(text) for text in self._forecaster.look(self.run_state, self._progress, now)]
 
     # --- acting --------------------------------------------------------------------------------
 
     def _perform(self, effect: Effect) -> None:
-        attempt = attempt_id(self.board.run, effect.experiment, effect.task, effect.attempt)
-        task = self.board.experiments[effect.experiment].live.get(effect.task)
+        attempt = attempt_id(self.run_state.run, effect.experiment, effect.task, effect.attempt)
+        task = self.run_state.experiments[effect.experiment].live.get(effect.task)
         if effect.kind is EffectKind.FORGET:
-            self._workshop.clean_up(effect)
+            self._actions.clean_up(effect)
             gang = self._gangs.get(attempt)
             if self._recorder is not None:
                 self._recorder.ended(effect, gang, self._clock())
@@ -392,10 +389,10 @@ class Controller:
                 self._launched.discard(attempt)
                 # What was staged for a place that it has lost says nothing about the next one.
                 self.jobs.drop(effect.experiment, effect.task, effect.attempt)
-                self._executor.submit([self._workshop.request(task)])
+                self._executor.submit([self._actions.request(task)])
                 self._gangs[attempt] = GangStatus(attempt, Phase.QUEUED)
             case EffectKind.LAUNCH:
-                self._executor.launch(attempt, self._workshop.launch_environment(task, self._gangs[attempt]))
+                self._executor.launch(attempt, self._actions.launch_environment(task, self._gangs[attempt]))
                 self._launched.add(attempt)
             case EffectKind.STOP:
                 if self._stopping.get(attempt, float("inf")) > effect.grace_s:
@@ -407,9 +404,9 @@ class Controller:
                     self._machines.enlarge(gang, self._why_over(task))
             case EffectKind.CHECKPOINT:
                 self._checkpoint_at[attempt] = self._clock()
-                self._workshop.begin(effect.kind, task)
+                self._actions.begin(effect.kind, task)
             case _:
-                self._workshop.begin(effect.kind, task)
+                self._actions.begin(effect.kind, task)
 
     def _id(self, task: Task) -> str:
-        return attempt_id(self.board.run, task.experiment, task.number, task.attempt)
+        return attempt_id(self.run_state.run, task.experiment, task.number, task.attempt)

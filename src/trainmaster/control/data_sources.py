@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from trainmaster.artifacts import fetch
+from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
 from trainmaster.control.locking import locked
+from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import (
     MissingPartError,
     NotFoundError,
@@ -26,8 +29,6 @@ from trainmaster.spec.errors import (
     UsageError,
     one_line,
 )
-from trainmaster.volumes import ObjectStore, fetch
-from trainmaster.volumes.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
 
 #: Which version of a volume a run uses, beside the place where it appears: the first look decides.
 _PIN: Final = ".volume"
@@ -59,7 +60,7 @@ def require_volume(name: str, address: str) -> None:
     Raises:
         UsageError: there is no such volume, or no such version of it, or its store refuses our credentials.
     """
-    from trainmaster.volumes.outage import is_away
+    from trainmaster.objects.outage import is_away
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.head import read_head
 

@@ -4,58 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from trainmaster.control.board import Board, Experiment
+from trainmaster.control.run_state import Experiment, RunState
+from trainmaster.db.changes import Change, ExperimentChange, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import Change, ExperimentChange, RunChange, TaskChange
 
 #: Gives the columns of a task when it is planned (its parameters): (experiment, number) -> columns.
 #: None: it can only be planned when more of the experiment's tasks are DONE.
 Plan = Callable[[Experiment, int], Mapping[str, object] | None]
 
 
-def decide_run(board: Board, wanted: EndReason | None, plan: Plan) -> Iterator[Change]:
+def decide_run(run_state: RunState, wanted: EndReason | None, plan: Plan) -> Iterator[Change]:
     """The transitions of a run and its experiments that are due; also which tasks begin.
 
-    The caller applies each change to ``board`` before it asks for the next one.
+    The caller applies each change to ``run_state`` before it asks for the next one.
 
     Args:
-        board: the run.
+        run_state: the run.
         wanted: the whole run must end for this reason (cancel, budget).
         plan: columns of a task that gets its row now.
     """
-    if board.state is State.WAITING:
+    if run_state.state is State.WAITING:
         yield RunChange(State.WAITING, State.RUNNING)
-    if wanted is not None and board.state is State.RUNNING:
+    if wanted is not None and run_state.state is State.RUNNING:
         yield RunChange(State.RUNNING, State.STOPPING, wanted)
-    for experiment in board.experiments.values():
-        yield from _decide_experiment(board, experiment, wanted)
+    for experiment in run_state.experiments.values():
+        yield from _decide_experiment(run_state, experiment, wanted)
         if experiment.state is State.RUNNING and wanted is None:
             yield from _begin_tasks(experiment, plan)
-    if board.state is not State.DONE and all(e.state is State.DONE for e in board.experiments.values()):
-        reason = run_reason(board)
-        first = next((e for e in board.experiments.values() if e.reason is reason), None)
-        yield RunChange(board.state, State.DONE, reason, first.message if first else "")
+    if run_state.state is not State.DONE and all(
+        e.state is State.DONE for e in run_state.experiments.values()
+    ):
+        reason = run_reason(run_state)
+        first = next((e for e in run_state.experiments.values() if e.reason is reason), None)
+        yield RunChange(run_state.state, State.DONE, reason, first.message if first else "")
 
 
-def run_reason(board: Board) -> EndReason:
+def run_reason(run_state: RunState) -> EndReason:
     """SUCCEEDED if every experiment is, otherwise the first other reason (a skip is never first)."""
-    reasons = [e.reason for e in board.experiments.values() if e.reason not in (None, EndReason.SUCCEEDED)]
+    reasons = [
+        e.reason for e in run_state.experiments.values() if e.reason not in (None, EndReason.SUCCEEDED)
+    ]
     causes = [reason for reason in reasons if reason is not EndReason.SKIPPED]
     return (causes or reasons or [EndReason.SUCCEEDED])[0] or EndReason.SUCCEEDED
 
 
-def stop_reason(board: Board, experiment: str, wanted: EndReason | None) -> EndReason | None:
+def stop_reason(run_state: RunState, experiment: str, wanted: EndReason | None) -> EndReason | None:
     """Why the tasks of an experiment must end now, if they must."""
-    state = board.experiments[experiment]
+    state = run_state.experiments[experiment]
     return wanted or (state.reason if state.state is State.STOPPING else None)
 
 
-def _decide_experiment(board: Board, experiment: Experiment, wanted: EndReason | None) -> Iterator[Change]:
+def _decide_experiment(
+    run_state: RunState, experiment: Experiment, wanted: EndReason | None
+) -> Iterator[Change]:
     name = experiment.name
     if experiment.state is State.WAITING:
         reason = wanted
         message = ""
-        before = [board.experiments[other] for other in experiment.after]
+        before = [run_state.experiments[other] for other in experiment.after]
         failed = next(
             (e for e in before if e.state is State.DONE and e.reason is not EndReason.SUCCEEDED), None
         )

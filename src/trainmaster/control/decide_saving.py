@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 from trainmaster.control.backoff import LONGEST_PAUSE_S, save_pause_s
-from trainmaster.control.board import Task
 from trainmaster.control.effects import Effect, EffectKind, Job, MoreMemory, Policy, Seen, Step
 from trainmaster.control.outcome import classify, exit_records
+from trainmaster.control.run_state import Task
+from trainmaster.db.changes import ClosedAttempt, Note, Progress, TaskChange
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
-from trainmaster.store.changes import ClosedAttempt, Note, Progress, TaskChange
 
 #: An attempt that ends sooner than this without having shown any progress "died at once".
 DIED_AT_ONCE_S = 60.0

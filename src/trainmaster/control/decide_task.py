@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainmaster.control.backoff import backoff_s, stage_pause_s
-from trainmaster.control.board import Task
 from trainmaster.control.decide_saving import (
     DIED_AT_ONCE_S,
     begin,
@@ -23,9 +22,10 @@ from trainmaster.control.decide_saving import (
 )
 from trainmaster.control.effects import Effect, EffectKind, Job, Policy, Seen, Step
 from trainmaster.control.outcome import Outcome, classify
+from trainmaster.control.run_state import Task
+from trainmaster.db.changes import Progress
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
-from trainmaster.store.changes import Progress
 
 __all__ = ["DIED_AT_ONCE_S", "Effect", "EffectKind", "Job", "Policy", "Seen", "Step", "decide_task"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import GangStatus
 from trainmaster.spec.states import EndReason
-from trainmaster.store.changes import Note, Progress, TaskChange
 
 
 class EffectKind(StrEnum):

@@ -70,7 +70,7 @@ def check_store(home: Home) -> None:
     Raises:
         UsageError: it cannot be reached, or refuses our credentials.
     """
-    from trainmaster.volumes import ObjectStore
+    from trainmaster.objects import ObjectStore
 
     try:
         store = ObjectStore(home.store_url)
@@ -95,7 +95,7 @@ def _all(*checks: Callable[[], None]) -> None:
 
 
 def _check_code(recipe: Recipe, excluded: tuple[Path, ...]) -> None:
-    from trainmaster.volumes.snapshot import check_code
+    from trainmaster.artifacts.snapshot import check_code
 
     check_code(recipe.code, recipe.directory, exclude=excluded)
 
@@ -109,7 +109,7 @@ def _check_answers(
         for name, source in experiment.data.items():
             if source.url is None:
                 continue
-            from trainmaster.control.data_sources import url_directory  # few recipes have any
+            from trainmaster.control.data_sources import url_directory
 
             if url_directory(home.cache, source.url, source.sha256).is_dir():
                 continue
@@ -138,8 +138,8 @@ def _ask(source: DataSource, url: str) -> None:
     import urllib.error
 
     from trainmaster.control.data_sources import open_web
-    from trainmaster.volumes import ObjectStore
-    from trainmaster.volumes.outage import is_away
+    from trainmaster.objects import ObjectStore
+    from trainmaster.objects.outage import is_away
 
     scheme = urlsplit(url).scheme
     if scheme == "file":  # machines elsewhere get it from this one

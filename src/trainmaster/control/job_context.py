@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.artifacts import CheckpointSeries, Listing
 from trainmaster.control.layout import AttemptPlace, Home
 from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
-from trainmaster.volumes import CheckpointSeries, Listing
 
 if TYPE_CHECKING:
+    from trainmaster.artifacts.owner import Owner
     from trainmaster.control.images import Images
     from trainmaster.control.site import Site
-    from trainmaster.volumes.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class TaskContext:
         """Where the members find their data here, by name."""
         if not self.experiment.data:
             return {}
-        from trainmaster.control import staging  # not needed until there is something to stage
+        from trainmaster.control import staging
 
         return {name: staging.data_path(self, name) for name in self.experiment.data}
 

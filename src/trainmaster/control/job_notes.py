@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.board import Board, Task
 from trainmaster.control.effects import EffectKind, Job
 from trainmaster.control.layout import attempt_id
+from trainmaster.control.run_state import RunState, Task
 from trainmaster.control.saving_money import SavingMoney
+from trainmaster.db import Note
 from trainmaster.spec.states import State
-from trainmaster.store import Note
 
 if TYPE_CHECKING:
-    from trainmaster.control.seams import Background
+    from trainmaster.control.ports import Background
 
 #: What waits to be saved is told of again after so long; sooner only if something new is to be said of it.
 AGAIN_S: Final = 180.0
@@ -47,18 +47,20 @@ class JobNotes:
         self._saving = saving
         self._told: dict[str, _Told] = {}
 
-    def look(self, board: Board, jobs: Background, checkpointed: Collection[str], now: float) -> list[Note]:
+    def look(
+        self, run_state: RunState, jobs: Background, checkpointed: Collection[str], now: float
+    ) -> list[Note]:
         """What is new.
 
         Args:
-            board: the run.
+            run_state: the run.
             jobs: of it.
             checkpointed: attempts whose checkpoints this control process publishes.
             now: Unix seconds.
         """
         notes = []
-        for task in board.live_tasks():
-            attempt = attempt_id(board.run, task.experiment, task.number, task.attempt)
+        for task in run_state.live_tasks():
+            attempt = attempt_id(run_state.run, task.experiment, task.number, task.attempt)
             is_saving = task.state in (State.SAVING, State.RECOVERING)
             if task.state is State.RUNNING and attempt in checkpointed:
                 form = "no checkpoint: {}"
@@ -74,7 +76,7 @@ class JobNotes:
             text = form.format(job.error)
             if not self._is_news(attempt, task.state, _DURATION.sub("", text), now):
                 continue
-            until = self._until(board.run, job, now) if is_saving else ""
+            until = self._until(run_state.run, job, now) if is_saving else ""
             notes.append(Note(text + until, *task.key, task.attempt))
         return notes
 

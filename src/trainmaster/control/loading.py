@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.control.board import Board, Experiment, FirstBad, Task
 from trainmaster.control.decide_task import Policy
 from trainmaster.control.gangs import checkpoints_of, helpers_of
 from trainmaster.control.queue_wait import QueueWait
+from trainmaster.control.run_state import Experiment, FirstBad, RunState, Task
+from trainmaster.db import Database, queries
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import Store, queries
 
 #: Tasks under way beyond those that run: they wait at the node, so that no slot is ever idle.
 LOOKAHEAD = 32
@@ -30,7 +30,7 @@ class Shape:
     keeps_results: bool = False
 
 
-def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
+def load_board(store: Database, run: str, recipe: Recipe, slots: int) -> RunState:
     """The run as recorded.
 
     Args:
@@ -53,7 +53,7 @@ def load_board(store: Store, run: str, recipe: Recipe, slots: int) -> Board:
     )
 
 
-def ended_rows(store: Store, run: str, shapes: Mapping[str, Shape]) -> list[Mapping[Any, Any]]:
+def ended_rows(store: Database, run: str, shapes: Mapping[str, Shape]) -> list[Mapping[Any, Any]]:
     """Rows of the tasks that are DONE, of experiments that keep their results."""
     return [
         row
@@ -69,7 +69,7 @@ def shape_of(experiment: RecipeExperiment, slots: int) -> Shape:
     after = tuple(experiment.depends_on)
     if experiment.search is None:
         return Shape(after, min(slots, experiment.workers or slots) + LOOKAHEAD)
-    from trainmaster.control.searching import keeps_results, window_of  # only searches need it
+    from trainmaster.control.searching import keeps_results, window_of
 
     return Shape(after, window_of(experiment, slots, LOOKAHEAD), keeps_results(experiment))
 
@@ -81,15 +81,15 @@ def board_from_rows(
     tallies: Iterable[Mapping[Any, Any]],
     live_task_rows: Iterable[Mapping[Any, Any]],
     ended_task_rows: Iterable[Mapping[Any, Any]] = (),
-) -> Board:
+) -> RunState:
     """The board that rows of the store describe; pure.
 
     Args:
         shapes: every experiment, in topological order.
         run: row of the run.
-        experiment_rows: see `Store.experiment_rows`.
-        tallies: see `Store.tallies`.
-        live_task_rows: see `Store.live_task_rows`.
+        experiment_rows: see `Database.experiment_rows`.
+        tallies: see `Database.tallies`.
+        live_task_rows: see `Database.live_task_rows`.
         ended_task_rows: the same of tasks that are DONE, of experiments that keep their results.
     """
     rows = {found["name"]: found for found in experiment_rows}
@@ -124,7 +124,7 @@ def board_from_rows(
             ended = _task(row)
             ended.end_reason = _reason(row["reason"])
             results[ended.number] = ended
-    return Board(
+    return RunState(
         run["id"],
         experiments,
         State(run["state"]),

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Point, Sync
-from trainmaster.advisor.step_trace import Steady, StepTrace
-from trainmaster.advisor.time_shares import TimeShares
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.step_trace import Steady, StepTrace
+from trainmaster.advisor.model.time_shares import TimeShares
 from trainmaster.control.gangs import member_names
 from trainmaster.executors.usage import Usage, read_usage
 from trainmaster.spec import Experiment

@@ -47,7 +47,7 @@ def check_names(recipe: Recipe) -> None:
         with _named(f"{where}.framework"):
             get_launcher(experiment.launcher)
         if experiment.search is not None:
-            from trainmaster.sweeps import check_search  # only searches need it
+            from trainmaster.sweeps import check_search
 
             with _named(f"{where}.search"):
                 check_search(experiment.search)
@@ -121,7 +121,7 @@ def check_volumes(recipe: Recipe, store_url: str) -> None:
         for name, source in experiment.data.items():
             if source.volume is None:
                 continue
-            from trainmaster.control.data_sources import require_volume, volume_url  # few recipes have any
+            from trainmaster.control.data_sources import require_volume, volume_url
 
             try:
                 require_volume(source.volume, volume_url(source.volume, store_url))
@@ -146,7 +146,7 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     if recipe.provider != "local":
         return []
     if any(experiment.container is not None for experiment in recipe.experiments.values()):
-        from trainmaster.executors.engines import find_engine  # only containers need it
+        from trainmaster.executors.engines import find_engine
 
         find_engine(os.environ)
     notes = []
@@ -212,7 +212,7 @@ def _missing_in(experiment: Experiment) -> Iterator[str]:
 
 
 def _missing_in_search(experiment: Experiment, where: str) -> Iterator[str]:
-    from trainmaster.sweeps import make_pruner, make_sampler  # only searches need it
+    from trainmaster.sweeps import make_pruner, make_sampler
 
     assert experiment.search is not None
     try:

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.step_trace import MIN_SECONDS, StepTrace
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.step_trace import MIN_SECONDS, StepTrace
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, explain_failure
-from trainmaster.control.board import Task
 from trainmaster.control.decide_task import EffectKind
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.measuring import MIN_BLOCKS, measurement_of
 from trainmaster.control.outcome import classify
 from trainmaster.control.progress import TaskProgress
-from trainmaster.control.workshop import Workshop
+from trainmaster.control.run_state import Task
 from trainmaster.executors.base import Capacity, Executor, GangStatus, MemberStatus, Phase
 from trainmaster.executors.logs import read_tail
 from trainmaster.spec import Experiment, ParameterValue
@@ -85,7 +85,7 @@ class ProfileAttempt:
     """One attempt at task 0 of an experiment.
 
     Args:
-        workshop: of the profile's own place.
+        actions: of the profile's own place.
         executor: of the user's home.
         run: id of the profile, as tasks see it.
         experiment: with a fixed number of workers.
@@ -99,7 +99,7 @@ class ProfileAttempt:
     def __init__(
         self,
         *,
-        workshop: Workshop,
+        actions: AttemptActions,
         executor: Executor,
         run: str,
         experiment: Experiment,
@@ -109,7 +109,7 @@ class ProfileAttempt:
         interrupts: Callable[[], int],
         tell: Callable[[ProfileProgress], None],
     ) -> None:
-        self._workshop = workshop
+        self._actions = actions
         self._executor = executor
         self._experiment = experiment
         self._window = window
@@ -117,7 +117,7 @@ class ProfileAttempt:
         self._interrupts = interrupts
         self._tell = tell
         self._task = Task(experiment.name, 0, State.RUNNING, attempt=1, parameters=parameters)
-        self._context = workshop.context(self._task)
+        self._context = actions.context(self._task)
         self._id = attempt_id(run, experiment.name, 0, 1)
         self._progress = TaskProgress.of(self._context, resolution_s=LOOK_S)
         self._status = GangStatus(self._id, Phase.QUEUED)
@@ -173,7 +173,7 @@ class ProfileAttempt:
     def _submit(self) -> None:
         self._launched = False
         self._status = GangStatus(self._id, Phase.QUEUED)
-        self._executor.submit([self._workshop.request(self._task)])
+        self._executor.submit([self._actions.request(self._task)])
 
     def _obey(self, now: float) -> None:
         interrupts = self._interrupts()
@@ -189,15 +189,15 @@ class ProfileAttempt:
 
     def _stage(self) -> None:
         key = (self._experiment.name, 0, 1)
-        jobs = self._workshop.jobs
+        jobs = self._actions.jobs
         jobs.collect()
         job = jobs.of(*key).get(EffectKind.STAGE)
         if job is None:
-            self._workshop.begin(EffectKind.STAGE, self._task)
+            self._actions.begin(EffectKind.STAGE, self._task)
         elif job.done and job.error:
             raise UsageError(f"{self._where}: it cannot be measured: {job.error}")
         elif job.done:
-            environment = self._workshop.launch_environment(self._task, self._status)
+            environment = self._actions.launch_environment(self._task, self._status)
             self._executor.launch(self._id, environment)
             self._launched = True
 

@@ -107,10 +107,10 @@ def clear(root: Path, path: Path) -> None:
     ]
     if attempts:
         _end(root, attempts)
-    from trainmaster.control.layout import INPUTS  # the guard is to begin at once
+    from trainmaster.control.layout import INPUTS
 
     for data in runs.glob(f"*/{INPUTS}"):
-        from trainmaster.control.data_sources import withdraw_volumes  # few profiles have any
+        from trainmaster.control.data_sources import withdraw_volumes
 
         withdraw_volumes(data)  # what is mounted could not be removed, and would stay
     for _ in range(3):  # the last words of a member may still be written

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.advisor.step_trace import StepTrace
+from trainmaster.advisor.model.step_trace import StepTrace
 from trainmaster.control.attempt_words import metrics_pattern
 from trainmaster.control.gangs import member_names
 from trainmaster.control.job_context import TaskContext
@@ -160,7 +160,7 @@ class TaskProgress:
 
     def _scan(self, data: bytes) -> list[Metrics]:
         if self.scanner is None:
-            from trainmaster.executors.log_metrics import LogMetrics  # not before a task has written anything
+            from trainmaster.executors.log_metrics import LogMetrics
 
             self.scanner = LogMetrics(self.pattern)
         rows = self.scanner.feed(data)

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from trainmaster.db.changes import Change, Note, QueueChange
 from trainmaster.executors.base import QueuePlace
 from trainmaster.spec.units import format_duration
-from trainmaster.store.changes import Change, Note, QueueChange
 
 #: Who waits less is not told of it, and it does not count: runs take turns all the time.
 TOLD_AFTER_S: Final = 1.0

@@ -16,10 +16,10 @@ from trainmaster.control.layout import attempt_id
 from trainmaster.executors.base import GangStatus, Phase
 
 if TYPE_CHECKING:
-    from trainmaster.advisor.measurement import Measurement
-    from trainmaster.control.board import Task
+    from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.control.decide_task import Effect, Policy
     from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.run_state import Task
     from trainmaster.spec import Recipe
 
 #: Per experiment and control process: tasks without steps whose duration is kept, and attempts with steps.
@@ -171,7 +171,7 @@ class Recorder:
         ended_at: float | None,
         now: float,
     ) -> Measurement | None:
-        from trainmaster.control.measuring import measurement_of  # not needed until something was measured
+        from trainmaster.control.measuring import measurement_of
 
         trace = followed.progress.trace if followed is not None and not followed.late else None
         where = self._where(experiment)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.volumes import Manifest
+from trainmaster.artifacts import Manifest
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import AttemptPlace

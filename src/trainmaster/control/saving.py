@@ -10,34 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from trainmaster.artifacts import JSON, Manifest, UnstableDirectory, publish
+from trainmaster.artifacts.collecting import UnfitError
+from trainmaster.artifacts.models import publish_model as publish_once
+from trainmaster.artifacts.models import remove_unrecorded
+from trainmaster.artifacts.owner import ForeignArtifactError
+from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.attempt_words import explain_failure, last_metrics, missing_metric, size_of
 from trainmaster.control.effects import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
-from trainmaster.control.kept_checkpoint import (
+from trainmaster.control.restored import note_restored
+from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.unpublished_checkpoint import (
     drop_kept_checkpoint,
     empty_fetched,
     has_entries,
     is_superseded,
     was_fetched,
 )
-from trainmaster.control.restored import note_restored
-from trainmaster.control.site import NodeGoneError, RelayError
 from trainmaster.executors.metrics import json_safe
-from trainmaster.providers.base import ProviderError
-from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import (
-    JSON,
-    Manifest,
-    UnstableDirectory,
-    publish,
-)
-from trainmaster.volumes.collecting import UnfitError
-from trainmaster.volumes.models import publish_model as publish_once
-from trainmaster.volumes.models import remove_unrecorded
-from trainmaster.volumes.owner import ForeignArtifactError
-from trainmaster.volumes.tree import parts_listing
 
 if TYPE_CHECKING:
     from trainmaster.control.site import Site

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from trainmaster.control.board import Task
 from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S
+from trainmaster.control.run_state import Task
 from trainmaster.spec.states import State
 
 #: Set aside for waiting where the recipe's ``budget.saving`` says nothing: a day's rent, or so much if less.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
+    from trainmaster.artifacts import JSON
     from trainmaster.control.images import ImageSource
     from trainmaster.control.job_context import TaskContext
-    from trainmaster.volumes import JSON
 
 
 class NodeGoneError(TrainmasterError):

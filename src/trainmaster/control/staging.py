@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.artifacts.manifest import DamagedArtifactError
+from trainmaster.artifacts.tree import parts_listing
 from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
-from trainmaster.control.kept_checkpoint import is_superseded, lies_here, restore_kept
 from trainmaster.control.locking import locked
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
-from trainmaster.providers.base import ProviderError
-from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
+from trainmaster.objects.outage import is_away
+from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import CheckpointSeries
-from trainmaster.volumes.manifest import DamagedArtifactError
-from trainmaster.volumes.outage import is_away
-from trainmaster.volumes.tree import parts_listing
 
 
 def stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Job:
@@ -87,7 +86,7 @@ def data_path(context: TaskContext, name: str) -> Path:
     if source.directory is not None:
         return (context.recipe.directory / Path(source.directory).expanduser()).resolve()
     if source.url is not None:
-        from trainmaster.control.data_sources import url_directory  # few recipes have any
+        from trainmaster.control.data_sources import url_directory
 
         return url_directory(context.home.cache, source.url, source.sha256)
     if source.volume is not None:
@@ -141,7 +140,7 @@ def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) ->
     Raises:
         UsageError: the experiment left no model at all.
     """
-    from trainmaster.control.data_sources import fetch_models  # few recipes have any
+    from trainmaster.control.data_sources import fetch_models
 
     source = context.experiment.data[name]
     if not models:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from trainmaster.control.board import Board
+from trainmaster.control.run_state import RunState
+from trainmaster.db import Note
 from trainmaster.spec.states import State
-from trainmaster.store import Note
 
 #: The store is asked when no job has begun or ended for so long, and again after so long.
 PATIENCE_S: Final = 2.0
@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 3
 
 
 def _ask(url: str) -> bool:
-    from trainmaster.volumes.answering import answers  # most runs never need it
+    from trainmaster.objects.answering import answers
 
     return answers(url)
 
@@ -58,24 +58,24 @@ class StoreSilence:
         """Whether it did not answer when it was asked last."""
         return self._since is not None
 
-    def look(self, board: Board, pending: int, now: float) -> list[Note]:
+    def look(self, run_state: RunState, pending: int, now: float) -> list[Note]:
         """What is new; never waits.
 
         Args:
-            board: the run.
+            run_state: the run.
             pending: how many jobs are under way.
             now: Unix seconds.
         """
         if pending != self._pending:
             self._pending, self._moved_at = pending, now
-        notes = self._heard(board)
+        notes = self._heard(run_state)
         is_stuck = pending and now - self._moved_at >= PATIENCE_S
         if (is_stuck or self.is_silent) and not self._is_asking and now - self._asked_at >= AGAIN_S:
             self._is_asking, self._asked_at = True, now
             self._begin(lambda: self._answers.put(self._ask(self._url)))
         return notes
 
-    def _heard(self, board: Board) -> list[Note]:
+    def _heard(self, run_state: RunState) -> list[Note]:
         try:
             answers = self._answers.get_nowait()
         except queue.Empty:
@@ -90,15 +90,16 @@ class StoreSilence:
         at = time.strftime("%H:%M:%S", time.localtime(self._since))
         return [
             Note(
-                f"{self._url} has not answered since {at}. {_waiting(board)} nothing is lost, and it goes on "
-                "when the store answers. Look at its server and the network (AWS_ENDPOINT_URL, where it is "
-                f"set); `trainmaster cancel {board.run}` ends the run and keeps here what is not saved."
+                f"{self._url} has not answered since {at}. {_waiting(run_state)} nothing is lost, and it "
+                "goes on when the store answers. Look at its server and the network (AWS_ENDPOINT_URL, where "
+                f"it is set); `trainmaster cancel {run_state.run}` ends the run and keeps here what is not "
+                "saved."
             )
         ]
 
 
-def _waiting(board: Board) -> str:
-    names = [f"{task.experiment}/{task.number}" for task in board.live_tasks() if task.state in _SAVING]
+def _waiting(run_state: RunState) -> str:
+    names = [f"{task.experiment}/{task.number}" for task in run_state.live_tasks() if task.state in _SAVING]
     if not names:
         return "What is to be published or fetched waits:"
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""

@@ -21,7 +21,7 @@ _NEWS_PER_FRAME = 512
 OUTPUT_PAUSE_S = 0.05
 
 
-class Client:
+class DriverClient:
     """One connection.
 
     What changed is kept as a set of attempts, not as a queue of messages: a client that is slow
@@ -117,12 +117,12 @@ class Clients:
     """All connections."""
 
     def __init__(
-        self, epoll: select.epoll, gone: Callable[[Client], None], note: Callable[[str], None]
+        self, epoll: select.epoll, gone: Callable[[DriverClient], None], note: Callable[[str], None]
     ) -> None:
         self._epoll = epoll
         self._gone = gone
         self._note = note
-        self._by_descriptor: dict[int, Client] = {}
+        self._by_descriptor: dict[int, DriverClient] = {}
         self._due_s: float | None = None
 
     def __len__(self) -> int:
@@ -141,11 +141,11 @@ class Clients:
             except OSError:  # gave up while waiting, or no descriptor is free: it will try again
                 return
             connection.setblocking(False)
-            client = Client(connection)
+            client = DriverClient(connection)
             self._by_descriptor[client.descriptor] = client
             self._epoll.register(client.descriptor, select.EPOLLIN)
 
-    def receive(self, descriptor: int, handle: Callable[[Client, Message], None]) -> None:
+    def receive(self, descriptor: int, handle: Callable[[DriverClient, Message], None]) -> None:
         """Handle what one of them has sent."""
         client = self._by_descriptor[descriptor]
         try:
@@ -197,7 +197,7 @@ class Clients:
                 due = wait if due is None else min(due, wait)
         return due
 
-    def _hang_up(self, client: Client) -> None:
+    def _hang_up(self, client: DriverClient) -> None:
         del self._by_descriptor[client.descriptor]
         client.connection.close()
         self._gone(client)

@@ -37,7 +37,7 @@ class ConnectionLost(Exception):  # noqa: N818 - it is handled, not shown
     """The supervisor hung up."""
 
 
-class Connection:
+class SupervisorConnection:
     """One connection to the supervisor of a home.
 
     Attributes:

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trainmaster.executors._gangs import Gang, Member
+    from trainmaster.executors._gangs import GangProcesses, MemberProcess
     from trainmaster.executors._members import Spawner
 
 #: An engine that takes longer will not answer any more.
@@ -49,7 +49,7 @@ class EngineCalls:
         """Processes of the calls: they belong to no gang."""
         return [*self._asking, *self._removing]
 
-    def ask(self, gang: Gang, members: list[str]) -> None:
+    def ask(self, gang: GangProcesses, members: list[str]) -> None:
         """SIGTERM to all that runs in the containers of these members."""
         from trainmaster.executors import _containers
 
@@ -64,7 +64,7 @@ class EngineCalls:
             if pid:
                 self._asking[pid] = now
 
-    def is_killing(self, gang: Gang) -> bool:
+    def is_killing(self, gang: GangProcesses) -> bool:
         """Kill the containers of a gang, if it has any; True until the engine has answered."""
         if gang.engine is None:
             return False
@@ -73,7 +73,7 @@ class EngineCalls:
             self._remove(gang)
         return self._is_removing(gang)
 
-    def is_over(self, gang: Gang) -> bool:
+    def is_over(self, gang: GangProcesses) -> bool:
         """Whether no container of a gang without processes is left; asks the engine if that is in doubt."""
         if gang.engine is None:
             return True
@@ -104,7 +104,7 @@ class EngineCalls:
         if attempt and wait_status == 0:
             self._gone.add(attempt)
 
-    def _is_removing(self, gang: Gang) -> bool:
+    def _is_removing(self, gang: GangProcesses) -> bool:
         now = time.monotonic()
         found = False
         for pid, (attempt, begun_at) in self._removing.items():
@@ -114,8 +114,8 @@ class EngineCalls:
                     os.kill(pid, signal.SIGKILL)
         return found
 
-    def _remove(self, gang: Gang) -> None:
-        from trainmaster.executors import _containers  # most supervisors start none
+    def _remove(self, gang: GangProcesses) -> None:
+        from trainmaster.executors import _containers
 
         assert gang.engine is not None
         self._gone.discard(gang.attempt)
@@ -124,12 +124,12 @@ class EngineCalls:
         if pid:
             self._removing[pid] = (gang.attempt, time.monotonic())
 
-    def _name(self, gang: Gang, member: str) -> str:
+    def _name(self, gang: GangProcesses, member: str) -> str:
         from trainmaster.executors import _containers
 
         return _containers.container_name(self._home_id, gang.attempt, member)
 
-    def _call(self, gang: Gang, command: list[str]) -> int:
+    def _call(self, gang: GangProcesses, command: list[str]) -> int:
         """Process id of the call, 0 if it cannot be started."""
         assert gang.engine is not None
         try:
@@ -139,6 +139,6 @@ class EngineCalls:
             return 0
 
 
-def _was_cut_short(member: Member) -> bool:
+def _was_cut_short(member: MemberProcess) -> bool:
     """Its client was killed when its container may not have been there yet."""
     return member.signal is not None and unix_s() - (member.started_at or 0.0) < _YOUNG_S

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainmaster.executors._clients import Client
+    from trainmaster.executors._clients import DriverClient
     from trainmaster.executors._outputs import Output
 
 QUEUED = "QUEUED"
@@ -21,7 +21,7 @@ EXITED = "EXITED"
 UNKNOWN = "UNKNOWN"
 
 
-class Member:
+class MemberProcess:
     """One process of a gang; ``script`` and ``env`` are dropped once it was started."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Member:
         ) = status
 
 
-class Gang:
+class GangProcesses:
     """One attempt.
 
     Attributes:
@@ -159,13 +159,15 @@ class Gang:
         "sweeping",
     )
 
-    def __init__(self, attempt: str, run: str, directory: str, grace_s: float, members: list[Member]) -> None:
+    def __init__(
+        self, attempt: str, run: str, directory: str, grace_s: float, members: list[MemberProcess]
+    ) -> None:
         self.attempt = attempt
         self.run = run
         self.directory = directory
         self.grace_s = grace_s
         self.members = members
-        self.client: Client | None = None
+        self.client: DriverClient | None = None
         self.hold = False
         self.phase = QUEUED
         self.asked: set[int] = set()
@@ -181,11 +183,11 @@ class Gang:
         self.ended_at: float | None = None
 
     @classmethod
-    def from_request(cls, request: dict[str, Any], client: Client) -> Gang:
+    def from_request(cls, request: dict[str, Any], client: DriverClient) -> GangProcesses:
         """A gang as `LocalExecutor` sends it."""
         members = []
         for each in request["members"]:
-            member = Member(each["name"], each["essential"])
+            member = MemberProcess(each["name"], each["essential"])
             member.script = each["script"]
             member.cwd = each["cwd"]
             member.env = each["env"]
@@ -316,10 +318,10 @@ class Gang:
         return records
 
     @classmethod
-    def from_records(cls, records: list[dict[str, Any]]) -> Gang:
+    def from_records(cls, records: list[dict[str, Any]]) -> GangProcesses:
         """The contrary of `records`."""
         start = records[0]
-        members = [Member(name, essential) for name, essential in start["members"]]
+        members = [MemberProcess(name, essential) for name, essential in start["members"]]
         gang = cls(start["attempt"], start["run"], start["directory"], start["grace_s"], members)
         gang.phase = RUNNING
         gang.engine = start.get("engine")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from trainmaster.executors._gangs import Gang, Member
+    from trainmaster.executors._gangs import GangProcesses, MemberProcess
     from trainmaster.executors._outputs import Outputs
 
 #: The kernel takes no argument over 128 KiB; longer scripts go through a file.
@@ -47,7 +47,7 @@ class Spawner:
         self._done: queue.SimpleQueue[int | OSError] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="spawner", daemon=True).start()
 
-    def spawn(self, gang: Gang, member: Member, base: dict[str, str], pipe: int) -> None:
+    def spawn(self, gang: GangProcesses, member: MemberProcess, base: dict[str, str], pipe: int) -> None:
         """Start a member with its output going into ``pipe``.
 
         Raises:
@@ -86,7 +86,7 @@ class Spawner:
             except Exception as error:  # noqa: BLE001 - a NUL in the script, ...; the caller waits for us
                 self._done.put(OSError(22, str(error)))
 
-    def _spawn(self, gang: Gang, member: Member, base: dict[str, str], pipe: int) -> int:
+    def _spawn(self, gang: GangProcesses, member: MemberProcess, base: dict[str, str], pipe: int) -> int:
         env = dict(base)
         env.update(member.env)
         if member.gpus:
@@ -100,9 +100,11 @@ class Spawner:
         finally:
             os.chdir("/")
 
-    def _spawn_contained(self, gang: Gang, member: Member, _base: dict[str, str], pipe: int) -> int:
+    def _spawn_contained(
+        self, gang: GangProcesses, member: MemberProcess, _base: dict[str, str], pipe: int
+    ) -> int:
         """Start the engine's client; the script's variables go through its standard input."""
-        from trainmaster.executors import _containers  # most supervisors start none
+        from trainmaster.executors import _containers
 
         container = member.container
         assert container is not None
@@ -127,10 +129,10 @@ class Spawner:
         finally:
             os.close(stdin)
 
-    def _markers(self, gang: Gang) -> dict[str, str]:
+    def _markers(self, gang: GangProcesses) -> dict[str, str]:
         return {ATTEMPT_VARIABLE: gang.attempt, HOME_VARIABLE: self._home_id}
 
-    def _arguments(self, gang: Gang, member: Member) -> list[str]:
+    def _arguments(self, gang: GangProcesses, member: MemberProcess) -> list[str]:
         if len(member.script) < LONG_SCRIPT_BYTES // 4:  # at most 4 bytes a character
             return [*_FLAGS, "-c", "--", member.script, _title(gang)]
         data = member.script.encode("utf-8", "surrogateescape")
@@ -177,7 +179,7 @@ def _find_shell(path: str) -> str:
     raise FileNotFoundError(2, "no bash on PATH; install it", path)
 
 
-def _title(gang: Gang) -> str:
+def _title(gang: GangProcesses) -> str:
     """What bash calls itself in its messages: the experiment's name."""
     parts = gang.attempt.split("/")
     return parts[1] if len(parts) > 2 else parts[0]
@@ -195,7 +197,7 @@ def explain(error: OSError) -> str:
 
 
 def start_member(
-    gang: Gang, member: Member, base: dict[str, str], outputs: Outputs, spawner: Spawner
+    gang: GangProcesses, member: MemberProcess, base: dict[str, str], outputs: Outputs, spawner: Spawner
 ) -> None:
     """Make a member's directories, open its log, and start it.
 

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trainmaster.executors._gangs import Member
+    from trainmaster.executors._gangs import MemberProcess
 
 _PREFIX = b"oom_kill "
 #: At the start of a member, a count so old will do; a thousand starts a second read it five times.
@@ -71,7 +71,7 @@ class OomWatch:
         self._count(now)
         self._at_home = {pid for pid in pids if self._group and self._group_of(str(pid)) == self._group}
 
-    def has_killed(self, member: Member) -> bool:
+    def has_killed(self, member: MemberProcess) -> bool:
         """Whether a member that has just ended of a SIGKILL which was not ours was killed by the kernel."""
         if member.signal != signal.SIGKILL and member.exit_code != _EXIT_BY_SIGKILL:
             return False

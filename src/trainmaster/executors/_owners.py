@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from trainmaster.executors._engine_calls import EngineCalls
-    from trainmaster.executors._gangs import Gang
+    from trainmaster.executors._gangs import GangProcesses
 
 _KILL_PAUSE_MAX_S = 1.0
 #: The attempt of processes that belong to none.
@@ -27,8 +27,8 @@ class Owners:
     def __init__(
         self,
         home_id: str,
-        gangs: Mapping[str, Gang],
-        members: Mapping[int, tuple[Gang, int]],
+        gangs: Mapping[str, GangProcesses],
+        members: Mapping[int, tuple[GangProcesses, int]],
         engines: EngineCalls,
         subreaper: bool,
     ) -> None:
@@ -39,7 +39,7 @@ class Owners:
         self._members = members
         self._subreaper = subreaper
 
-    def processes_of(self, gangs: list[Gang]) -> dict[str, list[int]]:
+    def processes_of(self, gangs: list[GangProcesses]) -> dict[str, list[int]]:
         """Process ids by attempt."""
         table = _processes.scan()
         members = {pid: gang.attempt for pid, (gang, _) in self._members.items()}
@@ -57,7 +57,7 @@ class Owners:
                 found[owner].append(pid)
         return found
 
-    def ask(self, gang: Gang) -> None:
+    def ask(self, gang: GangProcesses) -> None:
         """SIGTERM; members that only serve the others get it once those have ended.
 
         A chief that is asked to stop saves what its parameter servers hold: they must still be there.
@@ -75,7 +75,7 @@ class Owners:
                 pids = [pid for pid in pids if pid not in served]
         ask(gang, pids)
 
-    def press(self, gang: Gang, now: float) -> None:
+    def press(self, gang: GangProcesses, now: float) -> None:
         """Do what is due about the end of a gang that was asked to end."""
         if gang.kill_at is None:
             return
@@ -88,7 +88,7 @@ class Owners:
         elif gang.engine is not None and now >= gang.remind_at:
             self.ask(gang)
 
-    def _last_candidate(self, gangs: list[Gang], start_ticks: int) -> str:
+    def _last_candidate(self, gangs: list[GangProcesses], start_ticks: int) -> str:
         """Whose an orphan is that has no marker (``env -i``): the last one's that can have started it."""
         for gang in self._gangs.values():
             if gang.phase == RUNNING and not gang.sweeping:
@@ -98,7 +98,7 @@ class Owners:
         return next((gang.attempt for gang in gangs if gang.sweeping), "")
 
 
-def ask(gang: Gang, pids: Iterable[int]) -> None:
+def ask(gang: GangProcesses, pids: Iterable[int]) -> None:
     """SIGTERM, once for each process of a gang; what helps its containers to their end is left alone."""
     for pid in pids:
         if gang.engine is None and pid not in gang.asked:
@@ -119,7 +119,7 @@ def _signal(pid: int, number: int) -> None:
         pass  # gone meanwhile, or another user's (sudo)
 
 
-def _recorded(gang: Gang, table: _processes.Table) -> dict[int, str]:
+def _recorded(gang: GangProcesses, table: _processes.Table) -> dict[int, str]:
     """Members that the journal knows and that still live; a process id that was used again does not count."""
     found = {}
     for member in gang.members:

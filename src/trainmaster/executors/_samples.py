@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import resource
     from collections.abc import Callable, Container, Iterable, Mapping
 
-    from trainmaster.executors._gangs import Gang, Member
+    from trainmaster.executors._gangs import GangProcesses, MemberProcess
 
 FIRST_AFTER_S = 0.8
 EVERY_S = 1.0
@@ -56,7 +56,7 @@ class _Seen:
         "written",
     )
 
-    def __init__(self, gang: Gang, member: Member) -> None:
+    def __init__(self, gang: GangProcesses, member: MemberProcess) -> None:
         self.directory = gang.directory
         self.name = member.name
         self.log = member.output.log if member.output is not None else None
@@ -99,7 +99,9 @@ class Sampler:
         self._node = NodeMeter(os.path.dirname(node_file))
         self._own_peak_bytes = 0
 
-    def tick(self, living: Mapping[int, tuple[Gang, int]], now: float, unix_time: float) -> float | None:
+    def tick(
+        self, living: Mapping[int, tuple[GangProcesses, int]], now: float, unix_time: float
+    ) -> float | None:
         """Sample what is due; seconds until the next look, None while nothing lives.
 
         Args:
@@ -136,7 +138,7 @@ class Sampler:
             seen.sampled_at = unix_time
             self._ended[pid] = seen  # the kernel may still be closing its connections
 
-    def _look(self, living: Mapping[int, tuple[Gang, int]], now: float, unix_time: float) -> float:
+    def _look(self, living: Mapping[int, tuple[GangProcesses, int]], now: float, unix_time: float) -> float:
         """Look at everything; seconds until the next time."""
         began = time.thread_time()
         self._finish_ended(living)
@@ -163,7 +165,7 @@ class Sampler:
         took_s = time.thread_time() - began
         return max(next_s, _TOLERANCE_S, took_s / _MOST_SHARE)
 
-    def _measure(self, living: Mapping[int, tuple[Gang, int]]) -> None:
+    def _measure(self, living: Mapping[int, tuple[GangProcesses, int]]) -> None:
         table = _processes.scan()
         roots = _processes.descent(table, living.keys())
         self._counts_traffic = self._traffic.look(roots)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainmaster.executors._connection import WHO, Connection, ConnectionLost
+from trainmaster.executors._connection import WHO, ConnectionLost, SupervisorConnection
 from trainmaster.executors.base import (
     Capacity,
     Container,
@@ -46,7 +46,7 @@ class LocalExecutor:
     """
 
     def __init__(self, home: Path) -> None:
-        self._connection = Connection(home)
+        self._connection = SupervisorConnection(home)
         self._hello: Message = {}
         self._watching = False
         self._live: dict[str, None] = {}

@@ -19,14 +19,14 @@ import socket
 import sys
 import time
 
-from trainmaster.executors._clients import Client, Clients
+from trainmaster.executors._clients import Clients, DriverClient
 from trainmaster.executors._clock import unix_s
 from trainmaster.executors._core_dumps import forbid_core_dumps
 from trainmaster.executors._fences import Fences
-from trainmaster.executors._gangs import QUEUED, UNKNOWN, Gang
+from trainmaster.executors._gang_manager import GangManager
+from trainmaster.executors._gangs import QUEUED, UNKNOWN, GangProcesses
 from trainmaster.executors._journal import Journal
 from trainmaster.executors._members import Spawner
-from trainmaster.executors._nursery import Nursery
 from trainmaster.executors._outputs import Output, Outputs
 from trainmaster.executors._processes import become_subreaper
 from trainmaster.executors._samples import Sampler
@@ -49,7 +49,7 @@ class Supervisor:
     """The loop.
 
     Attributes:
-        nursery: what it takes care of.
+        gang_manager: what it takes care of.
     """
 
     def __init__(self, home: str, listener: socket.socket, journal: Journal, subreaper: bool) -> None:
@@ -57,11 +57,11 @@ class Supervisor:
         self._epoll = select.epoll()
         self._clients = Clients(self._epoll, self._gone, note)
         self._outputs = Outputs(self._epoll, self._grew, note)
-        self.nursery = Nursery(
+        self.gang_manager = GangManager(
             home, journal, self._outputs, Spawner(home), self._changed, note, subreaper=subreaper
         )
-        self._sampler = Sampler(os.path.join(home, "supervisor", "samples.jsonl"), self.nursery.oom.look)
-        self.nursery.on_exit = self._sampler.ended
+        self._sampler = Sampler(os.path.join(home, "supervisor", "samples.jsonl"), self.gang_manager.oom.look)
+        self.gang_manager.on_exit = self._sampler.ended
         self._fences = Fences(os.path.join(home, "supervisor", "fences.json"), note)
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -78,17 +78,17 @@ class Supervisor:
             ready = [descriptor for descriptor, _ in self._epoll.poll(timeout_s)]
             self._serve(ready)
             self._clients.flush(self._status)  # first the news, so that they read while we start others
-            if self.nursery.grantable and not self._ending:
-                self.nursery.grant()
-            self._clients.tell_queue(self.nursery.slots.queue_place)
+            if self.gang_manager.grantable and not self._ending:
+                self.gang_manager.grant()
+            self._clients.tell_queue(self.gang_manager.slots.queue_place)
             now = time.monotonic()
             waits = [
-                self.nursery.tick(now),
+                self.gang_manager.tick(now),
                 self._outputs.wake(now),
-                self._sampler.tick(self.nursery.living(), now, unix_s()),
+                self._sampler.tick(self.gang_manager.living(), now, unix_s()),
                 self._clients.flush(self._status),
             ]
-            if not self.nursery.busy and self._may_end():
+            if not self.gang_manager.busy and self._may_end():
                 return
             if self._first_client_by is not None:
                 waits.append(max(0.0, self._first_client_by - now))
@@ -122,71 +122,71 @@ class Supervisor:
     def _signalled(self, numbers: bytes) -> None:
         if signal.SIGTERM in numbers:
             note("SIGTERM: stopping everything")
-            self.nursery.shut_down(0.0 if self._ending else SHUT_DOWN_GRACE_S)
+            self.gang_manager.shut_down(0.0 if self._ending else SHUT_DOWN_GRACE_S)
             self._ending = True
         if signal.SIGCHLD in numbers:
-            self.nursery.reap()
+            self.gang_manager.reap()
 
-    def _handle(self, client: Client, message: Message) -> None:
+    def _handle(self, client: DriverClient, message: Message) -> None:
         operation = message["do"]
         if operation == "open":
             self._open(client, message)
         elif not client.run:
             raise ValueError(f"{operation} before open")
         elif operation == "submit":
-            self.nursery.submit(client, message["gangs"])
+            self.gang_manager.submit(client, message["gangs"])
         elif operation == "launch":
-            self.nursery.launch(message["attempt"], message["env"])
+            self.gang_manager.launch(message["attempt"], message["env"])
         elif operation == "observe":
             gangs = [self._status(attempt) for attempt in message["attempts"]]
             client.send({"reply": "observe", "id": message["id"], "gangs": gangs})
         elif operation == "stop":
-            self.nursery.stop(message["attempt"], message["grace_s"])
+            self.gang_manager.stop(message["attempt"], message["grace_s"])
         elif operation == "recall":
             self._recall(message["attempts"])
         elif operation == "forget":
-            self.nursery.forget(message["attempts"])
+            self.gang_manager.forget(message["attempts"])
         elif operation == "watch":
             self._watch(client)
 
-    def _open(self, client: Client, message: Message) -> None:
+    def _open(self, client: DriverClient, message: Message) -> None:
         welcome = self._fences.welcome(message)
         client.send(welcome)
         if "fenced" in welcome:
             return
         client.run, client.token, client.env = message["run"], message.get("token", 0), message["env"]
         self._clients.fence(client.run, client.token)
-        self.nursery.slots.set_capacity(client.run, message["slots"], message["gpus"])
-        self.nursery.grantable = True
+        self.gang_manager.slots.set_capacity(client.run, message["slots"], message["gpus"])
+        self.gang_manager.grantable = True
 
     def _recall(self, attempts: list[str]) -> None:
         """Un-queue those that have not started; the others go on."""
         for attempt in attempts:
-            gang = self.nursery.gangs.get(attempt)
+            gang = self.gang_manager.gangs.get(attempt)
             if gang is not None and gang.phase == QUEUED:
-                self.nursery.stop(attempt, 0.0)
+                self.gang_manager.stop(attempt, 0.0)
 
-    def _watch(self, client: Client) -> None:
+    def _watch(self, client: DriverClient) -> None:
         client.watches = True
-        for gang in self.nursery.gangs.values():
+        for gang in self.gang_manager.gangs.values():
             for member in gang.members:
                 if gang.run == client.run and member.output is not None and member.output.bytes:
                     client.grew(member.output.key, True, time.monotonic())
 
     def _status(self, attempt: str) -> list[Any]:
-        gang = self.nursery.gangs.get(attempt)
+        gang = self.gang_manager.gangs.get(attempt)
         return gang.status() if gang else [attempt, UNKNOWN, [], {}, None, None]
 
-    def _changed(self, gang: Gang) -> None:
+    def _changed(self, gang: GangProcesses) -> None:
         self._clients.changed(gang.run, gang.attempt)
 
     def _grew(self, output: Output, first: bool) -> None:
-        gang = self.nursery.gangs.get(output.key[0])
+        gang = self.gang_manager.gangs.get(output.key[0])
         if gang is not None:
             self._clients.grew(output.key, gang.run, first)
 
-    def _gone(self, client: Client) -> None:
-        self.nursery.drop_client(client)
+    def _gone(self, client: DriverClient) -> None:
+        self.gang_manager.drop_client(client)
 
 
 def note(text: str) -> None:
@@ -234,9 +234,9 @@ def main(arguments: list[str]) -> None:
     os.chdir("/")
     sys.path.extend(arguments[1:])
     supervisor = Supervisor(home, listener, journal, subreaper)
-    supervisor.nursery.adopt(left)
+    supervisor.gang_manager.adopt(left)
     supervisor.run()
-    supervisor.nursery.close()
+    supervisor.gang_manager.close()
     os._exit(0)  # the spawner thread waits for ever
 
 

@@ -19,7 +19,7 @@ from trainmaster.lab.image import only_one
 from trainmaster.lab.shell import call
 
 #: Counted up when what is in a layer changes.
-RECIPE: Final = 1
+RECIPE: Final = 2
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: What Python loads from the system; a host without one of them would find out in the middle of a run.
 _PROBE: Final = "import bz2, ctypes, hashlib, lzma, sqlite3, ssl, zlib"
@@ -99,6 +99,11 @@ class Runtime:
             if not _in_image(image, target):
                 _directories(layer, image, Path("/") / multiarch)
                 shutil.copy2(library, layer / target)
+        for link in self._links():
+            _directories(layer, image, link.parent)
+            place = layer / str(link).lstrip("/")
+            if not place.is_symlink() and not _in_image(image, link.relative_to("/")):
+                place.symlink_to(link.readlink())
         # A link would lose the virtual environment: Python looks for it beside the name it was called by.
         script = f'#!/bin/sh\nexec {self.python} "$@"\n'
         _directories(layer, image, Path("/usr/bin"))
@@ -106,6 +111,19 @@ class Runtime:
             if not _in_image(image, Path("usr/bin") / name) and not (layer / "usr/bin" / name).exists():
                 (layer / "usr/bin" / name).write_text(script)
                 (layer / "usr/bin" / name).chmod(0o755)
+
+    def _links(self) -> list[Path]:
+        """Links that lead from the interpreter's name to its file, and that hosts would not have.
+
+        Debian's own, ``/usr/bin/python3``, is one: a virtual environment that was made with it needs it.
+        """
+        found = []
+        path = Path(self.python)
+        while path.is_symlink():
+            if not self._is_shared(path):
+                found.append(path)
+            path = Path(os.path.normpath(path.parent / path.readlink()))
+        return found
 
     def _libraries(self) -> list[Path]:
         """What this Python and its own modules load from the system."""

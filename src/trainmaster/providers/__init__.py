@@ -8,63 +8,37 @@ Names are loaded when they are used: a run on this machine needs next to nothing
 
 from __future__ import annotations
 
+from trainmaster.lazy import lazy_exports
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.providers.base import (
-        NoCapacityError,
-        Node,
-        NodeRequest,
-        NodeState,
-        Provider,
-        ProviderError,
-    )
-    from trainmaster.providers.catalogue import STALE_DAYS, Catalogue, OfferColumns, StalePrices
-    from trainmaster.providers.filters import OfferFilter
-    from trainmaster.providers.finding import get_provider
-    from trainmaster.providers.loading import NAMED, load_catalogue
-    from trainmaster.providers.offer import Offer
-    from trainmaster.providers.place import ProviderPlace
-    from trainmaster.providers.refusal import Refusal
+    from trainmaster.providers.base import NoCapacityError as NoCapacityError
+    from trainmaster.providers.base import Node as Node
+    from trainmaster.providers.base import NodeRequest as NodeRequest
+    from trainmaster.providers.base import NodeState as NodeState
+    from trainmaster.providers.base import Provider as Provider
+    from trainmaster.providers.catalogue import STALE_DAYS as STALE_DAYS
+    from trainmaster.providers.catalogue import Catalogue as Catalogue
+    from trainmaster.providers.catalogue import OfferColumns as OfferColumns
+    from trainmaster.providers.catalogue import StalePrices as StalePrices
+    from trainmaster.providers.filters import OfferFilter as OfferFilter
+    from trainmaster.providers.finding import get_provider as get_provider
+    from trainmaster.providers.loading import NAMED as NAMED
+    from trainmaster.providers.loading import load_catalogue as load_catalogue
+    from trainmaster.providers.offer import Offer as Offer
+    from trainmaster.providers.place import ProviderPlace as ProviderPlace
+    from trainmaster.providers.refusal import Refusal as Refusal
 
-__all__ = [
-    "NAMED",
-    "STALE_DAYS",
-    "Catalogue",
-    "NoCapacityError",
-    "Node",
-    "NodeRequest",
-    "NodeState",
-    "Offer",
-    "OfferColumns",
-    "OfferFilter",
-    "Provider",
-    "ProviderError",
-    "ProviderPlace",
-    "Refusal",
-    "StalePrices",
-    "get_provider",
-    "load_catalogue",
-]
-
-_MODULES = {
-    "Catalogue": "catalogue",
-    "NAMED": "loading",
-    "Offer": "offer",
-    "OfferColumns": "catalogue",
-    "OfferFilter": "filters",
-    "ProviderPlace": "place",
-    "Refusal": "refusal",
-    "STALE_DAYS": "catalogue",
-    "StalePrices": "catalogue",
-    "get_provider": "finding",
-    "load_catalogue": "loading",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'base')}")
-    return getattr(module, name)
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "base": "NoCapacityError Node NodeRequest NodeState Provider",
+        "catalogue": "Catalogue OfferColumns STALE_DAYS StalePrices",
+        "filters": "OfferFilter",
+        "finding": "get_provider",
+        "loading": "NAMED load_catalogue",
+        "offer": "Offer",
+        "place": "ProviderPlace",
+        "refusal": "Refusal",
+    },
+)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, UsageError
 
 
 class NodeState(StrEnum):
@@ -123,10 +123,6 @@ class Node:
     jump: str = ""
     python: str = ""
     directory: str = ""
-
-
-class ProviderError(TrainmasterError):
-    """A provider cannot be reached, or refuses; trying again later may help."""
 
 
 class ProviderGoneError(UsageError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.providers.aws_settings import DISK_BYTES
-from trainmaster.providers.ec2_facts import (
+from trainmaster.providers.aws.ec2_facts import (
     DEAREST_DISK,
     DISK_USD_PER_GIB_MONTH,
     PUBLIC_ADDRESS_USD_PER_HOUR,
 )
+from trainmaster.providers.aws.settings import DISK_BYTES
 
 if TYPE_CHECKING:
     from trainmaster.providers.offer import Offer

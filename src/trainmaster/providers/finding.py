@@ -14,9 +14,9 @@ from trainmaster.spec.node import nearest
 #: What makes a provider: ``name -> module:function``, called with a `ProviderPlace`. The module is loaded
 #: when somebody wants it, so that nobody waits for libraries of clouds that are not used.
 BUILT_IN: Final = {
-    "aws": "trainmaster.providers.aws:aws_provider",
-    "hosts": "trainmaster.remote.hosts_provider:hosts_provider",
-    "lab": "trainmaster.providers.aws:lab_provider",
+    "aws": "trainmaster.providers.aws.provider:aws_provider",
+    "hosts": "trainmaster.providers.hosts_over_ssh:hosts_provider",
+    "lab": "trainmaster.providers.aws.provider:lab_provider",
 }
 #: Plug-ins name a callable like those above in this group of entry points.
 GROUP: Final = "trainmaster.providers"

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol
 
-from trainmaster.providers.base import NodeRequest, ProviderError
+from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.inventory import InventoryHost
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import ProviderError, TrainmasterError
 
 #: Before what our lines print; a host's start-up files may print whatever they like first.
 MARK: Final = "@@trainmaster-claims 2"
@@ -214,7 +214,7 @@ class Answer:
 
 
 class HostShell(Protocol):
-    """Runs shell scripts on hosts; `trainmaster.remote` has the one that does so over SSH."""
+    """Runs shell scripts on hosts; `trainmaster.transport` has the one that does so over SSH."""
 
     def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
         """Run a script of the POSIX shell on each host at the same time; answers in their order."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, ProviderError
+from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
 from trainmaster.providers.host_claims import (
     Answer,
     Claim,
@@ -23,7 +23,7 @@ from trainmaster.providers.host_claims import (
 )
 from trainmaster.providers.host_memory import HostMemory, as_host
 from trainmaster.providers.inventory import Inventory, InventoryHost
-from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
 
 #: A host that others claim all the time is left to them.

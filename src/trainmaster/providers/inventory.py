@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, Node, Wording, compose, place
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, Wording, YamlNode, compose, place
 from trainmaster.spec.private_files import require_private
 from trainmaster.spec.reading import (
     Key,
@@ -49,7 +49,7 @@ _KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecds
 _MAX_PORT = 65535
 
 
-def _host_key(node: Node, path: KeyPath, problems: Problems) -> str:
+def _host_key(node: YamlNode, path: KeyPath, problems: Problems) -> str:
     right = f"write the type and the key as in the host's ssh_host_ed25519_key.pub: {_KEY_TYPES[0]} AAAA..."
     words: list[str] = text(right)(node, path, problems).split()
     if len(words) < 2 or words[0] not in _KEY_TYPES or not re.fullmatch(r"AAAA[A-Za-z0-9+/=]+", words[1]):
@@ -57,7 +57,7 @@ def _host_key(node: Node, path: KeyPath, problems: Problems) -> str:
     return f"{words[0]} {words[1]}"
 
 
-def _jump(node: Node, path: KeyPath, problems: Problems) -> str:
+def _jump(node: YamlNode, path: KeyPath, problems: Problems) -> str:
     right = "write the host to go through as user@gateway:22"
     found: str = text(right)(node, path, problems)
     match = _JUMP.fullmatch(found)
@@ -95,10 +95,10 @@ class _Entry(Noun):
     ] = {}  # noqa: RUF012 - pydantic copies it
 
     @classmethod
-    def prepare(cls, node: Node, path: KeyPath, problems: Problems) -> Node:
+    def prepare(cls, node: YamlNode, path: KeyPath, problems: Problems) -> YamlNode:
         """Let an address stand for a host of which nothing else is to be said."""
         if node.kind is Kind.SCALAR and not node.is_null:
-            return Node(Kind.MAPPING, node.line, node.column, entries={"address": node})
+            return YamlNode(Kind.MAPPING, node.line, node.column, entries={"address": node})
         return super().prepare(node, path, problems)
 
 
@@ -218,7 +218,7 @@ def expand(template: str) -> list[str]:
     return ["".join(parts) for parts in itertools.product(*choices)]
 
 
-def _hosts(root: Node, directory: Path, problems: Problems) -> list[InventoryHost]:
+def _hosts(root: YamlNode, directory: Path, problems: Problems) -> list[InventoryHost]:
     listed = root.entries.get("hosts")
     if listed is None:
         if not problems.mistakes:  # it may just be misspelt
@@ -247,7 +247,7 @@ def _hosts(root: Node, directory: Path, problems: Problems) -> list[InventoryHos
     return found
 
 
-def _defaults(node: Node | None, problems: Problems) -> dict[str, Node]:
+def _defaults(node: YamlNode | None, problems: Problems) -> dict[str, YamlNode]:
     """Values for hosts that do not say, each marked with where it stands, so that it is blamed once."""
     if node is None or node.is_null:
         return {}
@@ -265,7 +265,7 @@ def _defaults(node: Node | None, problems: Problems) -> dict[str, Node]:
     }
 
 
-def _standing_at(node: Node, path: tuple[str, ...]) -> Node:
+def _standing_at(node: YamlNode, path: tuple[str, ...]) -> YamlNode:
     return replace(
         node,
         stands_at=path,
@@ -274,7 +274,7 @@ def _standing_at(node: Node, path: tuple[str, ...]) -> Node:
 
 
 def _read_entry(
-    item: Node, defaults: Mapping[str, Node], path: KeyPath, directory: Path, problems: Problems
+    item: YamlNode, defaults: Mapping[str, YamlNode], path: KeyPath, directory: Path, problems: Problems
 ) -> list[InventoryHost]:
     node = _Entry.prepare(item, path, problems)
     entries = {**defaults, **node.entries}
@@ -304,14 +304,14 @@ def _read_entry(
     ]
 
 
-def _expanded(template: str, node: Node, path: KeyPath, problems: Problems) -> list[str]:
+def _expanded(template: str, node: YamlNode, path: KeyPath, problems: Problems) -> list[str]:
     try:
         return expand(template)
     except ValueError as error:
         raise problems.refuse(node, path, str(error)) from None
 
 
-def _parallel(template: str, count: int, node: Node, path: KeyPath, problems: Problems) -> list[str]:
+def _parallel(template: str, count: int, node: YamlNode, path: KeyPath, problems: Problems) -> list[str]:
     """What goes with each address: as many as there are of them."""
     if not template:
         return []
@@ -323,7 +323,9 @@ def _parallel(template: str, count: int, node: Node, path: KeyPath, problems: Pr
     return found
 
 
-def _key_file(written: str, node: Node, path: KeyPath, directory: Path, problems: Problems) -> Path | None:
+def _key_file(
+    written: str, node: YamlNode, path: KeyPath, directory: Path, problems: Problems
+) -> Path | None:
     if not written:
         return None
     file = directory / Path(written).expanduser()

@@ -17,7 +17,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers import azure_facts, ec2_facts
+from trainmaster.providers import azure_facts
+from trainmaster.providers.aws import ec2_facts
 from trainmaster.providers.billing import billing_terms
 from trainmaster.providers.csv_rows import GIB, CsvRows
 from trainmaster.providers.ec2_shared import judge_prices

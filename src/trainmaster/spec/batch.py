@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, integer
 
 
@@ -20,14 +20,14 @@ class Batch(Noun):
     per_worker: Annotated[int | None, Key("per_worker", integer(1))] = None
 
     @classmethod
-    def prepare(cls, node: Node, path: Path, problems: Problems) -> Node:
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
         """Refuse what is no mapping, with an example of one."""
         if node.kind is not Kind.MAPPING:
             raise problems.refuse(node, path, f"{node.describe()}; write {{global: N}} or {{per_worker: N}}")
         return node
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         given = [name for name in ("global", "per_worker") if name in node.entries]
         if len(given) != 1:

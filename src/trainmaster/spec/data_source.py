@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.spec.node import Node
+from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, pattern, size, text
 from trainmaster.spec.redaction import has_secret
 
@@ -70,7 +70,7 @@ class DataSource(Noun):
         return _VARIABLE.findall(self.url or "")
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         given = [kind for kind in _KINDS if kind in node.entries]
         if len(given) != 1:

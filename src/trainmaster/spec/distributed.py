@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from trainmaster.spec.hardware import Hardware
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, integer, mapping_of, noun
 
 #: More processes than this in one gang are a slip.
@@ -33,7 +33,7 @@ class Strategy(StrEnum):
         return self is not Strategy.ALLREDUCE
 
 
-def _workers(node: Node, path: Path, problems: Problems) -> int | str:
+def _workers(node: YamlNode, path: Path, problems: Problems) -> int | str:
     if node.kind is Kind.SCALAR:
         value = node.value
         if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_WORKERS:
@@ -79,7 +79,7 @@ class Distributed(Noun):
     ] = Field(default={})
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         if "strategy" in node.entries and "strategy" not in values:
             return

@@ -17,7 +17,7 @@ from trainmaster.spec.experiment_checks import check_experiment, lift_samples, r
 from trainmaster.spec.habits import Checkpoint, Metrics, ProfilePlan
 from trainmaster.spec.hardware import Hardware
 from trainmaster.spec.launcher_names import LAUNCHERS
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.parameter import Parameter, read_parameter
 from trainmaster.spec.reading import (
     Key,
@@ -115,7 +115,7 @@ class Experiment(Noun):
     profile: Annotated[ProfilePlan | None, Key("profile", noun(ProfilePlan))] = None
 
     @classmethod
-    def prepare(cls, node: Node, path: Path, problems: Problems) -> Node:
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
         """Move ``samples`` out of ``parameters`` (the other reading of Hyper's Figure 1)."""
         if node.kind is not Kind.MAPPING or not node.entries:
             right = "write a mapping with at least the key `command`, indented below the name"
@@ -123,7 +123,7 @@ class Experiment(Noun):
         return lift_samples(node, path, problems)
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         values["name"] = path[-1]
         check_experiment(values, node, path, problems)

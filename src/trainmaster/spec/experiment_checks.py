@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from trainmaster.spec.launcher_names import LAUNCHERS
-from trainmaster.spec.node import Kind, Node, nearest, place
+from trainmaster.spec.node import Kind, YamlNode, nearest, place
 from trainmaster.spec.permutation import MAX_SIZE
 from trainmaster.spec.reading import Path, Problems, pattern, suggest
 from trainmaster.spec.search_checks import check_search, is_population_based
@@ -25,7 +25,7 @@ BUILTIN_NAMES: Final = ("batch_per_worker", "batch_global", "steps", "epochs")
 _BRACES = re.compile(r"\{\{")
 
 
-def read_framework(node: Node, path: Path, problems: Problems) -> str:
+def read_framework(node: YamlNode, path: Path, problems: Problems) -> str:
     """Read a framework or a launcher's name; refuse a misspelt one and an image."""
     right = f"write {', '.join(sorted(set(LAUNCHERS.values())))}, pytorch or the name of a launcher"
     if node.kind is Kind.SCALAR and re.search(r"[/:]", node.text):
@@ -36,7 +36,7 @@ def read_framework(node: Node, path: Path, problems: Problems) -> str:
     return found
 
 
-def lift_samples(node: Node, path: Path, problems: Problems) -> Node:
+def lift_samples(node: YamlNode, path: Path, problems: Problems) -> YamlNode:
     """Move ``samples`` from inside ``parameters`` to beside it."""
     parameters = node.entries.get("parameters")
     if parameters is None or parameters.kind is not Kind.MAPPING or "samples" not in parameters.entries:
@@ -60,7 +60,7 @@ def lift_samples(node: Node, path: Path, problems: Problems) -> Node:
     )
 
 
-def check_experiment(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+def check_experiment(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     """Note what does not fit together. ``values`` has the keys that could be read, by field name."""
     _check_names(values, node, path, problems)
     check_search(values, node, path, problems)
@@ -73,7 +73,7 @@ def check_experiment(values: dict[str, Any], node: Node, path: Path, problems: P
             problems.add(where, (*path, "env", name), f"'{name}' is in `secrets` too; leave it out here")
 
 
-def _check_names(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+def _check_names(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     for section in ("parameters", "data"):
         parent = node.entries.get(section)
         upper: dict[str, str] = {}
@@ -90,7 +90,7 @@ def _check_names(values: dict[str, Any], node: Node, path: Path, problems: Probl
                 problems.add(key, where, f"the name '{name}' is taken by a key of the experiment; rename one")
 
 
-def _builtins(node: Node) -> list[str]:
+def _builtins(node: YamlNode) -> list[str]:
     """Names of the built-in values that a recipe's keys give."""
     given = {key for key in node.entries if not node.entries[key].is_null}
     names = ["batch_per_worker", "batch_global"] if "batch" in given else []
@@ -99,7 +99,7 @@ def _builtins(node: Node) -> list[str]:
     return [*names, "epochs"] if "epochs" in given else names
 
 
-def _check_tasks(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+def _check_tasks(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     parameters = values.get("parameters")
     if not parameters:
         return
@@ -127,7 +127,7 @@ def _check_tasks(values: dict[str, Any], node: Node, path: Path, problems: Probl
         problems.add(parent, (*path, "parameters"), message)
 
 
-def _check_batch(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+def _check_batch(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     batch, distributed = values.get("batch"), values.get("distributed")
     if distributed is None:
         return
@@ -148,7 +148,7 @@ def _check_batch(values: dict[str, Any], node: Node, path: Path, problems: Probl
         problems.add(where, (*path, "batch", "global"), f"{found}; {right}")
 
 
-def _check_template(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+def _check_template(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     parent = node.entries.get("parameters")
     known = [*(parent.entries if parent is not None else ()), *_builtins(node)]
     for found in _placeholders_of(values, "command", node, path):
@@ -175,11 +175,11 @@ class _Found:
 
     placeholder: Placeholder
     start: int
-    node: Node
+    node: YamlNode
     path: Path
 
 
-def _placeholders_of(values: dict[str, Any], key: str, node: Node, path: Path) -> Iterator[_Found]:
+def _placeholders_of(values: dict[str, Any], key: str, node: YamlNode, path: Path) -> Iterator[_Found]:
     """Each placeholder of a script, in the text or the list's item that it stands in."""
     if key not in values or key not in node.entries:
         return

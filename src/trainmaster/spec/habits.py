@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, duration, integer, list_of, text
 
 
@@ -21,7 +21,7 @@ class Checkpoint(Noun):
     keep: Annotated[int, Key("keep", integer(1, 1_000_000))] = 2
 
 
-def _pattern(node: Node, path: Path, problems: Problems) -> str:
+def _pattern(node: YamlNode, path: Path, problems: Problems) -> str:
     found: str = text("write a regular expression with named groups")(node, path, problems)
     try:
         compiled = re.compile(found)
@@ -42,7 +42,7 @@ class Metrics(Noun):
     pattern: Annotated[str | None, Key("pattern", _pattern)] = None
 
 
-def _shapes(node: Node, path: Path, problems: Problems) -> tuple[int, ...]:
+def _shapes(node: YamlNode, path: Path, problems: Problems) -> tuple[int, ...]:
     if node.kind is Kind.SCALAR and node.value == "auto":
         return ()
     right = "write auto or a list of numbers of workers"

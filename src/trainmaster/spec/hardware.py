@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, boolean, integer, list_of, size, text
 
 _MODEL_RIGHT: Final = "write a model such as v100"
@@ -12,7 +12,7 @@ _MODEL_RIGHT: Final = "write a model such as v100"
 _MOST_GPUS: Final = 100
 
 
-def _gpu_model(node: Node, path: Path, problems: Problems) -> str:
+def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
     """Read a GPU's model; a number of GPUs goes elsewhere."""
     if node.kind is Kind.SCALAR and node.text.isdecimal() and int(node.text) < _MOST_GPUS:
         message = f"{node.describe()}; did you mean `gpus: {int(node.text)}`? `gpu` is a model such as v100"

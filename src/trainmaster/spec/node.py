@@ -74,7 +74,7 @@ class Kind(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class YamlNode:
     """A value in the recipe.
 
     Attributes:
@@ -97,9 +97,9 @@ class Node:
     column: int
     text: str = ""
     plain: bool = False
-    items: list[Node] = field(default_factory=list)
-    entries: dict[str, Node] = field(default_factory=dict)
-    keys: dict[str, Node] = field(default_factory=dict)
+    items: list[YamlNode] = field(default_factory=list)
+    entries: dict[str, YamlNode] = field(default_factory=dict)
+    keys: dict[str, YamlNode] = field(default_factory=dict)
     source: str = ""
     size: int = 1
     stands_at: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class Node:
             return shown
         return f"the text {shown!r}" if isinstance(value, str) else f"the number {shown}"
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[YamlNode]:
         """This node and all below it."""
         yield self
         for child in [*self.items, *self.entries.values()]:
@@ -159,7 +159,7 @@ def resolve(text: str) -> Scalar:
     return text
 
 
-def compose(text: str, file: str, wording: Wording = RECIPE) -> Node:
+def compose(text: str, file: str, wording: Wording = RECIPE) -> YamlNode:
     """Read YAML text into nodes.
 
     Args:
@@ -181,10 +181,10 @@ class _Composer:
         self._file = file
         self._wording = wording
         self._mistakes: list[Mistake] = []
-        self._anchors: dict[str, Node] = {}
+        self._anchors: dict[str, YamlNode] = {}
         self._alias_nodes = 0
 
-    def document(self) -> Node:
+    def document(self) -> YamlNode:
         self._refuse_control_characters()
         from ruamel.yaml import YAML  # only those who read a recipe pay for it
         from ruamel.yaml.error import MarkedYAMLError
@@ -202,8 +202,8 @@ class _Composer:
             raise RecipeError(self._file, self._mistakes)
         return node
 
-    def _read(self, events: Iterator[Event]) -> Node:
-        node: Node | None = None
+    def _read(self, events: Iterator[Event]) -> YamlNode:
+        node: YamlNode | None = None
         for event in events:
             name = type(event).__name__
             if name == "DocumentStartEvent":
@@ -218,7 +218,7 @@ class _Composer:
             raise self._error(1, 1, f"an empty file; {self._wording.one} is {self._wording.holds}")
         return node
 
-    def _node(self, event: Event, events: Iterator[Event], depth: int) -> Node:
+    def _node(self, event: Event, events: Iterator[Event], depth: int) -> YamlNode:
         name = type(event).__name__
         anchor = getattr(event, "anchor", None)
         if name == "AliasEvent":
@@ -230,7 +230,7 @@ class _Composer:
             written = str(tag).replace("tag:yaml.org,2002:", "!!")
             raise self._at(event, f"a YAML tag '{written}'; {self._wording.many} have no tags: leave it out")
         mark = event.start_mark
-        node = Node(Kind.SCALAR, mark.line + 1, mark.column + 1)
+        node = YamlNode(Kind.SCALAR, mark.line + 1, mark.column + 1)
         if name == "SequenceStartEvent":
             node.kind = Kind.LIST
             while type(event := next(events)).__name__ != "SequenceEndEvent":
@@ -253,7 +253,7 @@ class _Composer:
             self._anchors[str(anchor)] = node
         return node
 
-    def _entry(self, mapping: Node, event: Event, events: Iterator[Event], depth: int) -> None:
+    def _entry(self, mapping: YamlNode, event: Event, events: Iterator[Event], depth: int) -> None:
         key = self._node(event, events, depth)
         value = self._node(next(events), events, depth)
         mapping.size += key.size + value.size
@@ -272,7 +272,7 @@ class _Composer:
             mapping.keys[key.text] = key
             mapping.entries[key.text] = value
 
-    def _alias(self, event: Event, anchor: str) -> Node:
+    def _alias(self, event: Event, anchor: str) -> YamlNode:
         node = self._anchors.get(anchor)
         if node is None:
             raise self._at(
@@ -313,7 +313,7 @@ class _Composer:
             line, column, f"not YAML: {problem}{context}; check quotes, colons and indentation"
         )
 
-    def _add(self, node: Node, message: str) -> None:
+    def _add(self, node: YamlNode, message: str) -> None:
         self._mistakes.append(Mistake(node.line, node.column, "", message))
 
     def _at(self, event: Event, message: str) -> RecipeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, number
 
 
@@ -27,13 +27,13 @@ class Objective(Noun):
         return "fastest" if self.cost == 0 else "weighted"
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         if set(node.entries) != {"time", "cost"} or values.get("time") == values.get("cost") == 0:
             problems.add(node, path, "not two weights above 0; write cheapest, fastest or {time: a, cost: b}")
 
 
-def read_objective(node: Node, path: Path, problems: Problems) -> Objective:
+def read_objective(node: YamlNode, path: Path, problems: Problems) -> Objective:
     """Read ``cheapest``, ``fastest`` or ``{time: a, cost: b}``."""
     from trainmaster.spec.reading import read_noun
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final
 
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Key, Noun, Path, Problems, Refused, choice
 from trainmaster.spec.values import ParameterValue, format_value
 
@@ -26,7 +26,7 @@ class Sampling(StrEnum):
     LOG = "log"
 
 
-def _end(node: Node, path: Path, problems: Problems, right: str) -> str:
+def _end(node: YamlNode, path: Path, problems: Problems, right: str) -> str:
     """The source text of a finite number."""
     value = node.value if node.kind is Kind.SCALAR else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -44,7 +44,7 @@ def _is_ordinary(text: str) -> bool:
     return value == 0 or -300 <= value.adjusted() <= 299
 
 
-def _range(node: Node, path: Path, problems: Problems) -> tuple[str, str]:
+def _range(node: YamlNode, path: Path, problems: Problems) -> tuple[str, str]:
     if node.kind is Kind.LIST:
         if len(node.items) != 2:
             raise problems.refuse(node, path, f"a list of {len(node.items)} values; {_RIGHT}")
@@ -67,7 +67,7 @@ def _range(node: Node, path: Path, problems: Problems) -> tuple[str, str]:
     return low, high
 
 
-def _step(node: Node, path: Path, problems: Problems) -> str:
+def _step(node: YamlNode, path: Path, problems: Problems) -> str:
     step = _end(node, path, problems, "write a number above 0")
     if Decimal(step) <= 0:
         raise problems.refuse(node, path, f"{node.describe()}; write a step above 0")
@@ -93,7 +93,7 @@ class Parameter(Noun):
     texts: tuple[str, ...] = ()
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other."""
         if "range" not in node.entries:
             problems.add(node, path, f"a parameter without values; {_RIGHT}, or a list of values")
@@ -191,7 +191,7 @@ def _scaled(text: str, unit: int) -> int:
     return -value if sign else value
 
 
-def read_parameter(node: Node, path: Path, problems: Problems) -> Parameter:
+def read_parameter(node: YamlNode, path: Path, problems: Problems) -> Parameter:
     """Read a scalar, a list of scalars or ``{range, sampling, step}``."""
     from trainmaster.spec.reading import read_noun
 
@@ -200,7 +200,7 @@ def read_parameter(node: Node, path: Path, problems: Problems) -> Parameter:
     items = node.items if node.kind is Kind.LIST else [node]
     if not items:
         raise problems.refuse(node, path, "an empty list; write at least one value")
-    seen: dict[tuple[type, ParameterValue], Node] = {}
+    seen: dict[tuple[type, ParameterValue], YamlNode] = {}
     refused = False
     for at, item in enumerate(items):
         where = (*path, str(at)) if node.kind is Kind.LIST else path

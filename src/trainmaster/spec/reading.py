@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from trainmaster.spec.errors import Mistake
-from trainmaster.spec.node import Kind, Node, nearest
+from trainmaster.spec.node import Kind, YamlNode, nearest
 from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Problems:
         self.mistakes: list[Mistake] = []
         self._known: set[Mistake] = set()
 
-    def add(self, node: Node, path: Path, message: str, *, place: tuple[int, int] | None = None) -> None:
+    def add(self, node: YamlNode, path: Path, message: str, *, place: tuple[int, int] | None = None) -> None:
         """Note a mistake at a node, or at a place within it."""
         line, column = place or (node.line, node.column)
         if node.via:
@@ -47,7 +47,7 @@ class Problems:
             self._known.add(mistake)
             self.mistakes.append(mistake)
 
-    def refuse(self, node: Node, path: Path, message: str) -> Refused:
+    def refuse(self, node: YamlNode, path: Path, message: str) -> Refused:
         """Note a mistake and make the exception to raise."""
         self.add(node, path, message)
         return Refused()
@@ -61,7 +61,7 @@ class Problems:
             return
 
 
-Reader = Callable[[Node, Path, Problems], Any]
+Reader = Callable[[YamlNode, Path, Problems], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Noun(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def prepare(cls, node: Node, path: Path, problems: Problems) -> Node:
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
         """Turn other ways of writing it into the mapping that the keys describe."""
         if node.kind is not Kind.MAPPING:
             example = ", ".join(key.name for _, key in keys_of(cls))
@@ -93,7 +93,7 @@ class Noun(BaseModel):
         return node
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check fields against each other; ``values`` has those that were given, by field name."""
 
 
@@ -114,7 +114,7 @@ def keys_of(noun: type[Noun]) -> list[tuple[str, Key]]:
     return _KEYS[noun]
 
 
-def read_noun(noun: type[N], node: Node, path: Path, problems: Problems) -> N:
+def read_noun(noun: type[N], node: YamlNode, path: Path, problems: Problems) -> N:
     """Read a mapping into a model.
 
     Raises:
@@ -139,7 +139,7 @@ def read_noun(noun: type[N], node: Node, path: Path, problems: Problems) -> N:
     return noun(**values)
 
 
-def refuse_unknown_keys(node: Node, path: Path, problems: Problems, known: Sequence[str]) -> None:
+def refuse_unknown_keys(node: YamlNode, path: Path, problems: Problems, known: Sequence[str]) -> None:
     """Note every key that is not known, with the nearest one that is."""
     for name, key in node.keys.items():
         if name not in known:
@@ -170,7 +170,7 @@ def noun(kind: type[N]) -> Reader:
 def text(right: str = "write a text") -> Reader:
     """Read a text that is not empty. Numbers and true or false count with their source text."""
 
-    def read(node: Node, path: Path, problems: Problems) -> str:
+    def read(node: YamlNode, path: Path, problems: Problems) -> str:
         if node.kind is not Kind.SCALAR or node.is_null:
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         if not node.text.strip():
@@ -185,7 +185,7 @@ def pattern(allowed: str, right: str, max_length: int = 100) -> Reader:
     compiled = re.compile(allowed)
     read_text = text(right)
 
-    def read(node: Node, path: Path, problems: Problems) -> str:
+    def read(node: YamlNode, path: Path, problems: Problems) -> str:
         found: str = read_text(node, path, problems)
         if not compiled.fullmatch(found):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
@@ -198,7 +198,7 @@ def pattern(allowed: str, right: str, max_length: int = 100) -> Reader:
     return read
 
 
-def verbatim(node: Node, path: Path, problems: Problems) -> str:
+def verbatim(node: YamlNode, path: Path, problems: Problems) -> str:
     """Read the source text of a scalar, also an empty one in quotes."""
     if node.kind is not Kind.SCALAR or node.is_null:
         raise problems.refuse(
@@ -211,7 +211,7 @@ def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader:
     """Read a whole number."""
     least = "" if minimum is None else f" of at least {minimum}"
 
-    def read(node: Node, path: Path, problems: Problems) -> int:
+    def read(node: YamlNode, path: Path, problems: Problems) -> int:
         value = node.value if node.kind is Kind.SCALAR else None
         if isinstance(value, bool) or not isinstance(value, int) or (minimum is not None and value < minimum):
             raise problems.refuse(node, path, f"{node.describe()}; write a whole number{least}")
@@ -225,7 +225,7 @@ def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader:
 def number(minimum: float) -> Reader:
     """Read a finite number."""
 
-    def read(node: Node, path: Path, problems: Problems) -> float:
+    def read(node: YamlNode, path: Path, problems: Problems) -> float:
         value = node.value if node.kind is Kind.SCALAR else None
         if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value < 1e300:
             raise problems.refuse(node, path, f"{node.describe()}; write a number of at least {minimum:g}")
@@ -234,7 +234,7 @@ def number(minimum: float) -> Reader:
     return read
 
 
-def boolean(node: Node, path: Path, problems: Problems) -> bool:
+def boolean(node: YamlNode, path: Path, problems: Problems) -> bool:
     """Read true or false; ``on``, ``off``, ``yes`` and ``no`` are texts in YAML 1.2."""
     value = node.value if node.kind is Kind.SCALAR else None
     if not isinstance(value, bool):
@@ -245,7 +245,7 @@ def boolean(node: Node, path: Path, problems: Problems) -> bool:
 def choice(*known: str) -> Reader:
     """Read one of some words."""
 
-    def read(node: Node, path: Path, problems: Problems) -> str:
+    def read(node: YamlNode, path: Path, problems: Problems) -> str:
         if node.kind is not Kind.SCALAR or node.text not in known:
             near = nearest(node.text, known) if node.text else None
             right = f"did you mean '{near}'?" if near else f"write {' or '.join(known)}"
@@ -262,20 +262,20 @@ def duration(*, may_be_zero: bool = False) -> Reader:
     )
 
 
-def size(node: Node, path: Path, problems: Problems) -> int:
+def size(node: YamlNode, path: Path, problems: Problems) -> int:
     """Read a size in bytes."""
     found: int = _measured(parse_bytes, None, "write a size such as 16GB or 16GiB")(node, path, problems)
     return found
 
 
-def money(node: Node, path: Path, problems: Problems) -> float:
+def money(node: YamlNode, path: Path, problems: Problems) -> float:
     """Read an amount in US dollars."""
     found: float = _measured(parse_money, None, "write an amount such as $20 or 20 USD")(node, path, problems)
     return found
 
 
 def _measured(parse: Callable[[str], float], least: float | None, right: str) -> Reader:
-    def read(node: Node, path: Path, problems: Problems) -> float:
+    def read(node: YamlNode, path: Path, problems: Problems) -> float:
         if node.kind is not Kind.SCALAR or node.is_null or isinstance(node.value, bool):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         if node.text.lstrip().startswith("-"):
@@ -294,7 +294,7 @@ def _measured(parse: Callable[[str], float], least: float | None, right: str) ->
 def list_of(read_item: Reader, right: str, *, single: bool = False) -> Reader:
     """Read a list without repetitions; with ``single``, a value stands for the list of it."""
 
-    def read(node: Node, path: Path, problems: Problems) -> tuple[Any, ...]:
+    def read(node: YamlNode, path: Path, problems: Problems) -> tuple[Any, ...]:
         if node.kind is Kind.MAPPING or (node.kind is Kind.SCALAR and (node.is_null or not single)):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         found: list[Any] = []
@@ -327,7 +327,7 @@ def mapping_of(read_value: Reader, right: str, *, name: str, what: str) -> Reade
     """
     compiled = re.compile(name)
 
-    def read(node: Node, path: Path, problems: Problems) -> dict[str, Any]:
+    def read(node: YamlNode, path: Path, problems: Problems) -> dict[str, Any]:
         if node.kind is not Kind.MAPPING:
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         found: dict[str, Any] = {}
@@ -347,7 +347,7 @@ def mapping_of(read_value: Reader, right: str, *, name: str, what: str) -> Reade
     return read
 
 
-def shell_script(node: Node, path: Path, problems: Problems) -> str:
+def shell_script(node: YamlNode, path: Path, problems: Problems) -> str:
     """Read a script: a text, or a list of lines."""
     lines = node.items if node.kind is Kind.LIST else [node]
     refused = False

@@ -12,7 +12,7 @@ from pydantic import Field
 from trainmaster.spec.budget import Budget
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.objective import Objective, read_objective
 from trainmaster.spec.reading import (
     Key,
@@ -33,7 +33,7 @@ _MAX_NAME: Final = 100
 PROVIDER_NAME: Final = r"[a-z][a-z0-9_-]*"
 
 
-def _experiments(node: Node, path: Path, problems: Problems) -> dict[str, Experiment]:
+def _experiments(node: YamlNode, path: Path, problems: Problems) -> dict[str, Experiment]:
     if node.kind is not Kind.MAPPING or not node.entries:
         right = "write a mapping of experiments, their names indented below this key"
         raise problems.refuse(node, path, f"{node.describe()}; {right}")
@@ -88,7 +88,7 @@ class Recipe(Noun):
     source_text: str = ""
 
     @classmethod
-    def check(cls, values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
         """Check keys against each other, and finish the experiments with what the recipe gives to all."""
         from trainmaster.spec.workflow import check_workflow
 

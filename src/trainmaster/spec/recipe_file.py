@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, Node, compose, nearest, place
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place
 from trainmaster.spec.reading import Problems, Refused, read_noun
 from trainmaster.spec.recipe import Recipe
 from trainmaster.spec.redaction import redacted
@@ -61,11 +61,11 @@ def read_recipe(
     return recipe.model_copy(update={"directory": directory, "source_text": redacted(source)})
 
 
-def _read(root: Node, problems: Problems, stem: str) -> Recipe:
+def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:
     if "name" not in root.entries:
         # A file may be called anything, a run becomes a directory.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "recipe"
-        root = _with(root, "name", Node(Kind.SCALAR, root.line, root.column, text=name))
+        root = _with(root, "name", YamlNode(Kind.SCALAR, root.line, root.column, text=name))
     if problems.mistakes:
         raise Refused
     return read_noun(Recipe, root, (), problems)
@@ -99,7 +99,7 @@ def _unreadable(shown: str, found: str) -> RecipeError:
     return RecipeError(shown, [Mistake(1, 1, "", f"{found}; {_RIGHT}")])
 
 
-def _explain_lost_indentation(root: Node, problems: Problems) -> None:
+def _explain_lost_indentation(root: YamlNode, problems: Problems) -> None:
     """Say what is wrong where Hyper's Figure 1 was copied as the paper prints it."""
     experiments = root.entries.get("experiments")
     if experiments is None or not experiments.is_null or experiments.via:
@@ -114,25 +114,27 @@ def _explain_lost_indentation(root: Node, problems: Problems) -> None:
         problems.add(root.keys["experiments"], ("experiments",), message)
 
 
-def _override(root: Node, override: str, shown: str = "") -> Node:
+def _override(root: YamlNode, override: str, shown: str = "") -> YamlNode:
     """A copy of the tree with a value put in or taken away."""
     path, separator, text = override.partition("=")
     flag = shown or f"--set {override}"
     if not separator or not path.strip():
         raise UsageError(f"{flag}: no path=value", "Write for instance --set experiments.train.retries=5.")
     try:
-        value = compose(text, "value") if text.strip() else Node(Kind.SCALAR, 1, 1, plain=True)
+        value = compose(text, "value") if text.strip() else YamlNode(Kind.SCALAR, 1, 1, plain=True)
     except RecipeError as error:
         empty = not text.strip(" ~") or text.strip() in ("null", "Null", "NULL")
         if not empty:
             raise UsageError(
                 f"{flag}: {error.mistakes[0].message}", "Quote the value as YAML asks."
             ) from None
-        value = Node(Kind.SCALAR, 1, 1, plain=True)
+        value = YamlNode(Kind.SCALAR, 1, 1, plain=True)
     return _put(root, path.strip(), value, flag, override, ())
 
 
-def _put(parent: Node, path: str, value: Node, flag: str, via: str, above: tuple[str, ...]) -> Node:
+def _put(
+    parent: YamlNode, path: str, value: YamlNode, flag: str, via: str, above: tuple[str, ...]
+) -> YamlNode:
     if parent.kind is not Kind.MAPPING:
         what = parent.describe()
         raise UsageError(
@@ -152,7 +154,7 @@ def _put(parent: Node, path: str, value: Node, flag: str, via: str, above: tuple
     at = child or parent
     if rest:
         if child is None or child.is_null:
-            child = Node(Kind.MAPPING, at.line, at.column, via=via)
+            child = YamlNode(Kind.MAPPING, at.line, at.column, via=via)
         return _with(parent, key, _put(child, rest, value, flag, via, (*above, key)), via)
     if value.is_null:
         entries = {name: node for name, node in parent.entries.items() if name != key}
@@ -160,12 +162,12 @@ def _put(parent: Node, path: str, value: Node, flag: str, via: str, above: tuple
     return _with(parent, key, _moved(value, at, via), via)
 
 
-def _with(parent: Node, key: str, child: Node, via: str = "") -> Node:
-    known = parent.keys.get(key) or Node(Kind.SCALAR, child.line, child.column, text=key, via=via)
+def _with(parent: YamlNode, key: str, child: YamlNode, via: str = "") -> YamlNode:
+    known = parent.keys.get(key) or YamlNode(Kind.SCALAR, child.line, child.column, text=key, via=via)
     return replace(parent, entries={**parent.entries, key: child}, keys={**parent.keys, key: known})
 
 
-def _moved(node: Node, at: Node, via: str) -> Node:
+def _moved(node: YamlNode, at: YamlNode, via: str) -> YamlNode:
     """A copy whose mistakes are reported where it was put, and as coming from the command line."""
     return replace(
         node,

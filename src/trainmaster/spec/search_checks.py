@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.spec.node import Node
+from trainmaster.spec.node import YamlNode
 from trainmaster.spec.reading import Path, Problems
 from trainmaster.spec.search import Search
 
@@ -18,7 +18,7 @@ def is_population_based(values: dict[str, Any]) -> bool:
     return search is not None and search.sampler == POPULATION_BASED
 
 
-def check_search(values: dict[str, Any], node: Node, path: Path, problems: Problems) -> None:
+def check_search(values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
     """Note what does not fit together; for population-based training, work out ``samples``."""
     search: Search | None = values.get("search")
     if search is None:
@@ -38,7 +38,7 @@ def check_search(values: dict[str, Any], node: Node, path: Path, problems: Probl
 
 
 def _check_population(
-    values: dict[str, Any], search: Search, node: Node, path: Path, problems: Problems
+    values: dict[str, Any], search: Search, node: YamlNode, path: Path, problems: Problems
 ) -> None:
     """``samples`` = population x generations: any one of the three may be left out."""
     parent, where = node.entries["search"], (*path, "search")

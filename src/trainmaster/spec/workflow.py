@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from trainmaster.spec.node import Kind, Node
+from trainmaster.spec.node import Kind, YamlNode
 from trainmaster.spec.reading import Path, Problems, suggest
 
 
-def check_workflow(recipe: Node, problems: Problems, *, command_is_optional: bool) -> None:
+def check_workflow(recipe: YamlNode, problems: Problems, *, command_is_optional: bool) -> None:
     """Note unknown experiments in ``after`` and ``from``, cycles, and missing commands."""
     experiments = recipe.entries.get("experiments")
     if experiments is None or experiments.kind is not Kind.MAPPING:
         return
     names = list(experiments.entries)
-    edges: dict[str, dict[str, tuple[Node, Path]]] = {name: {} for name in names}
+    edges: dict[str, dict[str, tuple[YamlNode, Path]]] = {name: {} for name in names}
     for name, experiment in experiments.entries.items():
         if experiment.kind is not Kind.MAPPING:
             continue
@@ -34,8 +34,8 @@ def check_workflow(recipe: Node, problems: Problems, *, command_is_optional: boo
             problems.add(node, where, f"a cycle: {' -> '.join(cycle)}; leave out one of these")
 
 
-def _references(experiment: Node, path: Path) -> list[tuple[Node, Path]]:
-    found: list[tuple[Node, Path]] = []
+def _references(experiment: YamlNode, path: Path) -> list[tuple[YamlNode, Path]]:
+    found: list[tuple[YamlNode, Path]] = []
     after = experiment.entries.get("after")
     if after is not None and after.kind is Kind.LIST:
         found += [(item, (*path, "after", str(at))) for at, item in enumerate(after.items)]

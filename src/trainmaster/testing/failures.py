@@ -21,13 +21,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+from trainmaster.artifacts import CheckpointSeries, read_manifest
+from trainmaster.artifacts.owner import Owner, claim
+from trainmaster.cluster import cluster_connection, provider_outage
+from trainmaster.cluster.record import ClusterRecord, ClusterState, new_record
 from trainmaster.control import controller
-from trainmaster.control.clusters import post, provider_outage
-from trainmaster.control.clusters.record import ClusterRecord, ClusterState, new_record
 from trainmaster.executors.base import GangRequest
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_cloud import SKEW_S, Cloud, Instance, ProviderMemory, provider_of
-from trainmaster.testing.simulated_cluster import RayNode, SimulatedRay, SimulatedWorkplace, instant_calls
+from trainmaster.testing.simulated_cluster import RayNode, SimulatedProvisioner, SimulatedRay, instant_calls
 from trainmaster.testing.simulated_driver import Driver, SimulatedDatabase, sleeping
 from trainmaster.testing.simulated_hazards import SLOTS, WEIGHTS, Hazard, Hazards
 from trainmaster.testing.simulated_host import Host, Process, simulated_clocks
@@ -36,7 +38,7 @@ from trainmaster.testing.simulated_node import Ending
 from trainmaster.testing.simulated_saving import (
     STORE,
     Objects,
-    SavingBench,
+    SavingActions,
     home_in,
     new_directory,
     publish_text,
@@ -46,8 +48,6 @@ from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_volumes import Volumes
 from trainmaster.testing.simulated_world import ViolationError, World
 from trainmaster.testing.simulation import Report
-from trainmaster.volumes import CheckpointSeries, read_manifest
-from trainmaster.volumes.owner import Owner, claim
 
 if TYPE_CHECKING:
     pass
@@ -112,9 +112,9 @@ class Failures:
         """The home's provider in a process."""
         return provider_of(self.cloud, process, self.home, self.memory)
 
-    def workplace(self) -> SimulatedWorkplace:
+    def provisioner(self) -> SimulatedProvisioner:
         """What makes nodes of machines."""
-        return SimulatedWorkplace(self.cloud, self.rays, self._ray, self.plan.lease_s, self.memories)
+        return SimulatedProvisioner(self.cloud, self.rays, self._ray, self.plan.lease_s, self.memories)
 
     @property
     def recipe(self) -> Any:  # noqa: ANN401 - a `Recipe`, as far as it is needed
@@ -124,7 +124,7 @@ class Failures:
 
     def make_bench(self, driver: Driver) -> Any:  # noqa: ANN401 - a bench
         """What performs decisions."""
-        return SavingBench(self, driver)
+        return SavingActions(self, driver)
 
     def take_disk(self) -> bool:
         """Whether the disk is full now; the user frees some."""
@@ -145,7 +145,7 @@ class Failures:
             self.world.after(at_s, lambda hazard=hazard, for_s=for_s: self.befall(hazard, for_s))  # type: ignore[misc]
         with ExitStack() as stack:
             stack.enter_context(simulated_clocks(self.world, sleeping(self)))
-            stack.enter_context(instant_calls(post._Call))
+            stack.enter_context(instant_calls(cluster_connection._Call))
             stack.enter_context(self.objects.served())
             stack.callback(remove, self.directory.root)
             # Steps are longer here than those of a process that runs, and are no sleep.
@@ -457,7 +457,7 @@ def found_after(name: str, most: int) -> int | None:
     Returns:
         The number; None if it was not found.
     """
-    from trainmaster.testing.sabotages import SABOTAGES  # which weighs what is defined here
+    from trainmaster.testing.sabotages import SABOTAGES
 
     sabotage = SABOTAGES[name]
     for seed in range(most):

@@ -11,24 +11,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from trainmaster.control import decide_saving, kept_checkpoint, saving, staging
+from trainmaster.artifacts import AlreadyPublished, CheckpointSeries, checkpoints, delete, publishing
+from trainmaster.artifacts.owner import Owner
+from trainmaster.cluster import decide_cluster
+from trainmaster.cluster.cluster_loop import ClusterLoop
+from trainmaster.cluster.node_files import direct_store
+from trainmaster.cluster.observed import Observed
+from trainmaster.cluster.record import Machine
+from trainmaster.control import decide_saving, saving, staging, unpublished_checkpoint
 from trainmaster.control.budget import Meter
-from trainmaster.control.clusters import decide_cluster, direct_store
-from trainmaster.control.clusters.cluster_loop import ClusterLoop
-from trainmaster.control.clusters.record import Machine
-from trainmaster.control.clusters.sight import Sight
 from trainmaster.control.layout import Home
-from trainmaster.providers import aws
-from trainmaster.providers.aws_requests import AwsRequest, Renter
+from trainmaster.objects.outage import is_away
+from trainmaster.providers.aws import provider as aws
+from trainmaster.providers.aws.requests import AwsRequest, Renter
 from trainmaster.providers.provider_clock import ProviderClock
 from trainmaster.spec import processes
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard
 from trainmaster.testing.simulated_host import Process, working
-from trainmaster.volumes import AlreadyPublished, CheckpointSeries, checkpoints, delete, publishing
-from trainmaster.volumes.outage import is_away
-from trainmaster.volumes.owner import Owner
 from trainmaster.volumes.packed import releasing
 from trainmaster.volumes.packed.deletions import Deletions
 
@@ -52,14 +53,14 @@ class Sabotage:
 
 @contextmanager
 def _leases_need_the_provider() -> Iterator[None]:
-    take = Sight.take
+    take = Observed.take
 
-    def forgetful(self: Sight, cluster: str, name: str, result: object, now: float) -> None:
+    def forgetful(self: Observed, cluster: str, name: str, result: object, now: float) -> None:
         take(self, cluster, name, result, now)
         if name == "look" and isinstance(result, Exception):
             self.nodes = {}
 
-    with patch.object(Sight, "take", forgetful), patch.object(ClusterLoop, "_remembered", lambda _: {}):
+    with patch.object(Observed, "take", forgetful), patch.object(ClusterLoop, "_remembered", lambda _: {}):
         yield
 
 
@@ -225,7 +226,7 @@ def _what_was_fetched_is_forgotten() -> Iterator[None]:
 
 def _only_what_is_recorded_is_used() -> AbstractContextManager[object]:
     """Today whatever lies here is begun with, which makes up for other mistakes."""
-    lies_here = kept_checkpoint.lies_here
+    lies_here = unpublished_checkpoint.lies_here
     return patch.object(
         staging,
         "lies_here",

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainmaster.control.backoff import save_pause_s, stage_pause_s
-from trainmaster.control.board import Experiment, Task
 from trainmaster.control.decide_task import Effect, EffectKind, Job
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.progress import TaskProgress
+from trainmaster.control.run_state import Experiment, Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
 from trainmaster.executors.metrics import MetricsReader
 from trainmaster.spec.states import EndReason
-from trainmaster.testing.simulated_plan import Plan
+from trainmaster.testing.simulated_plan import SchedulePlan
 from trainmaster.testing.simulated_world import ViolationError, World
 
 Key = tuple[str, int, int, EffectKind]
@@ -103,7 +103,7 @@ class SimulatedJobs:
             self._done.append((key, begun, work()))
 
 
-class SimulatedBench:
+class SimulatedActions:
     """Stands in for `Workshop`.
 
     Args:
@@ -112,7 +112,7 @@ class SimulatedBench:
         step: called before and after each act: here the control process may be killed.
     """
 
-    def __init__(self, world: World, plan: Plan, step: Callable[[str], None]) -> None:
+    def __init__(self, world: World, plan: SchedulePlan, step: Callable[[str], None]) -> None:
         self.jobs = SimulatedJobs(world)
         self._world = world
         self._plan = plan

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from trainmaster.providers.aws import AwsProvider
-from trainmaster.providers.aws_deadman import end_command
-from trainmaster.providers.aws_nodes import NOTICE_S
-from trainmaster.providers.aws_requests import CLUSTER_TAG, HOME_TAG
-from trainmaster.providers.aws_settings import AwsSettings
+from trainmaster.providers.aws.nodes import NOTICE_S
+from trainmaster.providers.aws.provider import AwsProvider
+from trainmaster.providers.aws.requests import CLUSTER_TAG, HOME_TAG
+from trainmaster.providers.aws.settings import AwsSettings
+from trainmaster.providers.dead_man_switch import end_command
 from trainmaster.testing.simulated_host import _working
 from trainmaster.testing.simulated_world import ViolationError, World
 

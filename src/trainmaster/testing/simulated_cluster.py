@@ -14,23 +14,22 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from trainmaster.control.clusters.cluster_loop import ClusterLoop
-from trainmaster.control.clusters.tasks import Tasks
-from trainmaster.control.clusters.workplace import Workplace, key_of
+from trainmaster.cluster.cluster_loop import ClusterLoop
+from trainmaster.cluster.node_provisioner import NodeProvisioner, key_of
+from trainmaster.cluster.tasks import Tasks
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, Phase
-from trainmaster.providers.aws_deadman import end_command
-from trainmaster.providers.base import ProviderError
-from trainmaster.spec.errors import ExecutorError, TrainmasterError
+from trainmaster.providers.dead_man_switch import end_command
+from trainmaster.spec.errors import ExecutorError, ProviderError, TrainmasterError
 from trainmaster.testing.simulated_executor import SimulatedExecutor
-from trainmaster.testing.simulated_node import Ending, Gang, SimulatedNode
+from trainmaster.testing.simulated_node import Ending, SimulatedGang, SimulatedNode
 
 if TYPE_CHECKING:
-    from trainmaster.control.clusters.decision import Patience
-    from trainmaster.control.clusters.record import ClusterRecord, Machine
+    from trainmaster.cluster.decision import Patience
+    from trainmaster.cluster.record import ClusterRecord, Machine
     from trainmaster.providers.base import Node, Provider
-    from trainmaster.remote import Target
     from trainmaster.testing.simulated_cloud import Cloud
     from trainmaster.testing.simulated_host import Process
+    from trainmaster.transport import Target
 
 #: How long what the loop has others do takes at least and at most, seconds, by the first word of its name.
 _TAKES_S: Final = {
@@ -146,7 +145,7 @@ class SimulatedRay(SimulatedNode):
         if found is not None and not is_gone:
             self.machine_ended(found.machine)
 
-    def _placed(self, gang: Gang) -> dict[str, RayNode]:
+    def _placed(self, gang: SimulatedGang) -> dict[str, RayNode]:
         attempt = gang.request.attempt
         if attempt not in self.places and gang.phase in (Phase.GRANTED, Phase.RUNNING):
             alive = self.alive()
@@ -271,8 +270,8 @@ class Access:
         return Login(self.cloud, self.id)
 
 
-class SimulatedWorkplace:
-    """Stands in for `Workplace`: makes nodes of machines, and finds the Ray that an earlier driver has left.
+class SimulatedProvisioner:
+    """Stands in for `NodeProvisioner`: makes nodes of machines, and finds the Ray of an earlier driver.
 
     Args:
         cloud: that they are of.
@@ -302,16 +301,16 @@ class SimulatedWorkplace:
         return Access(found, target.address, self._cloud, target).connect()
 
     def head_of(self, record: ClusterRecord) -> str:
-        """See `Workplace.head_of`."""
+        """See `NodeProvisioner.head_of`."""
         ray = self._rays.get(record.id)
         rented = {machine.id for machine in record.rented}
         return ray.head.machine if ray is not None and ray.head.machine in rented else ""
 
     def warm_up(self) -> None:
-        """See `Workplace.warm_up`."""
+        """See `NodeProvisioner.warm_up`."""
 
     def prepare(self, machine: Machine, node: Node) -> Access:
-        """See `Workplace.prepare`: a machine without a switch is no node of ours."""
+        """See `NodeProvisioner.prepare`: a machine without a switch is no node of ours."""
         access = Access(machine.id, node.private_address, self._cloud, SimpleNamespace(id=machine.id))
         self.set_switch(access.connect(), node, self.lease_s)
         self._memories.setdefault(node.cluster, {})[machine.id] = node
@@ -319,14 +318,14 @@ class SimulatedWorkplace:
 
     def set_switch(self, connection: Login, node: Node, lease_s: float, *, patient: bool = False) -> None:
         """The real one."""
-        Workplace.set_switch(cast("Any", self), cast("Any", connection), node, lease_s, patient=patient)
+        NodeProvisioner.set_switch(cast("Any", self), cast("Any", connection), node, lease_s, patient=patient)
 
     def give_keys(self, _: ClusterRecord, accesses: list[Access]) -> list[Access]:
-        """See `Workplace.give_keys`."""
+        """See `NodeProvisioner.give_keys`."""
         return accesses
 
     def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, Access]]) -> SimulatedRay:
-        """See `Workplace.form`: finds the one that is there, if its head is."""
+        """See `NodeProvisioner.form`: finds the one that is there, if its head is."""
         members = [RayNode(key_of(machine.id), access.address, machine.id) for machine, access in nodes]
         for member in members:
             Access(member.machine, member.address, self._cloud, None).connect()
@@ -341,7 +340,7 @@ class SimulatedWorkplace:
         return ray
 
     def join(self, _: ClusterRecord, ray: SimulatedRay, nodes: Sequence[tuple[Machine, Access]]) -> None:
-        """See `Workplace.join`."""
+        """See `NodeProvisioner.join`."""
         for machine, access in nodes:
             access.connect()
             if ray.is_lost:
@@ -351,7 +350,7 @@ class SimulatedWorkplace:
         ray.grant()
 
     def memory(self, cluster: str) -> SimpleNamespace:
-        """See `Workplace.memory`: nodes that were made in this home."""
+        """See `NodeProvisioner.memory`: nodes that were made in this home."""
         known = self._memories.setdefault(cluster, {})
         return SimpleNamespace(
             nodes=lambda machines: {name: known[name] for name in machines if name in known},
@@ -359,18 +358,18 @@ class SimulatedWorkplace:
         )
 
     def take_back(self, record: ClusterRecord, ray: SimulatedRay | None, *_: object) -> None:
-        """See `Workplace.take_back`."""
+        """See `NodeProvisioner.take_back`."""
         if (found := ray or self._rays.get(record.id)) is not None:
             found.stop_all()
 
     def end_machines(self, accesses: Sequence[Access], machines: Mapping[str, Node]) -> None:
-        """See `Workplace.end_machines`."""
+        """See `NodeProvisioner.end_machines`."""
         for access in accesses:
             if access.id in machines and self._cloud.reaches(access.id) is not None:
                 access.connect().run(end_command())
 
     def forget(self, *_: object) -> None:
-        """See `Workplace.forget`."""
+        """See `NodeProvisioner.forget`."""
 
 
 class _TurnIsOver(BaseException):
@@ -441,7 +440,7 @@ class SteppedLoop(ClusterLoop):
     """The real loop, a turn at a time.
 
     Args:
-        record, provider, workplace, write, patience: see `ClusterLoop`.
+        record, provider, provisioner, write, patience: see `ClusterLoop`.
         process: that it is of.
         step: called at each write and effect.
         pause_s: how long it waits at most when nothing happens.
@@ -452,7 +451,7 @@ class SteppedLoop(ClusterLoop):
         self,
         record: ClusterRecord,
         provider: Provider,
-        workplace: SimulatedWorkplace,
+        provisioner: SimulatedProvisioner,
         write: Callable[[ClusterRecord], None],
         patience: Patience,
         *,
@@ -464,7 +463,7 @@ class SteppedLoop(ClusterLoop):
         super().__init__(
             record,
             provider,
-            cast("Any", workplace),
+            cast("Any", provisioner),
             write,
             patience,
             tasks=lambda _: SteppedTasks(cast("Any", _Wake()), process, step, self._soon),
@@ -530,7 +529,7 @@ class SteppedLoop(ClusterLoop):
             if self.record is not before:
                 self._tell_run()
             rng = self._process.world.rng
-            busy = self._sight.formation is None and rng.random() < 0.5
+            busy = self._observed.formation is None and rng.random() < 0.5
             self._soon(2.0 if busy else self._pause_s() * rng.uniform(0.5, 1.0))
         else:
             self._is_stepped = False

@@ -1,4 +1,4 @@
-"""One process that drives a run on rented machines: with the real `Controller`, `Fleet` and `Machines`."""
+"""One process that drives a run on rented machines, with the real `Controller` and `ClusterExecutor`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.decision import Patience
+from trainmaster.cluster.record import ClusterRecord
 from trainmaster.control.budget import Meter
-from trainmaster.control.clusters.decision import Patience
-from trainmaster.control.clusters.fleet import Fleet
-from trainmaster.control.clusters.record import ClusterRecord
 from trainmaster.control.controller import Controller
 from trainmaster.control.saving_money import SavingMoney
+from trainmaster.db import leases
+from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity
-from trainmaster.server.driving import _meter
-from trainmaster.server.machines import GIVING_BACK_S, Machines
+from trainmaster.service.driving import _meter
+from trainmaster.service.run_clusters import GIVING_BACK_S, RunClusters
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError, TrainmasterError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store import leases
-from trainmaster.store.leases import LEASE_S, Lease
-from trainmaster.testing.simulated_cluster import RayClient, SimulatedWorkplace, SteppedLoop
+from trainmaster.testing.simulated_cluster import RayClient, SimulatedProvisioner, SteppedLoop
 from trainmaster.testing.simulated_host import Host, Process
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_world import Killed, ViolationError
@@ -29,16 +29,16 @@ from trainmaster.testing.simulated_world import Killed, ViolationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainmaster.control.clusters.sight import Formation
-    from trainmaster.store.changes import Change
-    from trainmaster.store.cluster_rows import ClusterRow
+    from trainmaster.cluster.observed import Formation
+    from trainmaster.db.changes import Change
+    from trainmaster.db.cluster_rows import ClusterRow
     from trainmaster.testing.failures import Failures
 
 PROVIDER: Final = "aws"
 
 
 class SimulatedDatabase:
-    """Rows of one home's runs, and of their clusters; see `trainmaster.store.Store`."""
+    """Rows of one home's runs, and of their clusters; see `trainmaster.db.Store`."""
 
     def __init__(self) -> None:
         self.runs: dict[str, SimulatedStore] = {}
@@ -167,8 +167,8 @@ class SimulatedRecords:
         self._store.want_stop(reason)
 
 
-class SimulatedMachines(Machines):
-    """`Machines` with a simulated workplace: which clusters it has, takes over, keeps and reaps is real."""
+class SimulatedClusters(RunClusters):
+    """`RunClusters` with a simulated provisioner: which clusters it has, takes over and reaps is real."""
 
     def __init__(self, failures: Failures, driver: Driver, lease: Lease) -> None:
         self._failures = failures
@@ -177,14 +177,14 @@ class SimulatedMachines(Machines):
         self._lease = lease
         self._tell = lambda text: failures.world.note(f"{driver.process.name}: {text}")
         self._provider = cast("Any", failures.provider(driver.process))
-        self._workplace = cast("Any", failures.workplace())
+        self._provisioner = cast("Any", failures.provisioner())
         self._earlier_usd = (0.0, 0.0)
         self.lease_s = failures.plan.lease_s
         self._taken = set()
         self._reaping = None
 
     def begin(self) -> None:
-        """What `Machines.__init__` does."""
+        """What `RunClusters.__init__` does."""
         driver = self._driver
         patience = Patience(lost_s=1.5 * self._failures.plan.pause_s, cool_down_s=120.0)
         loops: dict[str, SteppedLoop] = {}
@@ -192,7 +192,7 @@ class SimulatedMachines(Machines):
             loop = SteppedLoop(
                 record,
                 self._provider,
-                cast("SimulatedWorkplace", self._workplace),
+                cast("SimulatedProvisioner", self._provisioner),
                 self._write,
                 patience,
                 process=driver.process,
@@ -204,29 +204,29 @@ class SimulatedMachines(Machines):
             if record.id in self._taken:
                 loop.recall()
             loops.update(dict.fromkeys(record.plan.experiments, loop))
-        self.fleet = Fleet(
+        self.cluster_executor = ClusterExecutor(
             loops,
             cast("Any", self._open),
             self._write_cost,
             cast("Any", self._failures.places),
-            **driver.process.clocks_of(Fleet),
+            **driver.process.clocks_of(ClusterExecutor),
             earlier_usd=self._earlier_usd,
         )
-        self.fleet._wake = cast("Any", driver)
+        self.cluster_executor._wake = cast("Any", driver)
         self._reap(self._failures.home)
 
     @property
     def present_lease_s(self) -> float:
         """Of machines, as it is renewed now."""
-        return float(self._workplace.lease_s)
+        return float(self._provisioner.lease_s)
 
     def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:
-        """See `Machines.finish`."""
-        self.fleet.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
+        """See `RunClusters.finish`."""
+        self.cluster_executor.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
 
     def close(self) -> None:
-        """See `Machines.close`."""
-        self.fleet.close()
+        """See `RunClusters.close`."""
+        self.cluster_executor.close()
 
     def _open(self, loop: object, formation: Formation) -> Any:  # noqa: ANN401 - an executor
         ray = cast("Any", formation.ray)
@@ -262,7 +262,7 @@ class Driver:
         self.process = Process(host, f"driver {number}", namespace)
         self.failures = failures
         self.controller: Controller | None = None
-        self.machines: SimulatedMachines | None = None
+        self.machines: SimulatedClusters | None = None
         self.loops: list[SteppedLoop] = []
         self.meter: Meter | None = None
         self.began_at = failures.world.now
@@ -329,7 +329,7 @@ class Driver:
     # --- driving -----------------------------------------------------------------------------------------
 
     def drive(self, lease: Lease) -> None:
-        """See `trainmaster.server.driving.drive`."""
+        """See `trainmaster.service.driving.drive`."""
         failures, store = self.failures, self.failures.store
         try:
             with self.process.at_work():
@@ -350,7 +350,7 @@ class Driver:
 
     def _drive(self, lease: Lease) -> None:
         failures = self.failures
-        machines = self.machines = SimulatedMachines(failures, self, lease)
+        machines = self.machines = SimulatedClusters(failures, self, lease)
         try:
             machines.begin()
         except TrainmasterError as error:  # told to the user, who tries again
@@ -358,26 +358,28 @@ class Driver:
             return
         policies = {name: one.policy for name, one in failures.plan.work.experiments.items()}
         meter = self.meter = _meter(failures.recipe, policies, machines.lease_s)
-        machines.fleet.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
-        machines.fleet.open(failures.run, Capacity(machines.fleet.slots), {}, lease.token)
+        machines.cluster_executor.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
+        machines.cluster_executor.open(
+            failures.run, Capacity(machines.cluster_executor.slots), {}, lease.token
+        )
         bench = failures.make_bench(self)
         controller = self.controller = Controller(
             store=SimulatedRecords(failures, self, failures.store),
             lease=lease,
-            board=failures.store.board(),
-            workshop=bench,
-            executor=machines.fleet,
+            run_state=failures.store.run_state(),
+            actions=bench,
+            executor=machines.cluster_executor,
             policies=policies,
             meter=meter,
-            machines=machines.fleet,
+            machines=machines.cluster_executor,
             saving=SavingMoney(),
             **self.process.clocks_of(Controller),
         )
         try:
             controller.run()
         finally:
-            if self.process.is_alive and controller.board.state is State.DONE:
-                machines.finish(succeeded=controller.board.reason is EndReason.SUCCEEDED)
+            if self.process.is_alive and controller.run_state.state is State.DONE:
+                machines.finish(succeeded=controller.run_state.reason is EndReason.SUCCEEDED)
             if self.process.is_alive:
                 machines.close()
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.decide_task import Policy
 from trainmaster.control.loading import Shape
-from trainmaster.providers.aws_settings import DISK_BYTES
+from trainmaster.providers.aws.settings import DISK_BYTES
 from trainmaster.testing.simulated_cloud import ON_DEMAND, REGION, TYPE, ZONES
-from trainmaster.testing.simulated_plan import Plan, SimulatedExperiment
+from trainmaster.testing.simulated_plan import SchedulePlan, SimulatedExperiment
 
 #: Of disk and address of each machine, as the project reckons; Amazon bills a little less in most months.
 EXTRAS_USD_PER_HOUR: Final = DISK_BYTES / 2**30 * 0.08 / (28 * 24) + 0.005
@@ -79,7 +79,7 @@ class Hazards:
         resumes: how often the user resumes what did not succeed.
     """
 
-    work: Plan
+    work: SchedulePlan
     cluster: ClusterPlan
     lease_s: float
     pause_s: float
@@ -113,7 +113,7 @@ class Hazards:
                 checkpoint_every_s=lease_s * rng.choice((0.2, 0.5)),
             ),
         )
-        work = Plan(
+        work = SchedulePlan(
             run=run,
             experiments={"train": experiment},
             slots=machines * SLOTS,

@@ -15,8 +15,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
+from trainmaster.db import leases
 from trainmaster.spec import clocks, processes
-from trainmaster.store import leases
 from trainmaster.testing.simulated_world import Killed, World
 
 _REAL_TIME: Final = time.time

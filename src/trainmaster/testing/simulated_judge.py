@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.control.clusters.record import BOOTING_S
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.cluster.record import BOOTING_S
 from trainmaster.control.decide_saving import NOT_REACHED
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_hazards import Hazard
-from trainmaster.volumes import CheckpointSeries
 
 if TYPE_CHECKING:
-    from trainmaster.control.clusters.record import Machine
+    from trainmaster.cluster.record import Machine
     from trainmaster.control.job_context import TaskContext
     from trainmaster.testing.failures import Failures
     from trainmaster.testing.simulated_cloud import Instance

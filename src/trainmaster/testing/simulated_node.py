@@ -25,7 +25,7 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Member:
+class SimulatedMember:
     """One process of a gang."""
 
     name: str
@@ -54,13 +54,13 @@ class Member:
 
 
 @dataclass(slots=True)
-class Gang:
+class SimulatedGang:
     """One attempt on the node."""
 
     request: GangRequest
     client: SimulatedExecutor | None
     phase: Phase = Phase.QUEUED
-    members: list[Member] = field(default_factory=list)
+    members: list[SimulatedMember] = field(default_factory=list)
     started_at: float | None = None
     ended_at: float | None = None
     stopping: bool = False
@@ -100,7 +100,7 @@ class SimulatedNode:
     ) -> None:
         self.world = world
         self.slots = slots
-        self.gangs: dict[str, Gang] = {}
+        self.gangs: dict[str, SimulatedGang] = {}
         self.clients: list[SimulatedExecutor] = []
         self.epoch = 0
         self.is_up = True
@@ -115,8 +115,8 @@ class SimulatedNode:
     def submit(self, client: SimulatedExecutor, request: GangRequest) -> None:
         """Queue a gang that is not known."""
         if request.attempt not in self.gangs:
-            members = [Member(member.name, member.essential) for member in request.members]
-            self.gangs[request.attempt] = Gang(request, client, members=members)
+            members = [SimulatedMember(member.name, member.essential) for member in request.members]
+            self.gangs[request.attempt] = SimulatedGang(request, client, members=members)
             self.grant()
 
     def launch(self, attempt: str) -> None:
@@ -195,7 +195,7 @@ class SimulatedNode:
         self.epoch += 1
         self.clients.clear()
 
-    def _sweep(self, gang: Gang) -> None:
+    def _sweep(self, gang: SimulatedGang) -> None:
         if gang.phase is not Phase.RUNNING or self.gangs.get(gang.request.attempt) is not gang:
             return
         if not self.is_up:
@@ -233,7 +233,7 @@ class SimulatedNode:
             else:
                 self._start(gang)
 
-    def _start(self, gang: Gang) -> None:
+    def _start(self, gang: SimulatedGang) -> None:
         attempt = gang.request.attempt
         self.world.note(f"{attempt} starts")
         self._on_start(attempt)
@@ -256,7 +256,7 @@ class SimulatedNode:
         if broken:
             self._end(gang)
 
-    def _exit(self, gang: Gang, member: Member, ending: Ending) -> None:
+    def _exit(self, gang: SimulatedGang, member: SimulatedMember, ending: Ending) -> None:
         if member.ended_at is not None or gang.orphaned:
             return
         member.ended_at = self.world.now
@@ -271,7 +271,7 @@ class SimulatedNode:
         if failed or all(other.ended_at is not None for other in essential):
             self._terminate(gang, gang.request.grace_s)
 
-    def _terminate(self, gang: Gang, grace_s: float) -> None:
+    def _terminate(self, gang: SimulatedGang, grace_s: float) -> None:
         if gang.orphaned:
             return
         for member in gang.members:
@@ -285,7 +285,7 @@ class SimulatedNode:
             self.world.after(delay_s, lambda member=member, ending=ending: self._exit(gang, member, ending))  # type: ignore[misc]
         gang.stopping = True
 
-    def _end(self, gang: Gang) -> None:
+    def _end(self, gang: SimulatedGang) -> None:
         gang.phase = Phase.EXITED
         essential = [member for member in gang.members if member.essential]
         self.won[gang.request.attempt] = all(m.exit_code == 0 and not m.stopped for m in essential)
@@ -294,7 +294,7 @@ class SimulatedNode:
         self._changed(gang.request.attempt)
         self.grant()
 
-    def _drop(self, gang: Gang) -> None:
+    def _drop(self, gang: SimulatedGang) -> None:
         del self.gangs[gang.request.attempt]
         self._changed(gang.request.attempt)
         self.grant()
@@ -304,7 +304,7 @@ class SimulatedNode:
             client.tell(self.status(attempt))
 
 
-def _tell(gang: Gang) -> str:
+def _tell(gang: SimulatedGang) -> str:
     words = []
     for member in gang.members:
         how = f"exit {member.exit_code}" if member.exit_code is not None else f"signal {member.signal}"

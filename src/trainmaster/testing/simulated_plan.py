@@ -52,7 +52,7 @@ class SimulatedExperiment:
 
 
 @dataclass(slots=True)
-class Plan:
+class SchedulePlan:
     """One schedule.
 
     Attributes:
@@ -93,7 +93,7 @@ class Plan:
     saving_usd: float | None = None
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Plan:
+    def draw(cls, rng: random.Random) -> SchedulePlan:
         """A plan from a generator of chance."""
         strikes = 24 if rng.random() < 0.01 else 0
         slots = rng.randint(1, 4)

@@ -1,7 +1,7 @@
 """Models and checkpoints in simulated time: real saving and publishing over an object store in memory.
 
 What members leave on nodes is a line of text that names its attempt, so that it can be told whose model is
-where. `saving`, `keeping`, `DirectStore` and all of publishing are real; what a node uploads, and how its
+where. `saving`, `unpublished`, `DirectStore` and all of publishing are real; what a node uploads, and how its
 files come to this machine, is not.
 """
 
@@ -21,36 +21,35 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
-from trainmaster.control import keeping, saving, staging
-from trainmaster.control.clusters import direct_store
-from trainmaster.control.clusters.direct_store import DirectStore
-from trainmaster.control.clusters.node_sending import Sent, Source
+from trainmaster.artifacts import CheckpointSeries, FileEntry, read_manifest
+from trainmaster.artifacts.models import publish_model
+from trainmaster.artifacts.owner import Owner
+from trainmaster.artifacts.publishing import FILES_PREFIX, AlreadyPublished, Upload, publish_uploads
+from trainmaster.cluster.bootstrap.guest.trees import FILE, TreeEntry
+from trainmaster.cluster.node_files import direct_store
+from trainmaster.cluster.node_files.direct_store import DirectStore
+from trainmaster.cluster.node_files.node_sending import Sent, Source
+from trainmaster.control import saving, staging, unpublished
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.jobs import _guarded
 from trainmaster.control.layout import Home
 from trainmaster.control.site import NodeGoneError, RelayError
-from trainmaster.control.workshop import Workshop
-from trainmaster.providers.base import ProviderError
-from trainmaster.remote.guest.trees import FILE, Entry
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec import Distributed, Experiment, Recipe
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.spec.states import EndReason
 from trainmaster.testing import stepped_store
-from trainmaster.testing.simulated_bench import SimulatedBench, SimulatedJobs
+from trainmaster.testing.simulated_bench import SimulatedActions, SimulatedJobs
 from trainmaster.testing.simulated_host import _working
 from trainmaster.testing.stepped_store import Stage
-from trainmaster.volumes import CheckpointSeries, FileEntry, read_manifest
-from trainmaster.volumes.models import publish_model
-from trainmaster.volumes.objects import ObjectStore
-from trainmaster.volumes.owner import Owner
-from trainmaster.volumes.publishing import FILES_PREFIX, AlreadyPublished, Upload, publish_uploads
 
 if TYPE_CHECKING:
-    from trainmaster.control.board import Task
+    from trainmaster.artifacts import JSON, Manifest
     from trainmaster.control.job_context import TaskContext
+    from trainmaster.control.run_state import Task
     from trainmaster.testing.failures import Failures
     from trainmaster.testing.simulated_driver import Driver
-    from trainmaster.volumes import JSON, Manifest
 
 STORE = "memory://store/x"
 _CHECKPOINT = re.compile(r"checkpoint (?:(\d+) )?of .*/(\d+)")
@@ -138,12 +137,12 @@ class Objects:
             None if any(data is None for data in found) else b"".join(data or b"" for data in found).decode()
         )
 
-    def _look(self, _: object, sources: Sequence[Source]) -> list[list[Entry]]:
+    def _look(self, _: object, sources: Sequence[Source]) -> list[list[TreeEntry]]:
         return [[self._entry(source)] for source in sources]
 
-    def _entry(self, source: Source) -> Entry:
+    def _entry(self, source: Source) -> TreeEntry:
         text = self._failures.left(source.directory)
-        return Entry("file", FILE, len(text), _stamp(text), 0o644, "", 1)
+        return TreeEntry("file", FILE, len(text), _stamp(text), 0o644, "", 1)
 
     def _send(
         self,
@@ -302,7 +301,7 @@ class SimulatedSite:
         return {}
 
 
-class SavingBench(SimulatedBench):
+class SavingActions(SimulatedActions):
     """A bench whose attempts leave something, which is really saved.
 
     Args:
@@ -315,7 +314,7 @@ class SavingBench(SimulatedBench):
         self._failures = failures
         self.jobs = ProcessJobs(failures, driver)
         workers = len(failures.plan.work.experiments["train"].members)
-        self._workshop = Workshop(
+        self._actions = AttemptActions(
             home=failures.directory,
             run=failures.run,
             recipe=_recipe(workers),
@@ -326,13 +325,13 @@ class SavingBench(SimulatedBench):
             site=cast("Any", SimulatedSite(failures, driver)),
             owner=failures.owner,
         )
-        self._workshop.jobs = cast("Any", self.jobs)
-        self._workshop.parameters = lambda *_: {}  # type: ignore[method-assign]
+        self._actions.jobs = cast("Any", self.jobs)
+        self._actions.parameters = lambda *_: {}  # type: ignore[method-assign]
 
     def begin(self, kind: EffectKind, task: Task) -> None:
-        """See `Workshop.begin`."""
+        """See `AttemptActions.begin`."""
         self._step(f"before {kind}")
-        context = self._workshop.context(task)
+        context = self._actions.context(task)
         if kind is EffectKind.STAGE:
             self.adopt(task)
         has_won = EffectKind.SAVE in self.jobs.of(task.experiment, task.number, task.attempt)
@@ -341,7 +340,7 @@ class SavingBench(SimulatedBench):
             EffectKind.SAVE: partial(saving.save, context),
             EffectKind.RECOVER: partial(saving.recover, context),
             EffectKind.CHECKPOINT: partial(saving.checkpoint, context),
-            EffectKind.KEEP: partial(keeping.keep, context, has_won=has_won),
+            EffectKind.KEEP: partial(unpublished.keep, context, has_won=has_won),
         }
 
         def do() -> Job:
@@ -356,9 +355,9 @@ class SavingBench(SimulatedBench):
         self._step(f"after {kind}")
 
     def clean_up(self, effect: Effect) -> None:
-        """See `Workshop.clean_up`."""
+        """See `AttemptActions.clean_up`."""
         self._step("before clean-up")
-        self._workshop.clean_up(effect)
+        self._actions.clean_up(effect)
 
     def _stage(self, context: TaskContext, task: Task) -> Job:
         if task.attempt == 1:

@@ -1,4 +1,4 @@
-"""A store in memory with the semantics of `trainmaster.store.Store`, and a judge of every write."""
+"""A store in memory with the semantics of `trainmaster.db.Store`, and a judge of every write."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.control.board import Board
 from trainmaster.control.loading import Shape, board_from_rows
+from trainmaster.control.run_state import RunState
+from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange, TaskChange
+from trainmaster.db.events import change_event, json_column
+from trainmaster.db.leases import LEASE_S, Lease
+from trainmaster.db.task_rows import JSON_COLUMNS
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State, may_follow
-from trainmaster.store.changes import Change, ExperimentChange, Progress, QueueChange, RunChange, TaskChange
-from trainmaster.store.events import change_event, json_column
-from trainmaster.store.leases import LEASE_S, Lease
-from trainmaster.store.task_rows import JSON_COLUMNS
 from trainmaster.testing.simulated_world import ViolationError
 
 Row = dict[str, Any]
@@ -286,7 +286,7 @@ class SimulatedStore:
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def board(self) -> Board:
+    def run_state(self) -> RunState:
         """The run as a new controller loads it."""
         tallies: dict[tuple[str, State, EndReason | None], Row] = {}
         live: list[Row] = []

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from trainmaster.control.board import Board, Experiment
 from trainmaster.control.layout import attempt_id
+from trainmaster.control.run_state import Experiment, RunState
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import EndReason, State
 from trainmaster.testing.simulated_node import SimulatedNode
-from trainmaster.testing.simulated_plan import Plan
+from trainmaster.testing.simulated_plan import SchedulePlan
 from trainmaster.testing.simulated_store import Row, SimulatedStore
 from trainmaster.testing.simulated_world import ViolationError, World
 
 
-def check_board(board: Board, store: SimulatedStore) -> None:
+def check_board(run_state: RunState, store: SimulatedStore) -> None:
     """The board in memory is what a new controller would load; its counters add up."""
-    for experiment in board.experiments.values():
+    for experiment in run_state.experiments.values():
         counts = experiment.tally()
         if counts["total"] != sum(counts.values()) - counts["total"] or min(counts.values()) < 0:
             raise ViolationError(f"{experiment.name}: counters do not add up: {counts}")
-    loaded = store.board()
-    for name, experiment in board.experiments.items():
+    loaded = store.run_state()
+    for name, experiment in run_state.experiments.items():
         other = loaded.experiments[name]
         if experiment.first_bad and other.first_bad:  # only a living controller knows the message
             other.first_bad = replace(other.first_bad, message=experiment.first_bad.message)
         if experiment != other:
             raise ViolationError(f"{name}: memory and store differ: {_difference(experiment, other)}")
-    if (board.state, board.reason) != (loaded.state, loaded.reason):
-        raise ViolationError(f"memory says {board.state} {board.reason}, the store {loaded.state}")
+    if (run_state.state, run_state.reason) != (loaded.state, loaded.reason):
+        raise ViolationError(f"memory says {run_state.state} {run_state.reason}, the store {loaded.state}")
 
 
 def _difference(ours: Experiment, loaded: Experiment) -> str:
@@ -46,7 +46,7 @@ def _difference(ours: Experiment, loaded: Experiment) -> str:
 def check_end(
     store: SimulatedStore,
     node: SimulatedNode,
-    plan: Plan,
+    plan: SchedulePlan,
     world: World,
     *,
     kills: int,
@@ -91,7 +91,9 @@ def _check_kept(key: tuple[str, int], row: Row, world: World) -> None:
         raise ViolationError(f"{key}: its model is given up: {row['message']}")
 
 
-def _check_attempt(store: SimulatedStore, node: SimulatedNode, plan: Plan, key: tuple[str, int, int]) -> None:
+def _check_attempt(
+    store: SimulatedStore, node: SimulatedNode, plan: SchedulePlan, key: tuple[str, int, int]
+) -> None:
     reason = store.attempts[key]["reason"]
     if reason is None:
         raise ViolationError(f"{key} was never closed")

@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import collect_garbage, head_numbers, push, remove_version
 from trainmaster.volumes.packed.garbage import _named_chunks
 from trainmaster.volumes.packed.head import alive_heads

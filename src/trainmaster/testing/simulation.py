@@ -20,15 +20,15 @@ from trainmaster.control.budget import Meter
 from trainmaster.control.controller import Controller
 from trainmaster.control.layout import attempt_id
 from trainmaster.control.saving_money import SavingMoney
+from trainmaster.db.changes import Change
+from trainmaster.db.leases import LEASE_S, Lease
 from trainmaster.executors.base import Capacity, GangRequest, Phase
 from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import Change
-from trainmaster.store.leases import LEASE_S, Lease
-from trainmaster.testing.simulated_bench import SimulatedBench
+from trainmaster.testing.simulated_bench import SimulatedActions
 from trainmaster.testing.simulated_executor import SimulatedExecutor
 from trainmaster.testing.simulated_node import Ending, SimulatedNode
-from trainmaster.testing.simulated_plan import Fault, Plan
+from trainmaster.testing.simulated_plan import Fault, SchedulePlan
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulated_verdict import check_board, check_end
 from trainmaster.testing.simulated_world import Killed, ViolationError, World
@@ -93,7 +93,7 @@ class SimulatedRecords:
                 simulation.world.note(f"control {session.number}: {change}")
         assert session.controller is not None
         if simulation.world.chance(0.2):
-            check_board(session.controller.board, simulation.store)
+            check_board(session.controller.run_state, simulation.store)
         session.step("after commit")
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
@@ -125,7 +125,7 @@ class Simulation:
         self, seed: int, *, verbose: bool = False, make_store: type[SimulatedStore] = SimulatedStore
     ) -> None:
         self.world = World(seed, verbose=verbose)
-        self.plan = Plan.draw(self.world.rng)
+        self.plan = SchedulePlan.draw(self.world.rng)
         experiments = self.plan.experiments
         self.store = make_store(
             self.plan.run,
@@ -189,14 +189,14 @@ class Simulation:
                 fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
                 delay_s = self.world.rng.choice((0.0, 1.0)) * self.world.rng.random()
                 self.world.after(delay_s, lambda: self.strike(fault))
-        bench = SimulatedBench(self.world, self.plan, session.step)
+        bench = SimulatedActions(self.world, self.plan, session.step)
         executor = SimulatedExecutor(self.node, session.step, self.plan.slow)
         executor.open(self.plan.run, Capacity(self.plan.slots), {}, lease.token)
         controller = session.controller = Controller(
             store=SimulatedRecords(self, session),
             lease=lease,
-            board=self.store.board(),
-            workshop=bench,
+            run_state=self.store.run_state(),
+            actions=bench,
             executor=executor,
             policies={name: experiment.policy for name, experiment in self.plan.experiments.items()},
             meter=self.meter,

@@ -26,9 +26,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from trainmaster.objects import obstore_backend
+from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectInfo, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes import _remote
-from trainmaster.volumes.objects import ObjectChangedError, ObjectDetail, ObjectInfo, ObjectStore
 
 _PATIENCE_S = 60.0
 _OUTSIDE = threading.local()
@@ -187,18 +187,18 @@ class Stage:
         self._opened: Any = None
 
     def __enter__(self) -> Self:
-        original = self._opened = _remote.RemoteBackend
+        original = self._opened = obstore_backend.RemoteBackend
 
         def opened(scheme: str, rest: str) -> Any:  # noqa: ANN401 - a Backend
             return _SteppedBackend(self, rest) if scheme == "memory" else original(scheme, rest)
 
-        _remote.RemoteBackend = opened  # type: ignore[assignment, misc]
+        obstore_backend.RemoteBackend = opened  # type: ignore[assignment, misc]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _remote.RemoteBackend = self._opened  # type: ignore[misc]
+        obstore_backend.RemoteBackend = self._opened  # type: ignore[misc]
         for actor in self.actors:
             actor.kill()
 

@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
-from trainmaster.providers.aws import AwsProvider
-from trainmaster.providers.aws_deadman import end_command, renewal_command
-from trainmaster.providers.aws_errors import QuotaError
-from trainmaster.providers.aws_nodes import notice_command, notice_time
+from trainmaster.providers.aws.errors import QuotaError
+from trainmaster.providers.aws.nodes import notice_command, notice_time
+from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
+from trainmaster.providers.dead_man_switch import end_command, renewal_command
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 

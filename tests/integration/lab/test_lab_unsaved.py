@@ -15,9 +15,9 @@ pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from renter import GANG, Renter
 
+from trainmaster.artifacts import CheckpointSeries, fetch
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.volumes import CheckpointSeries, fetch
 
 pytestmark = [pytest.mark.ray, pytest.mark.s3, pytest.mark.timeout(600)]
 

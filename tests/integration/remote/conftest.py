@@ -12,7 +12,8 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from private_sshd import SSHD, SshHost, make_key
 
-from trainmaster.remote import Bootstrap, BootstrapSettings, HostKeys, Kit, Ssh, SshSettings, make_kit
+from trainmaster.cluster.bootstrap import Bootstrap, BootstrapSettings, RuntimePackage, make_runtime_package
+from trainmaster.transport import HostKeys, Ssh, SshSettings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,10 +36,10 @@ def user_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kits() -> tuple[Kit, Kit]:
+def packages() -> tuple[RuntimePackage, RuntimePackage]:
     """Our runtime as it is, the same with and without GPUs."""
-    kit = make_kit(imports=("psutil", "obstore", "trainmaster.executors.supervisor"))
-    return kit, kit
+    package = make_runtime_package(imports=("psutil", "obstore", "trainmaster.executors.supervisor"))
+    return package, package
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +91,7 @@ def hasty_ssh(tmp_path: Path) -> Iterator[Ssh]:
 
 
 @pytest.fixture
-def bootstrap(ssh: Ssh, kits: tuple[Kit, Kit], cache: Path) -> Bootstrap:
+def bootstrap(ssh: Ssh, packages: tuple[RuntimePackage, RuntimePackage], cache: Path) -> Bootstrap:
     """As it is used, and as if these hosts were other machines."""
     settings = BootstrapSettings(check_timeout_s=180.0, probe_timeout_s=120.0, share_files=False)
-    return Bootstrap(ssh, kits, cache, settings)
+    return Bootstrap(ssh, packages, cache, settings)

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from trainmaster.providers.inventory import InventoryHost
-from trainmaster.remote import Target, target_of
+from trainmaster.providers.ssh_target import target_of
+from trainmaster.transport import Target
 
 SSHD = shutil.which("sshd") or next((p for p in ("/usr/sbin/sshd",) if Path(p).exists()), "")
 PATH = "/usr/local/bin:/usr/bin:/bin"

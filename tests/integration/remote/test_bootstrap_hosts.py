@@ -19,24 +19,24 @@ from pathlib import Path
 import pytest
 from private_sshd import PYTHON, SshHost
 
-from trainmaster.providers.base import NodeRequest, ProviderError
-from trainmaster.providers.place import ProviderPlace
-from trainmaster.remote import (
+from trainmaster.cluster.bootstrap import (
     Bootstrap,
     BootstrapSettings,
     ClusterKeys,
-    Kit,
-    Outcome,
+    HostOutcome,
     Phase,
     PhaseReport,
-    Ssh,
+    RuntimePackage,
     code_layer,
-    hosts_provider,
     remove_runtime,
-    target_of,
     usable,
 )
-from trainmaster.spec.errors import UsageError
+from trainmaster.providers import hosts_over_ssh
+from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.providers.ssh_target import target_of
+from trainmaster.spec.errors import ProviderError, UsageError
+from trainmaster.transport import Ssh
 
 NewHost = Callable[..., SshHost]
 #: A host without internet fails fast where somebody asks for it.
@@ -58,7 +58,7 @@ def partial(host: SshHost) -> list[Path]:
 
 
 def test_three_hosts_from_nothing_and_again(
-    bootstrap: Bootstrap, new_host: NewHost, tmp_path: Path, kits: tuple[Kit, Kit]
+    bootstrap: Bootstrap, new_host: NewHost, tmp_path: Path, packages: tuple[RuntimePackage, RuntimePackage]
 ) -> None:
     code = tmp_path / "code"
     (code / "pkg").mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_three_hosts_from_nothing_and_again(
         assert result.ok, (result.failed, result.reason)
         assert result.target.name == host.name
         assert [report.phase for report in result.phases] == ALL
-        assert {report.outcome for report in result.phases} == {Outcome.DONE}
+        assert {report.outcome for report in result.phases} == {HostOutcome.DONE}
         assert len(layers(host)) == 3
         assert partial(host) == []
         assert result.plan is not None
@@ -110,12 +110,12 @@ def test_three_hosts_from_nothing_and_again(
 
 
 def test_files_that_the_host_sees_too_are_not_sent(
-    ssh: Ssh, new_host: NewHost, kits: tuple[Kit, Kit], tmp_path: Path
+    ssh: Ssh, new_host: NewHost, packages: tuple[RuntimePackage, RuntimePackage], tmp_path: Path
 ) -> None:
     """As on a common file system, and on hosts of the lab."""
     host = new_host(**NO_INTERNET)
     cache = tmp_path / "cache"
-    result = Bootstrap(ssh, kits, cache).one(host.target)
+    result = Bootstrap(ssh, packages, cache).one(host.target)
     assert result.ok, result.reason
     assert result.plan is not None
     assert "very files" in next(r.detail for r in result.phases if r.phase is Phase.PACKAGES)
@@ -128,7 +128,7 @@ def test_files_that_the_host_sees_too_are_not_sent(
         for path in done.stdout.splitlines()
         if "site-packages" in path and not path.startswith(str(host.root))
     ]
-    again = Bootstrap(ssh, kits, cache).one(host.target)
+    again = Bootstrap(ssh, packages, cache).one(host.target)
     assert outcomes(again.phases)["packages"] == "reused"
 
 
@@ -198,34 +198,34 @@ def test_hosts_that_fail_are_named_and_the_others_go_on(
 
 
 def test_a_frozen_host_ends_in_time(
-    hasty_ssh: Ssh, kits: tuple[Kit, Kit], cache: Path, new_host: NewHost
+    hasty_ssh: Ssh, packages: tuple[RuntimePackage, RuntimePackage], cache: Path, new_host: NewHost
 ) -> None:
     hosts = [new_host("well"), new_host("frozen")]
     hosts[1].freeze()
-    well, frozen = Bootstrap(hasty_ssh, kits, cache).all([host.target for host in hosts])
+    well, frozen = Bootstrap(hasty_ssh, packages, cache).all([host.target for host in hosts])
     assert well.ok, well.reason
     assert (frozen.ok, frozen.failed) == (False, Phase.CONNECT)
     assert "its SSH server says nothing for 5 s" in frozen.reason
 
 
 def test_cut_in_the_middle_and_finished_by_the_second_call(
-    ssh: Ssh, kits: tuple[Kit, Kit], cache: Path, new_host: NewHost
+    ssh: Ssh, packages: tuple[RuntimePackage, RuntimePackage], cache: Path, new_host: NewHost
 ) -> None:
     host = new_host()
     settings = BootstrapSettings(share_files=False)
 
     def cut_in_it(report: PhaseReport) -> None:
-        if (report.phase, report.outcome) == (Phase.PACKAGES, Outcome.STARTED):
+        if (report.phase, report.outcome) == (Phase.PACKAGES, HostOutcome.STARTED):
             threading.Thread(target=_cut_when, args=(host, lambda: bool(partial(host)))).start()
 
-    while (first := Bootstrap(ssh, kits, cache, settings, cut_in_it).one(host.target)).ok:
+    while (first := Bootstrap(ssh, packages, cache, settings, cut_in_it).one(host.target)).ok:
         remove_runtime(ssh, host.target)  # it was quicker
     assert (first.ok, first.failed) == (False, Phase.PACKAGES)
     assert "connection was lost" in first.reason
     assert layers(host) == []
-    second = Bootstrap(ssh, kits, cache, settings).one(host.target)
+    second = Bootstrap(ssh, packages, cache, settings).one(host.target)
     assert second.ok, second.reason
-    assert second.phases[2].outcome is Outcome.DONE
+    assert second.phases[2].outcome is HostOutcome.DONE
     assert partial(host) == [], "what the first one left is gone"
 
 
@@ -237,15 +237,18 @@ def _cut_when(host: SshHost, condition: Callable[[], bool]) -> None:
 
 
 def test_two_at_once_on_one_host_send_it_once(
-    ssh: Ssh, kits: tuple[Kit, Kit], cache: Path, new_host: NewHost
+    ssh: Ssh, packages: tuple[RuntimePackage, RuntimePackage], cache: Path, new_host: NewHost
 ) -> None:
     host = new_host()
-    bootstrap = Bootstrap(ssh, kits, cache, BootstrapSettings(share_files=False))
+    bootstrap = Bootstrap(ssh, packages, cache, BootstrapSettings(share_files=False))
     first, second = bootstrap.all([host.target, replace(host.target, name="h1-again")])
     assert first.ok, first.reason
     assert second.ok, second.reason
     for phase in (2, 3):
-        assert {first.phases[phase].outcome, second.phases[phase].outcome} == {Outcome.DONE, Outcome.REUSED}
+        assert {first.phases[phase].outcome, second.phases[phase].outcome} == {
+            HostOutcome.DONE,
+            HostOutcome.REUSED,
+        }
     assert len(layers(host)) == 2
     assert partial(host) == []
 
@@ -318,7 +321,7 @@ def test_a_disk_that_becomes_full_under_it(
 
 
 def test_a_host_with_another_python_gets_its_libraries_by_pip(
-    ssh: Ssh, kits: tuple[Kit, Kit], cache: Path, new_host: NewHost, tmp_path: Path
+    ssh: Ssh, packages: tuple[RuntimePackage, RuntimePackage], cache: Path, new_host: NewHost, tmp_path: Path
 ) -> None:
     """As if our libraries were built for another one; the index is a directory here."""
     if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode:
@@ -327,7 +330,7 @@ def test_a_host_with_another_python_gets_its_libraries_by_pip(
     shelf.mkdir(parents=True)
     make_wheel(shelf, "pinned-library", "1.5", "pinned_library.py", "WHAT = 'by pip'\n")
     foreign = replace(
-        kits[0], soabi="cpython-399-riscv128", pins=("pinned-library==1.5",), imports=("pinned_library",)
+        packages[0], soabi="cpython-399-riscv128", pins=("pinned-library==1.5",), imports=("pinned_library",)
     )
     offline = new_host("offline", **NO_INTERNET)
     result = Bootstrap(ssh, (foreign, foreign), cache).one(offline.target)
@@ -410,7 +413,7 @@ def test_the_provider_claims_hosts_over_ssh(new_host: NewHost, tmp_path: Path, b
     entries = [host.entry.model_dump(mode="json", exclude_defaults=True) for host in hosts]
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "hosts.yaml").write_text(json.dumps({"hosts": entries}))
-    provider = hosts_provider(ProviderPlace(tmp_path / "home", "home-1"))
+    provider = hosts_over_ssh(ProviderPlace(tmp_path / "home", "home-1"))
     assert any("off is left out" in note for note in provider.preflight([NodeRequest("worker", 2)]))
     nodes = provider.acquire("run-1", NodeRequest("worker", 2, token="t"))
     assert [node.id for node in nodes] == ["h1", "h2"]
@@ -422,6 +425,6 @@ def test_the_provider_claims_hosts_over_ssh(new_host: NewHost, tmp_path: Path, b
     provider.release("run-1")
     assert list(hosts[0].place.glob("claims/*.json")) == []
     hosts[0].authorized_keys.write_text("")
-    again = hosts_provider(ProviderPlace(tmp_path / "home", "home-1"))
+    again = hosts_over_ssh(ProviderPlace(tmp_path / "home", "home-1"))
     with pytest.raises(UsageError, match=r"\(h1 \(127.0.0.1:\d+\) does not let"):
         again.preflight([NodeRequest("worker", 1)])

@@ -12,10 +12,10 @@ import pytest
 from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging
-from trainmaster.control.clusters.remote_site import RemoteSite
 from trainmaster.control.job_context import TaskContext
-from trainmaster.volumes import CheckpointSeries
 
 pytestmark = pytest.mark.skipif(not own_mounts(), reason="hosts with mounts of their own need root")
 

@@ -20,18 +20,18 @@ import pytest
 from test_direct_store import line, nodes, private_s3  # noqa: F401 - fixtures
 from test_remote_site import RUN, Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
+from trainmaster.artifacts import publish
+from trainmaster.cluster.node_files import node_data, node_stores
+from trainmaster.cluster.node_files.node_files import remove_run
+from trainmaster.cluster.node_files.store_outages import trouble_from_here
 from trainmaster.control import saving, staging
-from trainmaster.control.clusters import node_data, node_stores
-from trainmaster.control.clusters.node_files import remove_run
-from trainmaster.control.clusters.store_outages import trouble_from_here
 from trainmaster.control.data_sources import withdraw_volumes
 from trainmaster.control.staging import data_path
+from trainmaster.objects.delegated_credentials import Lender
 from trainmaster.spec import DataSource
 from trainmaster.spec.states import EndReason
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import PrivateS3
-from trainmaster.volumes import publish
-from trainmaster.volumes.lending import Lender
 from trainmaster.volumes.mounting import available
 from trainmaster.volumes.packed import push
 

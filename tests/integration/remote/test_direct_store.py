@@ -14,13 +14,14 @@ import pytest
 from private_sshd import PYTHON
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
+from trainmaster.artifacts import CheckpointSeries, fetch
+from trainmaster.cluster.node_files import direct_store
+from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging
-from trainmaster.control.clusters import direct_store
-from trainmaster.control.clusters.remote_site import RemoteSite
 from trainmaster.control.layout import Home
+from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.volumes import CheckpointSeries, ObjectStore, fetch
 
 pytestmark = [
     pytest.mark.s3,

@@ -14,10 +14,11 @@ from test_direct_store import MB, begun, line, nodes, private_s3  # noqa: F401 -
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 from upload_driver import AFTER, BEFORE
 
+from trainmaster.artifacts import CheckpointSeries, fetch, read_manifest
 from trainmaster.control import saving, staging
 from trainmaster.control.job_context import TaskContext
+from trainmaster.objects import ObjectStore
 from trainmaster.testing.counting_proxy import CountingProxy
-from trainmaster.volumes import CheckpointSeries, ObjectStore, fetch, read_manifest
 
 pytestmark = [
     pytest.mark.s3,

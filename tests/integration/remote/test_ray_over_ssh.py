@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed")
 
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
-from trainmaster.executors.ray import RayExecutor
-from trainmaster.executors.ray_cluster import ClusterNode, RayCluster
-from trainmaster.executors.ray_over_ssh import SshNodes
+from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
+from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.executors.ray.ssh_nodes import SshNodes
 from trainmaster.spec.errors import ExecutorError
 
 pytestmark = pytest.mark.ray

@@ -20,22 +20,23 @@ import private_sshd
 import pytest
 from private_sshd import PYTHON, SshHost
 
-from trainmaster.control import keeping, saving, staging
-from trainmaster.control.board import Task
-from trainmaster.control.clusters import node_fetching
-from trainmaster.control.clusters.node_access import NodeAccess
-from trainmaster.control.clusters.node_files import prepare_node, remove_run
-from trainmaster.control.clusters.remote_site import RemoteSite
+from trainmaster.artifacts import CheckpointSeries, fetch, take_snapshot
+from trainmaster.cluster.bootstrap import HostResult
+from trainmaster.cluster.bootstrap.facts import PythonFacts
+from trainmaster.cluster.node_access import NodeAccess
+from trainmaster.cluster.node_files import node_fetching
+from trainmaster.cluster.node_files.node_files import prepare_node, remove_run
+from trainmaster.cluster.node_files.remote_site import RemoteSite
+from trainmaster.control import saving, staging, unpublished
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
-from trainmaster.control.workshop import Workshop
+from trainmaster.control.run_state import Task
 from trainmaster.executors.base import GangStatus, Phase
-from trainmaster.remote import HostResult, Ssh
-from trainmaster.remote.facts import PythonFacts
 from trainmaster.spec import DataSource, Distributed, Experiment, Hardware, Recipe
 from trainmaster.spec.errors import PublishError, TrainmasterError
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import CheckpointSeries, fetch, take_snapshot
+from trainmaster.transport import Ssh
 
 RUN = "digits-7f3a"
 _SERVER = """\
@@ -98,11 +99,11 @@ class Hosts:
         """As it is seen from here: what lies at a place on a node."""
         return self.hosts[number].place / "node" / Path(self.site.path(here)).relative_to(self.root)
 
-    def workshop(self, **what: object) -> Workshop:
+    def actions(self, **what: object) -> AttemptActions:
         given = {"command": "python train.py", "distributed": Distributed(workers=2), **what}
         experiment = Experiment(name="train", **given)
         recipe = Recipe(name="digits", directory=self.tmp_path, experiments={"train": experiment})
-        return Workshop(
+        return AttemptActions(
             home=self.home,
             run=RUN,
             recipe=recipe,
@@ -114,7 +115,7 @@ class Hosts:
         )
 
     def context(self, attempt: int = 1, **what: object) -> TaskContext:
-        return self.workshop(**what).context(task(attempt))
+        return self.actions(**what).context(task(attempt))
 
     def write(self, number: int, here: Path, **files: str) -> None:
         """What a member writes on its node."""
@@ -261,7 +262,7 @@ def test_the_members_outputs_become_the_model(hosts):
     job = saving.save(context)
     assert job.error == ""
     assert job.fields["model_uri"] == context.model_uri
-    from trainmaster.volumes import fetch
+    from trainmaster.artifacts import fetch
 
     fetch(context.model_uri, hosts.tmp_path / "model")
     assert contents(hosts.tmp_path / "model") == {"model": "m" * 3_000_000, "members/worker-1/part": "1"}
@@ -422,7 +423,7 @@ def test_what_can_neither_be_published_nor_fetched_stays_on_its_nodes(hosts, mon
     monkeypatch.setattr(node_fetching, "_RESERVE_BYTES", 1 << 60)
     with monkeypatch.context() as refusing:
         refusing.setattr(saving, "publish", refused)
-        job = keeping.keep(context, has_won=True)
+        job = unpublished.keep(context, has_won=True)
     assert job.unsaved
     assert "are to be fetched" in job.error, "how much room it needs"
     assert "h0" in job.place
@@ -430,7 +431,7 @@ def test_what_can_neither_be_published_nor_fetched_stays_on_its_nodes(hosts, mon
     monkeypatch.undo()
     with monkeypatch.context() as refusing:
         refusing.setattr(saving, "publish", refused)
-        job = keeping.keep(context, has_won=True)
+        job = unpublished.keep(context, has_won=True)
     assert (job.unsaved, job.fields) == (False, {"kept_model": 1, "kept_checkpoint": 1})
     assert contents(output) == {"weights": "42" * 1000}
     assert contents(context.place.checkpoint) == {"a": "1"}
@@ -440,7 +441,7 @@ def test_what_can_neither_be_published_nor_fetched_stays_on_its_nodes(hosts, mon
     assert staging.stage(second, {}).error == ""
     for number in range(2):
         assert contents(hosts.there(number, second.place.checkpoint)) == {"a": "1"}
-    keeping.publish_kept(context, {})
+    unpublished.publish_kept(context, {})
     fetch(context.model_uri, hosts.tmp_path / "got")
     assert contents(hosts.tmp_path / "got") == {"weights": "42" * 1000}
 
@@ -514,14 +515,14 @@ def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
 
 
 def test_requests_speak_of_nodes(hosts):
-    workshop = hosts.workshop(
+    actions = hosts.actions(
         distributed=Distributed(
             strategy="ps-sync", workers=2, parameter_servers=1, hardware={"ps": Hardware(cpus=8)}
         ),
         framework="tensorflow",
         env={"PYTHONPATH": "src"},
     )
-    request = workshop.request(task())
+    request = actions.request(task())
     assert request.hold
     assert request.per_node == 1
     assert request.cwd if hasattr(request, "cwd") else request.members[0].cwd.startswith(hosts.root)
@@ -535,7 +536,7 @@ def test_requests_speak_of_nodes(hosts):
     addresses = {name: f"10.0.0.{number}" for number, name in enumerate(labels)}
     ports = {name: (2000 + number,) for number, name in enumerate(labels)}
     status = GangStatus(request.attempt, Phase.GRANTED, ports=ports, addresses=addresses)
-    environments = workshop.launch_environment(task(), status)
+    environments = actions.launch_environment(task(), status)
     env = environments["worker-1"]
     assert '"10.0.0.2:2002"' in env["TF_CONFIG"]
     assert env["TRAINMASTER_CHECKPOINT_DIR"] == f"{hosts.root}/runs/{RUN}/tasks/train/0/1/checkpoint"
@@ -544,7 +545,7 @@ def test_requests_speak_of_nodes(hosts):
     assert "CALLERS" not in env
     assert env["TOKEN"] == "s3cret"
 
-    small = hosts.workshop(distributed=None, workers=1)
+    small = hosts.actions(distributed=None, workers=1)
     request = small.request(task())
     assert not request.hold
     assert request.group_slots == 4
@@ -554,8 +555,8 @@ def test_requests_speak_of_nodes(hosts):
 
 def test_members_in_containers_leave_the_engine_to_their_node(hosts):
     """What it is, the node says itself; nothing of this machine is mounted, nor inherited of a login."""
-    workshop = hosts.workshop(container="debian:12", env={"A": "1"})
-    request = workshop.request(task())
+    actions = hosts.actions(container="debian:12", env={"A": "1"})
+    request = actions.request(task())
     assert request.hold, "the image has to be brought first"
     for member in request.members:
         assert member.container.image == "debian:12"
@@ -569,7 +570,7 @@ def test_members_in_containers_leave_the_engine_to_their_node(hosts):
     addresses = {"worker-0": "10.0.0.1", "worker-1": "10.0.0.2"}
     ports = {"worker-0": (2000,), "worker-1": (2001,)}
     granted = GangStatus(request.attempt, Phase.GRANTED, ports=ports, addresses=addresses)
-    env = workshop.launch_environment(task(), granted)["worker-1"]
+    env = actions.launch_environment(task(), granted)["worker-1"]
     assert (env["A"], env["MASTER_ADDR"], env["HOME"]) == ("1", "10.0.0.1", "/tmp")
     assert env["PYTHONPATH"] == f"{hosts.root}/lib"
     assert "PATH" not in env, "the image's own"

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from private_sshd import SshHost, make_key
 
-from trainmaster.remote import (
+from trainmaster.transport import (
     CommandError,
     HostKeyError,
     HostKeys,

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.cluster.node_files import direct_store
+from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving
-from trainmaster.control.board import Task
-from trainmaster.control.clusters import direct_store
-from trainmaster.control.clusters.remote_site import RemoteSite
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.layout import Home
-from trainmaster.control.workshop import Workshop
-from trainmaster.remote import HostKeys, Ssh, SshSettings
+from trainmaster.control.run_state import Task
 from trainmaster.spec import Distributed, Experiment, Recipe
+from trainmaster.transport import HostKeys, Ssh, SshSettings
 
 #: When it kills itself: with everything uploaded and nothing committed, or right after the commit.
 BEFORE: Final = "before"
@@ -65,7 +65,7 @@ def main() -> None:
 
 def _context(home: Home, directory: Path, site: RemoteSite, attempt: int) -> Any:
     experiment = Experiment(name="train", command="python train.py", distributed=Distributed(workers=2))
-    workshop = Workshop(
+    actions = AttemptActions(
         home=home,
         run="digits-7f3a",
         recipe=Recipe(name="digits", directory=directory, experiments={"train": experiment}),
@@ -75,7 +75,7 @@ def _context(home: Home, directory: Path, site: RemoteSite, attempt: int) -> Any
         slots=6,
         site=site,
     )
-    return workshop.context(Task(experiment="train", number=0, attempt=attempt))
+    return actions.context(Task(experiment="train", number=0, attempt=attempt))
 
 
 def _die(moment: str) -> None:

@@ -11,10 +11,12 @@ from urllib.parse import unquote
 import pytest
 from reading_helpers import contents, python, wait_until
 
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.objects import obstore_backend
+from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes import CheckpointSeries, Volume, _remote
+from trainmaster.volumes import Volume
 from trainmaster.volumes.mounting import available, mount, unmount
-from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
 from trainmaster.volumes.packed import (
     SourceChangedError,
     collect_garbage,
@@ -35,7 +37,7 @@ push(sys.argv[1], sys.argv[2], cache=Path(sys.argv[3]), chunk_limit_bytes=1 << 2
 CHECKPOINT = """
 import sys
 from pathlib import Path
-from trainmaster.volumes import CheckpointSeries
+from trainmaster.artifacts import CheckpointSeries
 CheckpointSeries(sys.argv[2]).publish({"": Path(sys.argv[1])}, attempt=1)
 """
 
@@ -90,8 +92,8 @@ class StoreContract:
             "base": 2,
         }
         retries = {"max_retries": 8, "retry_timeout": timedelta(seconds=20), "backoff": backoff}
-        monkeypatch.setattr(_remote, "_RETRIES", retries)
-        monkeypatch.setattr(_remote, "_stores", {})
+        monkeypatch.setattr(obstore_backend, "_RETRIES", retries)
+        monkeypatch.setattr(obstore_backend, "_stores", {})
         monkeypatch.setenv("TRAINMASTER_CACHE", str(tmp_path / "cache"))
 
     @pytest.fixture

@@ -10,9 +10,9 @@ import obstore
 import pytest
 from reading_helpers import wait_until
 
+from trainmaster.objects import ObjectStore, amazon
+from trainmaster.objects.delegated_credentials import lent_environment, store_host
 from trainmaster.spec.errors import MissingPartError, PublishError, TrainmasterError, UsageError
-from trainmaster.volumes import ObjectStore, _amazon
-from trainmaster.volumes.lending import lent_environment, store_host
 from trainmaster.volumes.mounting import available
 
 pytestmark = [pytest.mark.s3]
@@ -101,7 +101,7 @@ def test_what_is_lent_is_keys_and_never_a_file(home, monkeypatch) -> None:
     elsewhere = {**lent, "HOME": str(home.place / "other"), "PATH": os.environ["PATH"]}
     (home.place / "other" / ".aws").mkdir(parents=True)
     (home.place / "other" / ".aws" / "config").write_text("[default]\nendpoint_url = http://127.0.0.1:1\n")
-    code = f"from trainmaster.volumes import ObjectStore; assert ObjectStore({home.url!r}).get('x') == b'1'"
+    code = f"from trainmaster.objects import ObjectStore; assert ObjectStore({home.url!r}).get('x') == b'1'"
     subprocess.run([sys.executable, "-c", code], env=elsewhere, check=True, timeout=60)
 
 
@@ -115,9 +115,9 @@ def test_the_environment_comes_before_the_profile(home, monkeypatch) -> None:
     # What the environment leaves open is the profile's.
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
-    assert _amazon.amazon_settings() == _amazon.AmazonSettings("eu-west-3", "http://127.0.0.1:1", "")
+    assert amazon.amazon_settings() == amazon.AmazonSettings("eu-west-3", "http://127.0.0.1:1", "")
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
-    assert _amazon.amazon_settings().endpoint_url == ""
+    assert amazon.amazon_settings().endpoint_url == ""
     lent = lent_environment(home.url)
     assert lent is not None
     assert lent["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "true"
@@ -165,7 +165,7 @@ def test_keys_of_a_helper_program_are_asked_for_again(home, monkeypatch) -> None
 
 
 def test_a_store_that_stays_open_asks_again(home, monkeypatch) -> None:
-    monkeypatch.setattr(_amazon, "_VALID_FOR", timedelta(seconds=1))  # obstore asks 5 minutes before
+    monkeypatch.setattr(amazon, "_VALID_FOR", timedelta(seconds=1))  # obstore asks 5 minutes before
     program = helper(home)
     store = ObjectStore(home.url)
     store.put("x", b"1")

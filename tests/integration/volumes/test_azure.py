@@ -3,8 +3,8 @@
 import pytest
 from store_contract import StoreContract
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 
 
 class TestAzure(StoreContract):

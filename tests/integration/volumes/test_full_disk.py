@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from trainmaster import volumes
+from trainmaster import artifacts
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 
 
 @pytest.fixture
@@ -32,23 +32,23 @@ def source(tmp_path):
 
 def test_publishing(small_disk, source):
     with pytest.raises(PublishError, match=r"(?s)Cannot write file://.*: No space left.*Free some space"):
-        volumes.publish({"": source}, str(small_disk / "m"), kind="model")
+        artifacts.publish({"": source}, str(small_disk / "m"), kind="model")
     assert list(ObjectStore(str(small_disk)).list()) == []
     for number in range(3, 10):
         (source / str(number)).unlink()
-    assert volumes.publish({"": source}, str(small_disk / "m"), kind="model") is not None
+    assert artifacts.publish({"": source}, str(small_disk / "m"), kind="model") is not None
 
 
 def test_fetching(small_disk, source, tmp_path):
-    volumes.publish({"": source}, str(tmp_path / "store"), kind="model")
+    artifacts.publish({"": source}, str(tmp_path / "store"), kind="model")
     with pytest.raises(PublishError, match="No space left"):
-        volumes.fetch(str(tmp_path / "store"), small_disk / "back")
+        artifacts.fetch(str(tmp_path / "store"), small_disk / "back")
     assert list(small_disk.iterdir()) == []
 
 
 def test_snapshots(small_disk, source):
     with pytest.raises(PublishError, match="No space left"):
-        volumes.take_snapshot(".", source, small_disk)
+        artifacts.take_snapshot(".", source, small_disk)
     assert list(small_disk.iterdir()) == []
 
 

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 from store_contract import StoreContract
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 
 
 class TestGcs(StoreContract):

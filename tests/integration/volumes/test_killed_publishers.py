@@ -10,27 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster import volumes
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster import artifacts
+from trainmaster.objects.object_store import ObjectStore
 
 PUBLISH = """
 import sys
 from pathlib import Path
-from trainmaster import volumes
-import trainmaster.volumes.publishing
+from trainmaster import artifacts
+import trainmaster.artifacts.publishing
 print("ready", flush=True)
 sys.stdin.readline()
-volumes.publish({"": Path(sys.argv[1])}, sys.argv[2], kind="model")
+artifacts.publish({"": Path(sys.argv[1])}, sys.argv[2], kind="model")
 print("done", flush=True)
 """
 SERIES = """
 import sys
 from pathlib import Path
-from trainmaster import volumes
-volumes.CheckpointSeries
+from trainmaster import artifacts
+artifacts.CheckpointSeries
 print("ready", flush=True)
 sys.stdin.readline()
-series = volumes.CheckpointSeries(sys.argv[2])
+series = artifacts.CheckpointSeries(sys.argv[2])
 while True:
     series.publish({"": Path(sys.argv[1])}, attempt=1)
     series.prune(2)
@@ -38,21 +38,21 @@ while True:
 FETCH = """
 import sys
 from pathlib import Path
-from trainmaster import volumes
-volumes.fetch
+from trainmaster import artifacts
+artifacts.fetch
 print("ready", flush=True)
 sys.stdin.readline()
-volumes.fetch(sys.argv[2], Path(sys.argv[1]), overwrite=True)
+artifacts.fetch(sys.argv[2], Path(sys.argv[1]), overwrite=True)
 """
 SNAPSHOT = """
 import sys
 from pathlib import Path
-from trainmaster import volumes
-volumes.take_snapshot
+from trainmaster import artifacts
+artifacts.take_snapshot
 print("ready", flush=True)
 sys.stdin.readline()
-taken = volumes.take_snapshot(".", Path(sys.argv[1]), Path(sys.argv[2]))
-volumes.materialise(taken.path, Path(sys.argv[2], "copy"))
+taken = artifacts.take_snapshot(".", Path(sys.argv[1]), Path(sys.argv[2]))
+artifacts.materialise(taken.path, Path(sys.argv[2], "copy"))
 """
 
 
@@ -101,20 +101,20 @@ def test_publishing(source, tmp_path):
     for number, delay_s in enumerate(delays(12, PUBLISH, source, tmp_path / "first")):
         uri = str(tmp_path / f"store/{number}")
         killed += kill_after(PUBLISH, delay_s, source, uri)
-        before = volumes.read_manifest(uri)
+        before = artifacts.read_manifest(uri)
         if before is not None:
-            volumes.fetch(uri, tmp_path / f"early-{number}")
+            artifacts.fetch(uri, tmp_path / f"early-{number}")
             assert same(source, tmp_path / f"early-{number}")
-        after = volumes.publish({"": source}, uri, kind="model")
+        after = artifacts.publish({"": source}, uri, kind="model")
         assert before in (None, after)
         assert len(ObjectStore(uri).folders()) == 1, "nothing is left of the one that was killed"
-        volumes.fetch(uri, tmp_path / f"back-{number}")
+        artifacts.fetch(uri, tmp_path / f"back-{number}")
         assert same(source, tmp_path / f"back-{number}")
     assert killed >= 1
 
 
 def test_a_series(source, tmp_path):
-    series = volumes.CheckpointSeries(str(tmp_path / "store"))
+    series = artifacts.CheckpointSeries(str(tmp_path / "store"))
     newest = 0
     for number, delay_s in enumerate(random.Random(0).uniform(0, 0.3) for _ in range(8)):
         assert kill_after(SERIES, delay_s, source, tmp_path / "store")
@@ -131,14 +131,14 @@ def test_a_series(source, tmp_path):
 
 def test_fetching(source, tmp_path):
     uri = str(tmp_path / "store/m")
-    volumes.publish({"": source}, uri, kind="model")
+    artifacts.publish({"": source}, uri, kind="model")
     target = tmp_path / "fetched/back"
     target.mkdir(parents=True)
     (target / "old").write_text("old")
     for delay_s in delays(10, FETCH, tmp_path / "first", uri):
         kill_after(FETCH, delay_s, target, uri)
         assert {entry.name for entry in target.iterdir()} in ({"old"}, {"sub"}), "the old or the new, whole"
-    volumes.fetch(uri, target, overwrite=True)
+    artifacts.fetch(uri, target, overwrite=True)
     assert same(source, target)
     assert [entry.name for entry in target.parent.iterdir()] == ["back"]
 
@@ -151,8 +151,8 @@ def test_snapshots(source, tmp_path):
             assert same(source, root / path)
         if (root / "copy").exists():
             assert same(source, root / "copy")
-        taken = volumes.take_snapshot(".", source, root)
-        volumes.materialise(taken.path, root / "copy")
+        taken = artifacts.take_snapshot(".", source, root)
+        artifacts.materialise(taken.path, root / "copy")
         assert same(source, taken.path)
         assert same(source, root / "copy")
         assert {entry.name for entry in root.iterdir()} == {taken.digest, "copy"}

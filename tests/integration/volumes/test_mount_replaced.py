@@ -7,13 +7,13 @@ import pytest
 from reading_helpers import CHUNK, home, kernel_can, pictures, wait_until  # noqa: F401 - fixtures
 from test_mount_volume import place, processes, volume  # noqa: F401 - fixtures
 
-from trainmaster.control.clusters import node_data_program
+from trainmaster.cluster.node_files import node_data_program
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.mounting import available, mount, unmount
 from trainmaster.volumes.mounting.lifecycle import mount_log
 from trainmaster.volumes.mounting.mounts import mounted_at
 from trainmaster.volumes.mounting.providing import answers, last_trouble
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import GetProgress, cache_directory, index, read_head, volume_address
 
 if problem := available():

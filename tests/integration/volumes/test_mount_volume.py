@@ -24,15 +24,7 @@ from reading_helpers import (  # noqa: F401 - fixtures
 )
 
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.mounting import (
-    MountError,
-    available,
-    lifecycle,
-    mount,
-    provide,
-    unmount,
-    withdraw,
-)
+from trainmaster.volumes.mounting import MountError, available, lifecycle, mount, provide, unmount, withdraw
 from trainmaster.volumes.mounting.mounts import detach, is_dead, is_ours, means_of, mounted_at
 from trainmaster.volumes.mounting.own import new_record
 from trainmaster.volumes.mounting.server import command

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from trainmaster.artifacts.sending import reach
+from trainmaster.objects import ObjectStore, obstore_backend, renewing
+from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
-from trainmaster.volumes import ObjectStore, _remote, renewing
-from trainmaster.volumes.lending import WHOLE_KEYS_VARIABLE, Lender
-from trainmaster.volumes.narrowing import Grant, TooWideKeysError
-from trainmaster.volumes.sending import reach
 
 
 def check(monkeypatch, bucket: str, *, knows_prefixes: bool, renews: bool) -> None:
@@ -27,7 +27,7 @@ def check(monkeypatch, bucket: str, *, knows_prefixes: bool, renews: bool) -> No
         monkeypatch.setenv(name, value)
     if renews:  # as the processes of a mount have it: from where new ones may come
         monkeypatch.setattr(renewing, "_read", lambda: lent)
-        monkeypatch.setattr(_remote, "_stores", {})
+        monkeypatch.setattr(obstore_backend, "_stores", {})
     for uri in (ours, volume):
         assert ObjectStore(uri).get("x") == b"1"
         assert [info.key for info in ObjectStore(uri).list("")] == ["x"]

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 from reading_helpers import CHUNK, counting_s3, home, pictures, python  # noqa: F401 - fixtures
 
+from trainmaster.objects import obstore_backend
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes import Volume, _remote
+from trainmaster.volumes import Volume
 from trainmaster.volumes.packed import DamagedChunkError, MissingChunkError, push
 from trainmaster.volumes.reading.errors import CacheError
 
@@ -174,8 +175,10 @@ def test_a_real_server_behind_a_line_that_breaks(faulty_s3, home, pictures):
 def test_a_server_that_is_down_for_a_while(faulty_s3, home, pictures, monkeypatch):
     proxy, url = faulty_s3
     push(home / "src", f"{url}/pets", chunk_limit_bytes=CHUNK)
-    monkeypatch.setattr(_remote, "_stores", {})
-    monkeypatch.setattr(_remote, "_RETRIES", {"max_retries": 2, "retry_timeout": timedelta(seconds=2)})
+    monkeypatch.setattr(obstore_backend, "_stores", {})
+    monkeypatch.setattr(
+        obstore_backend, "_RETRIES", {"max_retries": 2, "retry_timeout": timedelta(seconds=2)}
+    )
     volume = Volume.open(f"{url}/pets")
     assert volume["train/cat/001.bin"] == pictures["train/cat/001.bin"]
     down = proxy.fail("refuse", times=10_000)

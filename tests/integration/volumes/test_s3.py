@@ -5,9 +5,9 @@ import os
 import pytest
 from fake_s3 import FakeS3
 
-from trainmaster import volumes
+from trainmaster import artifacts
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 
 
 @pytest.fixture
@@ -35,20 +35,20 @@ def source(tmp_path):
 
 
 def test_there_and_back(s3, source, tmp_path):
-    manifest = volumes.publish({"": source}, "s3://models/run/0", kind="model")
+    manifest = artifacts.publish({"": source}, "s3://models/run/0", kind="model")
     assert s3.largest_body_bytes <= 8 << 20, "sent in parts"
-    assert volumes.fetch("s3://models/run/0", tmp_path / "back") == manifest
+    assert artifacts.fetch("s3://models/run/0", tmp_path / "back") == manifest
     for entry in manifest.files:
         assert (tmp_path / "back" / entry.path).read_bytes() == (source / entry.path).read_bytes()
-    assert volumes.list_artifacts("s3://models") == ["s3://models/run/0"]
-    assert volumes.publish({"": source}, "s3://models/run/0", kind="model") == manifest
-    volumes.delete("s3://models/run/0")
+    assert artifacts.list_artifacts("s3://models") == ["s3://models/run/0"]
+    assert artifacts.publish({"": source}, "s3://models/run/0", kind="model") == manifest
+    artifacts.delete("s3://models/run/0")
     assert s3.buckets["models"] == {}
     assert s3.uploads == {}
 
 
 def test_checkpoints(s3, source):
-    series = volumes.CheckpointSeries("s3://models/run/checkpoints")
+    series = artifacts.CheckpointSeries("s3://models/run/checkpoints")
     for step in range(3):
         (source / "large").write_text(str(step))
         assert series.publish({"": source}, attempt=1) == step + 1
@@ -58,14 +58,14 @@ def test_checkpoints(s3, source):
 
 def test_an_answer_that_was_lost_is_no_second_publisher(s3, source):
     s3.lose_answers = 1
-    assert volumes.publish({"": source}, "s3://models/m", kind="model") == volumes.read_manifest(
+    assert artifacts.publish({"": source}, "s3://models/m", kind="model") == artifacts.read_manifest(
         "s3://models/m"
     )
     assert len(ObjectStore("s3://models/m").folders()) == 1
 
 
 def test_a_file_that_changes_in_mid_upload_leaves_nothing(s3, source, monkeypatch):
-    original = volumes.collecting.Content.blocks
+    original = artifacts.collecting.Content.blocks
 
     def blocks(content):
         for block in original(content):
@@ -74,18 +74,18 @@ def test_a_file_that_changes_in_mid_upload_leaves_nothing(s3, source, monkeypatc
                 with (source / "large").open("ab") as file:
                     file.write(b"more")
 
-    monkeypatch.setattr(volumes.collecting.Content, "blocks", blocks)
-    with pytest.raises(volumes.UnstableDirectory):
-        volumes.publish({"": source}, "s3://models/m", kind="model")
+    monkeypatch.setattr(artifacts.collecting.Content, "blocks", blocks)
+    with pytest.raises(artifacts.UnstableDirectory):
+        artifacts.publish({"": source}, "s3://models/m", kind="model")
     assert s3.buckets["models"] == {}
     assert s3.uploads == {}
 
 
 def test_no_such_bucket(s3, source):
     with pytest.raises(PublishError, match=r"(?s)s3://modles/m.*Create the bucket first"):
-        volumes.publish({"": source}, "s3://modles/m", kind="model")
+        artifacts.publish({"": source}, "s3://modles/m", kind="model")
     with pytest.raises(PublishError, match="Create the bucket first"):
-        volumes.CheckpointSeries("s3://modles/m").newest()
+        artifacts.CheckpointSeries("s3://modles/m").newest()
     with pytest.raises(PublishError, match="Create the bucket first") as caught:
         ObjectStore("s3://modles/m").put("x", b"1")
     assert "Debug" not in str(caught.value)
@@ -94,14 +94,14 @@ def test_no_such_bucket(s3, source):
 def test_no_permission(s3, source):
     s3.deny = True
     with pytest.raises(PublishError, match=r"(?s)s3://models/m.*AWS_ACCESS_KEY_ID"):
-        volumes.publish({"": source}, "s3://models/m", kind="model")
+        artifacts.publish({"": source}, "s3://models/m", kind="model")
     with pytest.raises(PublishError, match="AWS_ACCESS_KEY_ID"):
-        volumes.list_artifacts("s3://models")
+        artifacts.list_artifacts("s3://models")
 
 
 def test_an_object_that_was_deleted_behind_our_back(s3, source, tmp_path):
-    manifest = volumes.publish({"": source}, "s3://models/m", kind="model")
+    manifest = artifacts.publish({"": source}, "s3://models/m", kind="model")
     del s3.buckets["models"]["m/" + manifest.files[0].object]
     with pytest.raises(PublishError, match="'large' is missing"):
-        volumes.fetch("s3://models/m", tmp_path / "back")
+        artifacts.fetch("s3://models/m", tmp_path / "back")
     assert not (tmp_path / "back").exists()

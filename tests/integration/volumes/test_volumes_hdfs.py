@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.objects import webhdfs
+from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_hdfs import NoHdfsError, PrivateHdfs, fetched_jars
-from trainmaster.volumes import _webhdfs
-from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
 from trainmaster.volumes.packed import collect_garbage, get, head_numbers, open_volume, push
 
 pytestmark = pytest.mark.hdfs
@@ -97,7 +97,7 @@ def test_a_volume(store, tmp_path):
 
 
 def test_a_namenode_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(_webhdfs, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(webhdfs, "_PATIENCE_S", 0.5)
     with pytest.raises(PublishError, match=r"(?s)hdfs://127.0.0.1:1/x.*refused.*Check the network"):
         ObjectStore("hdfs://127.0.0.1:1/x").get("y")
 

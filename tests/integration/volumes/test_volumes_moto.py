@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
+from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.volumes.packed import SourceChangedError, get, index, open_volume, push
 
 

@@ -13,8 +13,8 @@ import pytest
 from fake_s3 import FakeS3
 from fault_proxy import FaultProxy
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import (
     DamagedChunkError,
     MissingChunkError,
@@ -47,7 +47,7 @@ def source(tmp_path):
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Errors that stay are told after a second, not after two minutes."""
-    from trainmaster.volumes import _remote
+    from trainmaster.objects import obstore_backend
 
     backoff = {
         "init_backoff": timedelta(milliseconds=20),
@@ -55,7 +55,7 @@ def impatient(monkeypatch):
         "base": 2,
     }
     retry = {"max_retries": 8, "retry_timeout": timedelta(seconds=20), "backoff": backoff}
-    monkeypatch.setattr(_remote, "_RETRIES", retry)
+    monkeypatch.setattr(obstore_backend, "_RETRIES", retry)
 
 
 def files(root):
@@ -295,12 +295,14 @@ def test_an_index_over_objects_of_the_server(s3_bucket, source, tmp_path):
 
 def test_a_line_on_which_a_chunk_takes_too_long(faulty_s3, tmp_path, monkeypatch):
     """One request for 64 MiB would time out for ever; parts of it do not."""
-    from trainmaster.volumes import _remote
+    from trainmaster.objects import obstore_backend
 
     proxy, url = faulty_s3
-    monkeypatch.setattr(_remote, "_PART_BYTES", 5 * MIB)
-    monkeypatch.setattr(_remote, "_REQUEST_TIMEOUT", timedelta(seconds=2))
-    monkeypatch.setattr(_remote, "_RETRIES", {"max_retries": 3, "retry_timeout": timedelta(seconds=1)})
+    monkeypatch.setattr(obstore_backend, "_PART_BYTES", 5 * MIB)
+    monkeypatch.setattr(obstore_backend, "_REQUEST_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(
+        obstore_backend, "_RETRIES", {"max_retries": 3, "retry_timeout": timedelta(seconds=1)}
+    )
     (tmp_path / "src").mkdir()
     (tmp_path / "src/x").write_bytes(os.urandom(20 * MIB))
     proxy.bytes_per_s = 8e6

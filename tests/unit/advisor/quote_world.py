@@ -2,13 +2,13 @@
 
 from datetime import date
 
-from trainmaster.advisor.devices import Device
-from trainmaster.advisor.knowledge import Knowledge
-from trainmaster.advisor.market import Market
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Point, Sync
-from trainmaster.advisor.quoting import Subject
-from trainmaster.advisor.workload import Length, Workload
+from trainmaster.advisor.market.workload import Length, Workload
+from trainmaster.advisor.model.devices import Device
+from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.quote.market import Market
+from trainmaster.advisor.quote.quoting import Subject
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.spec.hardware import Hardware
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Limits, choose
-from trainmaster.advisor.likeness import Likeness
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.quote.choosing import Limits, choose
+from trainmaster.advisor.quote.equivalence import Equivalence
 
 COPIES = 3
 POSTERIOR = 20
@@ -91,7 +91,7 @@ class World:
         seen: dict[tuple, int] = {}
         back = np.array([seen.setdefault(row, len(seen)) for row in rows])
         first = np.array([int(np.flatnonzero(back == kind)[0]) for kind in range(len(seen))])
-        return Likeness(first, back)
+        return Equivalence(first, back)
 
     def _compute_s(self, some):
         return self.slowness[some.machine] * WORK_S / some.workers * self.compute
@@ -229,7 +229,7 @@ class Listed:
         return np.ones(len(some))
 
     def alike(self, some, *, alone=False):
-        return Likeness(np.arange(len(some)), np.arange(len(some)))
+        return Equivalence(np.arange(len(some)), np.arange(len(some)))
 
 
 def picked(world, limits):

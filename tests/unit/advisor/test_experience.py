@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from trainmaster.advisor.experience import BETWEEN, Experience
-from trainmaster.advisor.priors import INDEX
-from trainmaster.advisor.profile import Point, Sync
-from trainmaster.advisor.steptime import StepTimeModel
+from trainmaster.advisor.model.experience import BETWEEN, Experience
+from trainmaster.advisor.model.priors import INDEX
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.steptime import StepTimeModel
 
 
 def job(compute, network, workers=(1, 2, 4, 8)):

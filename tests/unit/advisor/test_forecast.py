@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quote_world import knowledge, measured, own_machine, workload
 
-from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.forecast import Doing, RunningTask, forecast, remaining_s
-from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.timing import DRAWS, Timing
-from trainmaster.advisor.workload import Length
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.workload import Length
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.forecast import Doing, RunningTask, forecast, remaining_s
+from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.spec.hardware import Hardware
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.advisor.lookup import Measured, interpolate, lookup
+from trainmaster.advisor.papers.lookup import Measured, interpolate, lookup
 from trainmaster.spec.errors import NotFoundError
 
 DATA = Path(__file__).parents[2] / "data"

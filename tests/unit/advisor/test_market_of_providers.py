@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from quote_world import GB, knowledge, market, measured, offer, step_s, training, workload
 
-from trainmaster.advisor.choosing import Limits
-from trainmaster.advisor.market import offers_for, per_node_of
-from trainmaster.advisor.profile import Sync
-from trainmaster.advisor.quoting import Subject, make_quote
-from trainmaster.advisor.room import LEAST_MEMORY_BYTES, Shares, roomy
+from trainmaster.advisor.market.memory_floor import LEAST_MEMORY_BYTES, Shares, roomy
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.market import offers_for, per_node_of
+from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.spec.hardware import Hardware
 
 CPUS = {"gpus": 0.0, "gpu": ""}

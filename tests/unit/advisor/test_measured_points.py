@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from quote_world import knowledge, market, measured, offer, training, workload
 
-from trainmaster.advisor.choosing import Limits
-from trainmaster.advisor.knowledge import prepared
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Sync
-from trainmaster.advisor.quoting import Subject, make_quote
-from trainmaster.advisor.time_shares import TimeShares
+from trainmaster.advisor.model.knowledge import prepared
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.quoting import Subject, make_quote
 
 V100 = offer("p3.2xlarge", 3.06)
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.advisor.bottleneck import WORDS, name_bottlenecks
-from trainmaster.advisor.physics import PARTS, step_time
-from trainmaster.advisor.priors import BELIEFS, NAMES, achieved_bytes_per_second
-from trainmaster.advisor.profile import Point, Sync
-from trainmaster.advisor.shapes import Columns, Context, Shapes
+from trainmaster.advisor.model.bottleneck import WORDS, name_bottlenecks
+from trainmaster.advisor.model.physics import PARTS, step_time
+from trainmaster.advisor.model.priors import BELIEFS, NAMES, achieved_bytes_per_second
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.shapes import Columns, Context, Shapes
 
 MEAN = np.log([belief.median for belief in BELIEFS.values()])
 SPREAD = np.array([belief.spread for belief in BELIEFS.values()])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.advisor.policies import (
+from trainmaster.advisor.papers.policies import (
     BandwidthUnknown,
     NoFeasibleCluster,
     PricedType,

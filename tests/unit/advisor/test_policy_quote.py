@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from quote_world import measured, offer, workload
 
-from trainmaster.advisor.bandwidth import read_bandwidth
-from trainmaster.advisor.policy_quote import PolicyInput, policy_quote
-from trainmaster.advisor.profile import Sync
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.papers.bandwidth import read_bandwidth
+from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
 from trainmaster.providers import Catalogue, load_catalogue
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.hardware import Hardware

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quote_world import market, offer, training
 
-from trainmaster.advisor.choosing import Limits
-from trainmaster.advisor.hourly import ancestors, most_at_once
-from trainmaster.advisor.infeasible import NoFeasibleQuote
-from trainmaster.advisor.quoting import make_quote
+from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.quoting import make_quote
 from trainmaster.spec.hardware import Hardware
 
 V100, T4 = offer("p3.2xlarge", 3.06), offer("t4", 0.5, gpu="T4")

@@ -10,19 +10,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quote_world import GB, knowledge, market, measured, offer, own_machine, training, workload
 
-from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Drawn, Limits, choose, pick
-from trainmaster.advisor.credits import with_credits
-from trainmaster.advisor.infeasible import NoFeasibleQuote
-from trainmaster.advisor.knowledge import Knowledge
-from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.market import Market
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Sync
-from trainmaster.advisor.quoting import Subject, make_quote
-from trainmaster.advisor.ranks import sure
-from trainmaster.advisor.timing import Timing
-from trainmaster.advisor.workload import Length, Workload
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.credits import with_credits
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.workload import Length, Workload
+from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.quote.choosing import Drawn, Limits, choose, pick
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.market import Market
+from trainmaster.advisor.quote.quantiles import sure
+from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.timing import Timing
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 

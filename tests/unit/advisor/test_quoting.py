@@ -18,16 +18,16 @@ from quote_world import (
     workload,
 )
 
-from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Drawn, Limits, choose, pareto, pick
-from trainmaster.advisor.infeasible import NoFeasibleQuote
-from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.measurement import Measurement
-from trainmaster.advisor.profile import Sync
-from trainmaster.advisor.quoting import Subject, make_quote
-from trainmaster.advisor.ranks import sure
-from trainmaster.advisor.timing import DRAWS, Timing
-from trainmaster.advisor.workload import Length
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.workload import Length
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.quote.choosing import Drawn, Limits, choose, pareto, pick
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.quantiles import sure
+from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quote_world import knowledge, market, measured, offer, workload
 
-from trainmaster.advisor.candidates import Candidates
-from trainmaster.advisor.choosing import Drawn, Limits, pick
-from trainmaster.advisor.infeasible import NoFeasibleQuote
-from trainmaster.advisor.machines import Machines
-from trainmaster.advisor.pairs import Pairs
-from trainmaster.advisor.profile import Sync
-from trainmaster.advisor.quoting import Subject, make_quote
-from trainmaster.advisor.timing import Timing
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.pairs import Pairs
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.advisor.quote.timing import Timing
 from trainmaster.spec.hardware import Hardware
 
 V100 = offer("p3.2xlarge", 3.06)
@@ -189,7 +189,7 @@ def test_network_cards_that_slow_down_cost_a_long_run_more_than_a_short_one():
     st.floats(60, 6000),
 )
 def test_a_card_that_sustains_or_reaches_more_is_never_slower(busy, share, fast, less, sustained, launch):
-    from trainmaster.advisor.credits import with_nic_credits
+    from trainmaster.advisor.market.credits import with_nic_credits
 
     def of(reach, lasts):
         """A job that computes beside what it sends: at half the rate it sends for twice as long."""

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from trainmaster.advisor.priors import INDEX, LONGEST_COMPUTE_S, Prior
-from trainmaster.advisor.profile import Point, Sync
-from trainmaster.advisor.shapes import Columns, Context
+from trainmaster.advisor.model.priors import INDEX, LONGEST_COMPUTE_S, Prior
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.shapes import Columns, Context
 
 
 def prior(seconds, per_node=1, **known):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trainmaster.advisor.intervals import MOST
-from trainmaster.advisor.step_trace import StepTrace
+from trainmaster.advisor.model.intervals import MOST
+from trainmaster.advisor.model.step_trace import StepTrace
 
 
 class Job(NamedTuple):

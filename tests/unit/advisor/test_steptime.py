@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainmaster.advisor import fit
-from trainmaster.advisor.fit import Problem
-from trainmaster.advisor.physics import step_time
-from trainmaster.advisor.priors import NAMES, Prior
-from trainmaster.advisor.profile import Point, Profile, Sync
-from trainmaster.advisor.shapes import Columns, Context, Shapes
-from trainmaster.advisor.steptime import StepTimeModel
+from trainmaster.advisor.model import fit
+from trainmaster.advisor.model.fit import Problem
+from trainmaster.advisor.model.physics import step_time
+from trainmaster.advisor.model.priors import NAMES, Prior
+from trainmaster.advisor.model.profile import Point, Profile, Sync
+from trainmaster.advisor.model.shapes import Columns, Context, Shapes
+from trainmaster.advisor.model.steptime import StepTimeModel
 
 ANWAR = Path(__file__).parents[2] / "data" / "anwar.csv"
 

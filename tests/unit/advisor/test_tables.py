@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from trainmaster.advisor.steptime import StepTimeModel
-from trainmaster.advisor.tables import predict_tables, read_table
+from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.advisor.model.tables import predict_tables, read_table
 from trainmaster.cli.predict import predict
 from trainmaster.spec.errors import UsageError
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from trainmaster.advisor.steptime import StepTimeModel
+from trainmaster.advisor.model.steptime import StepTimeModel
 
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "replay" / "published.py"
 

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.cli.standings import Standings
-from trainmaster.control.board import Experiment, Task
-from trainmaster.server import search_results
+from trainmaster.control.run_state import Experiment, Task
+from trainmaster.db.changes import ClosedAttempt, TaskChange
+from trainmaster.service import search_results
 from trainmaster.spec.search import Search
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import ClosedAttempt, TaskChange
 
 SEARCH = Search(metric="accuracy", goal="max")
 
@@ -67,14 +67,14 @@ def test_the_live_view_shows_them(standings, monkeypatch):
     from rich.console import Console
 
     from trainmaster.cli.live import LiveWatcher
-    from trainmaster.control.board import Board
+    from trainmaster.control.run_state import RunState
 
     sweep = Experiment("sweep", (), total=4, window=40, state=State.RUNNING, created=1)
     sweep.live[0] = Task("sweep", 0, State.RUNNING, attempt=1, started_at=1000.0)
     standings.changed(ended(1, 1e9))
     watcher = LiveWatcher(SimpleNamespace(enabled=False, rents=False), standings)
     console = Console(width=150, record=True, file=io.StringIO())
-    console.print(watcher._picture(Board("r", {"sweep": sweep}, State.RUNNING), {}))
+    console.print(watcher._picture(RunState("r", {"sweep": sweep}, State.RUNNING), {}))
     text = console.export_text()
     assert "best sweep/7  accuracy=0.93  lr=0.01" in text
     assert "0/4" in text

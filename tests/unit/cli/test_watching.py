@@ -6,18 +6,18 @@ import pytest
 
 from trainmaster.cli import watching
 from trainmaster.cli.watching import Losses, fresh, progress_lines
-from trainmaster.control.board import tally
+from trainmaster.control.run_state import tally
+from trainmaster.db.changes import ClosedAttempt, TaskChange
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import ClosedAttempt, TaskChange
 
 
 def test_tasks_that_failed_are_not_done():
     ended = Counter({EndReason.SUCCEEDED: 1, EndReason.USER_ERROR: 1})
     counts = tally(4, ended, running=2, rest_reason=None, created=4)
     sweep = SimpleNamespace(state=State.RUNNING, total=4, ended=ended, tally=lambda: counts)
-    board = SimpleNamespace(experiments={"sweep": sweep})
+    run_state = SimpleNamespace(experiments={"sweep": sweep})
     standings = SimpleNamespace(left_s=lambda *_: 80.0, best_lines=lambda _: ["best sweep/0"])
-    assert list(progress_lines(board, {}, standings)) == [
+    assert list(progress_lines(run_state, {}, standings)) == [
         "sweep: 1/4 tasks done, 2 running, 1 failed, about 1m20s left",
         "best sweep/0",
     ]

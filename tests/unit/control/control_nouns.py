@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trainmaster.control.board import Board, Experiment, Task
 from trainmaster.control.decide_task import EffectKind, Job, Seen
+from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.states import EndReason, State
 
@@ -63,8 +63,8 @@ def task(state: State, attempt: int = 1, **what) -> Task:
     return Task("e", 0, state, attempt=attempt, **what)
 
 
-def board(*experiments: Experiment) -> Board:
-    return Board("r", {experiment.name: experiment for experiment in experiments})
+def run_state(*experiments: Experiment) -> RunState:
+    return RunState("r", {experiment.name: experiment for experiment in experiments})
 
 
 def experiment(name: str = "e", total: int = 1, window: int = 4, after: tuple[str, ...] = (), **what):

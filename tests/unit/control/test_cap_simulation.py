@@ -1,8 +1,9 @@
 """Whatever happens, what a provider bills stays below ``budget.total``.
 
 The provider here counts by itself: every machine by the second, a minute at least, at the price that spot
-machines had then, with disk and address, until it is really off. The drivers decide with the real `Fleet` and
-`Meter`. They are killed, lose machines, the API does not answer for hours, prices rise, machines are kept.
+machines had then, with disk and address, until it is really off. The drivers decide with the real
+`ClusterExecutor` and `Meter`. They are killed, lose machines, the API does not answer for hours, prices rise,
+machines are kept.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.control.budget import Meter, Publishing
-from trainmaster.control.clusters.fleet import Fleet
-from trainmaster.control.clusters.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.control.clusters.record import BOOTING_S, ClusterState, Machine, new_record
 from trainmaster.spec.states import State
 
 STEP_S = 5.0
@@ -121,11 +122,11 @@ class World:
         """A driver begins, or goes on with what is written."""
         by_name = {loop.record.plan.name: loop for loop in self.loops}
         places: Any = SimpleNamespace()
-        self.fleet = Fleet(by_name, None, lambda _: None, places, lambda: self.now)  # type: ignore[arg-type]
+        self.clusters = ClusterExecutor(by_name, None, lambda _: None, places, lambda: self.now)  # type: ignore[arg-type]
         self.meter = Meter(self.cap_usd, stopping_s=self.grace_s, usual_lease_s=900.0)
         self.meter.publishing.learn(self.saving_s)
         task = SimpleNamespace(state=State.RUNNING)
-        self.board: Any = SimpleNamespace(
+        self.run_state: Any = SimpleNamespace(
             experiments=dict.fromkeys(by_name, task), state=State.RUNNING, live_tasks=lambda: [task]
         )
         for loop in self.loops:
@@ -175,7 +176,7 @@ class World:
             self.is_driven = False
             return
         self._learn()
-        self.fleet.look(self.board, self.meter, self.now)
+        self.clusters.look(self.run_state, self.meter, self.now)
         if self.is_ending is None and self.meter.must_end(self.now):
             self.is_ending = min(self.now + self.grace_s + self.saving_s, self.meter.must_be_over(self.now))
         if self.is_ending is None and self.now - 1000.0 >= self.done_at:
@@ -256,7 +257,7 @@ class World:
     def _finish(self, *, keep: bool) -> None:
         for loop in self.loops:
             loop.keep = lambda keep_s, now, loop=loop: self._keep(loop, keep_s, now)
-        self.fleet.finish(lambda _: None, keep=keep, patience_s=0.0)
+        self.clusters.finish(lambda _: None, keep=keep, patience_s=0.0)
         for loop in self.loops:
             for machine in loop.machines.values():
                 if not loop.is_kept and self.answers:
@@ -301,7 +302,7 @@ def saving_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def kept_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fleet, "_affordable_s", lambda _, keep_s: keep_s)
+    monkeypatch.setattr(ClusterExecutor, "_affordable_s", lambda _, keep_s: keep_s)
 
 
 def unseen_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:

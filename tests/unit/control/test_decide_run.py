@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from control_nouns import board, experiment
+from control_nouns import experiment, run_state
 
-from trainmaster.control.board import FirstBad, Task
 from trainmaster.control.decide_run import decide_run, run_reason, stop_reason
+from trainmaster.control.run_state import FirstBad, Task
+from trainmaster.db.changes import ExperimentChange, RunChange, TaskChange
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import ExperimentChange, RunChange, TaskChange
 
 
 def turn(whole, wanted=None):
@@ -25,7 +25,7 @@ def ended(whole, name, reason):
 
 
 def test_a_run_begins_with_what_depends_on_nothing_and_fills_its_window():
-    whole = board(experiment("a", total=5, window=2), experiment("b", after=("a",)))
+    whole = run_state(experiment("a", total=5, window=2), experiment("b", after=("a",)))
     changes = turn(whole)
     assert changes[0] == RunChange(State.WAITING, State.RUNNING)
     assert changes[1] == ExperimentChange("a", State.WAITING, State.RUNNING)
@@ -39,7 +39,7 @@ def test_a_run_begins_with_what_depends_on_nothing_and_fills_its_window():
 
 
 def test_tasks_that_wait_again_count_for_the_window():
-    whole = board(experiment("a", total=9, window=2, state=State.RUNNING, created=3))
+    whole = run_state(experiment("a", total=9, window=2, state=State.RUNNING, created=3))
     whole.state = State.RUNNING
     whole.experiments["a"].live = {
         0: Task("a", 0, State.RUNNING, 1),
@@ -56,7 +56,7 @@ def test_tasks_that_wait_again_count_for_the_window():
 
 
 def test_a_failed_experiment_skips_its_dependants_and_nothing_else():
-    whole = board(
+    whole = run_state(
         experiment("a"), experiment("b", after=("a",)), experiment("c", after=("b",)), experiment("d")
     )
     turn(whole)
@@ -70,7 +70,7 @@ def test_a_failed_experiment_skips_its_dependants_and_nothing_else():
 
 
 def test_the_first_bad_task_names_the_reason():
-    whole = board(experiment(total=3, state=State.RUNNING, created=3))
+    whole = run_state(experiment(total=3, state=State.RUNNING, created=3))
     whole.state = State.RUNNING
     found = whole.experiments["e"]
     found.ended.update({EndReason.SUCCEEDED: 1, EndReason.TIMEOUT: 1, EndReason.OOM: 1})
@@ -82,14 +82,14 @@ def test_the_first_bad_task_names_the_reason():
 
 
 def test_a_single_bad_task_speaks_for_itself():
-    whole = board(experiment(state=State.RUNNING, created=1, first_bad=FirstBad(0, EndReason.OOM, "oom")))
+    whole = run_state(experiment(state=State.RUNNING, created=1, first_bad=FirstBad(0, EndReason.OOM, "oom")))
     whole.state = State.RUNNING
     whole.experiments["e"].ended[EndReason.OOM] = 1
     assert turn(whole)[0].message == "oom"
 
 
 def test_a_cancelled_run_ends_what_has_no_row_too():
-    whole = board(experiment("a", total=3, window=1), experiment("b", after=("a",)))
+    whole = run_state(experiment("a", total=3, window=1), experiment("b", after=("a",)))
     turn(whole)
     turn(whole, EndReason.CANCELLED)
     a, b = whole.experiments.values()
@@ -104,7 +104,7 @@ def test_a_cancelled_run_ends_what_has_no_row_too():
 
 
 def test_an_experiment_whose_tasks_all_ended_well_while_it_was_stopped_succeeded():
-    whole = board(experiment(total=1, state=State.STOPPING, reason=EndReason.CANCELLED, created=1))
+    whole = run_state(experiment(total=1, state=State.STOPPING, reason=EndReason.CANCELLED, created=1))
     whole.state = State.STOPPING
     whole.experiments["e"].ended[EndReason.SUCCEEDED] = 1
     turn(whole, EndReason.CANCELLED)
@@ -113,7 +113,7 @@ def test_an_experiment_whose_tasks_all_ended_well_while_it_was_stopped_succeeded
 
 
 def test_a_skip_is_never_the_reason_of_a_run():
-    whole = board(experiment("a"), experiment("b"), experiment("c"))
+    whole = run_state(experiment("a"), experiment("b"), experiment("c"))
     for name, reason in zip("abc", (EndReason.SKIPPED, EndReason.SUCCEEDED, EndReason.OOM), strict=True):
         ended(whole, name, reason)
     assert run_reason(whole) is EndReason.OOM

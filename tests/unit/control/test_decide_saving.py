@@ -10,9 +10,9 @@ from control_nouns import NOW, exited, member, seen, task
 from trainmaster.control.decide_saving import CHECKPOINT_TRIES
 from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, decide_task
 from trainmaster.control.effects import MoreMemory
+from trainmaster.db.changes import Note, Progress, TaskChange
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, EndReason, State
-from trainmaster.store.changes import Note, Progress, TaskChange
 
 WHY = "its model could not be saved: Cannot write s3://b/m: ExpiredToken."
 UNSAVED = Job(done=True, error=WHY, unsaved=True)

@@ -8,17 +8,10 @@ import pytest
 from control_nouns import NOW, exited, gang, member, seen, task
 
 from trainmaster.control.backoff import MAX_BACKOFF_S, backoff_s
-from trainmaster.control.decide_task import (
-    DIED_AT_ONCE_S,
-    Effect,
-    EffectKind,
-    Job,
-    Policy,
-    decide_task,
-)
+from trainmaster.control.decide_task import DIED_AT_ONCE_S, Effect, EffectKind, Job, Policy, decide_task
+from trainmaster.db.changes import Progress, TaskChange
 from trainmaster.executors.base import Phase
 from trainmaster.spec.states import MAX_FREE_RESTARTS, MAX_STAGE_TRIES, EndReason, State
-from trainmaster.store.changes import Progress, TaskChange
 
 POLICY = Policy(retries=1, timeout_s=100, grace_s=7, checkpoint_every_s=60)
 DONE = Job(done=True)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.control.queue_wait import TOLD_AFTER_S, QueueWait
+from trainmaster.db.changes import Note, QueueChange
 from trainmaster.executors.base import QueuePlace
-from trainmaster.store.changes import Note, QueueChange
 
 NEXT = QueuePlace(1, 0, 1, {"a-1": 2})
 LATER = QueuePlace(1, 0, 2, {"a-1": 1, "b-2": 1})

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.artifacts.manifest import DamagedArtifactError
 from trainmaster.control import saving, staging
-from trainmaster.control.board import Task
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.restored import note_restored, noted_restored
+from trainmaster.control.run_state import Task
 from trainmaster.control.site import RelayError
-from trainmaster.control.workshop import Workshop
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import CheckpointSeries
-from trainmaster.volumes.manifest import DamagedArtifactError
 
 
 class Site:
@@ -48,11 +48,11 @@ def context(directory: Path, site: Site | None, attempt: int = 2, parent: int | 
     experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
-    workshop = Workshop(
+    actions = AttemptActions(
         home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2,
         site=site,  # type: ignore[arg-type]
     )  # fmt: skip
-    return workshop.context(Task(experiment="train", number=0, attempt=attempt, parent=parent))
+    return actions.context(Task(experiment="train", number=0, attempt=attempt, parent=parent))
 
 
 def publish(asked: TaskContext, directory: Path, *files: str) -> None:

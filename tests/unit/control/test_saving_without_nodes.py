@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from trainmaster.control import keeping, saving, staging
-from trainmaster.control.board import Task
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.control import saving, staging, unpublished
+from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.restored import note_restored
+from trainmaster.control.run_state import Task
 from trainmaster.control.site import NodeGoneError, RelayError
-from trainmaster.control.workshop import Workshop
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.spec.states import EndReason
-from trainmaster.volumes import CheckpointSeries
 
 
 class Site:
@@ -50,11 +50,11 @@ def context(directory: Path, site: Site | None) -> TaskContext:
     experiment = Experiment(name="train", command="true", distributed=Distributed(workers=2))
     recipe = Recipe(name="digits", directory=directory, experiments={"train": experiment})
     home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
-    workshop = Workshop(
+    actions = AttemptActions(
         home=home, run="digits-7f3a", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=2,
         site=site,  # type: ignore[arg-type]
     )  # fmt: skip
-    return workshop.context(Task(experiment="train", number=0, attempt=1))
+    return actions.context(Task(experiment="train", number=0, attempt=1))
 
 
 @pytest.mark.parametrize("has_model", [True, False])
@@ -151,12 +151,12 @@ def test_what_cannot_be_published_is_kept_on_this_machine(tmp_path: Path, where:
     asked = context(tmp_path, Full(has_model=True) if where == "nodes" else None)
     if where == "here":
         Full(has_model=True).fetch_output(asked)
-    job = keeping.keep(asked, has_won=True)
+    job = unpublished.keep(asked, has_won=True)
     assert (job.fields["kept_model"], job.unsaved) == (1, False)
     assert str(asked.parts[""]) in job.error
     assert "trainmaster models save digits-7f3a" in job.error
     if where == "nodes":
-        job = keeping.keep(asked, has_won=False)
+        job = unpublished.keep(asked, has_won=False)
         assert job.fields == {"kept_checkpoint": 1}
 
 
@@ -211,7 +211,7 @@ def test_what_was_fetched_is_published_when_its_nodes_are_gone(tmp_path: Path) -
     assert "has no node any more" in job.error
 
 
-@pytest.mark.parametrize("by", [saving.recover, partial(keeping.keep, has_won=False)])
+@pytest.mark.parametrize("by", [saving.recover, partial(unpublished.keep, has_won=False)])
 def test_what_was_fetched_is_kept_when_its_nodes_and_the_store_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Callable[[TaskContext], Job]
 ) -> None:

@@ -7,17 +7,17 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from control_nouns import board, experiment
+from control_nouns import experiment, run_state
 
-from trainmaster.control.board import Task
 from trainmaster.control.loading import LOOKAHEAD, shape_of
 from trainmaster.control.preflight import check_parts
+from trainmaster.control.run_state import Task
 from trainmaster.control.searching import Searcher, keeps_results
+from trainmaster.db.changes import TaskChange
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Parameter, Recipe, Search
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
-from trainmaster.store.changes import TaskChange
 from trainmaster.sweeps import Curve
 
 XY = {"x": Parameter(range=("-5", "5")), "y": Parameter(range=("-5", "5"))}
@@ -54,7 +54,7 @@ def ended(number, loss, reason=EndReason.SUCCEEDED):
 def a_search(count, found):
     """A board on which so many trials have been through a search of their own, two at a time."""
     own, tested = searcher(found), experiment("e", total=count, results={})
-    whole = board(tested)
+    whole = run_state(tested)
     for number in range(count):
         whole.apply(planned(own.columns(tested, number), number))
         late = number - 1
@@ -120,7 +120,7 @@ def progress(points):
 def test_a_running_task_is_judged_against_running_finished_and_failed_ones():
     found = recipe_experiment(sampler="random", pruner="asha", options={"min_steps": "1"})
     tested = experiment("e", total=4, results={})
-    whole = board(tested)
+    whole = run_state(tested)
     for number in range(4):
         whole.apply(planned({"parameters": {}}, number))
     for step in [*ended(0, 0.1), *ended(1, 0.9, EndReason.PRUNED)]:

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from trainmaster.db.changes import Note, Progress
 from trainmaster.spec.states import TRANSITIONS, EndReason, State
-from trainmaster.store.changes import Note, Progress
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulation import Simulation, main, simulate
 

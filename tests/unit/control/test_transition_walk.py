@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from control_nouns import NOW, board, experiment
+from control_nouns import NOW, experiment, run_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, Seen, decide_task
+from trainmaster.db.changes import TaskChange
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.spec.states import TRANSITIONS, EndReason, State, may_follow
-from trainmaster.store.changes import TaskChange
 
 ALLOWED = {
     State.PLANNED: set(),
@@ -84,7 +84,7 @@ policies = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(policies, st.lists(observations, min_size=1, max_size=30))
 def test_any_observations_lead_only_where_the_table_allows(policy, seens):
-    whole = board(experiment())
+    whole = run_state(experiment())
     whole.apply(TaskChange("e", 0, 0, State.WAITING, State.PLANNED, creates=True))
     task = whole.experiments["e"].live[0]
     opened: list[int] = []

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainmaster.executors._gangs import Gang
+from trainmaster.executors._gangs import GangProcesses
 
 SAID = {"program": "/usr/bin/podman", "kind": "podman", "rootless": True, "settings": {"HOME": "/home/ann"}}
 
@@ -28,7 +28,7 @@ def gang(engine_file):
         {"name": "worker-0", "container": container, **keys},
         {"name": "worker-1", "container": None, **keys},
     ]
-    return Gang.from_request(
+    return GangProcesses.from_request(
         {
             "attempt": "digits-7f3a/train/0/1",
             "directory": "/tmp",
@@ -50,7 +50,7 @@ def test_the_node_says_what_starts_containers(tmp_path):
     assert {key: container[key] for key in SAID} == SAID
     assert (container["image"], container["mounts"]) == ("debian:12", ["/code"])
     # The journal has it: who comes after us ends what is left.
-    assert Gang.from_records([contained.start_record()]).engine == {
+    assert GangProcesses.from_records([contained.start_record()]).engine == {
         key: SAID[key] for key in ("program", "kind", "settings")
     }
 

@@ -1,13 +1,13 @@
-from trainmaster.executors._gangs import Gang, Member
+from trainmaster.executors._gangs import GangProcesses, MemberProcess
 
 
-def gang(*gpus: int) -> Gang:
+def gang(*gpus: int) -> GangProcesses:
     members = []
     for index, count in enumerate(gpus):
-        member = Member(f"worker-{index}", True)
+        member = MemberProcess(f"worker-{index}", True)
         member.gpus = count
         members.append(member)
-    return Gang("run/train/0/1", "run", "/nowhere", 1.0, members)
+    return GangProcesses("run/train/0/1", "run", "/nowhere", 1.0, members)
 
 
 def test_each_member_gets_its_own_gpus():

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
 from trainmaster.executors import _journal
-from trainmaster.executors._gangs import EXITED, RUNNING, Gang, Member
+from trainmaster.executors._gangs import EXITED, RUNNING, GangProcesses, MemberProcess
 from trainmaster.executors._journal import Journal, parse
 
 
-def ended_gang(name: str) -> Gang:
-    members = [Member("worker-0", True), Member("ps-0", False)]
-    gang = Gang(name, "run-1", "/tmp/x", 3.0, members)
+def ended_gang(name: str) -> GangProcesses:
+    members = [MemberProcess("worker-0", True), MemberProcess("ps-0", False)]
+    gang = GangProcesses(name, "run-1", "/tmp/x", 3.0, members)
     for number, member in enumerate(members):
         member.pid, member.start_ticks, member.started_at = 100 + number, 7, 5.0
         member.ended_at, member.exit_code = 6.5, number
@@ -24,14 +24,14 @@ def ended_gang(name: str) -> Gang:
     return gang
 
 
-def running_gang(name: str) -> Gang:
-    gang = Gang(name, "run-1", "/tmp/y", 20.0, [Member("worker-0", True)])
+def running_gang(name: str) -> GangProcesses:
+    gang = GangProcesses(name, "run-1", "/tmp/y", 20.0, [MemberProcess("worker-0", True)])
     gang.members[0].pid = 300
     gang.phase = RUNNING
     return gang
 
 
-def fill(path, *gangs: Gang) -> Journal:
+def fill(path, *gangs: GangProcesses) -> Journal:
     journal = Journal(str(path))
     journal.replay()
     for gang in gangs:
@@ -45,7 +45,8 @@ def test_round_trip(tmp_path):
     gangs = [ended_gang("a/\udcff"), running_gang("b")]
     fill(tmp_path / "journal", *gangs)
     replayed = [
-        Gang.from_records(records) for records in Journal(str(tmp_path / "journal")).replay().values()
+        GangProcesses.from_records(records)
+        for records in Journal(str(tmp_path / "journal")).replay().values()
     ]
     assert [gang.status() for gang in replayed] == [gang.status() for gang in gangs]
     assert [gang.records() for gang in replayed] == [gang.records() for gang in gangs]
@@ -60,7 +61,7 @@ def test_whatever_became_of_it_a_supervisor_can_start(number, data):
     lines = [json.dumps(record).encode() for record in JOURNAL]
     lines[number] = data.draw(changed_json(JOURNAL[number]))
     for records in parse(b"\n".join(lines)).values():
-        gang = Gang.from_records(records)
+        gang = GangProcesses.from_records(records)
         json.dumps([gang.status(), gang.records()])
         assert all(member.pid is None or member.pid > 1 for member in gang.members), "signals go there"
     untouched = {record.get("attempt") for record in JOURNAL} - {JOURNAL[number].get("attempt"), None}
@@ -88,7 +89,7 @@ def test_cut_at_every_byte(tmp_path):
         assert lines >= lines_before
         lines_before = lines
         for records in attempts.values():
-            Gang.from_records(records)
+            GangProcesses.from_records(records)
     assert lines_before == data.count(b"\n")
 
 
@@ -163,6 +164,6 @@ def test_environment_is_not_in_it():
         "share_gpus": False,
         "grace_s": 1.0,
     }
-    gang = Gang.from_request(request, client)
+    gang = GangProcesses.from_request(request, client)
     gang.phase = RUNNING
     assert "secret" not in repr(gang.records())

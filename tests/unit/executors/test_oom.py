@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trainmaster.executors._gangs import Member
+from trainmaster.executors._gangs import MemberProcess
 from trainmaster.executors._oom import OomWatch
 
 V1_MOUNTS = """\
@@ -55,7 +55,7 @@ class Node:
 
     def member(self, group="/lab/us"):
         self.member_number += 1
-        member = Member(f"worker-{self.member_number}", essential=True)
+        member = MemberProcess(f"worker-{self.member_number}", essential=True)
         member.pid, member.started_at = self.member_number, time.time() - 5
         self.process(member.pid, group)
         return member
@@ -172,7 +172,7 @@ def test_a_container_that_sees_its_part_of_the_tree(node):
 
 
 def test_without_anything_to_read(tmp_path):
-    member = Member("worker-0", essential=True)
+    member = MemberProcess("worker-0", essential=True)
     member.pid = 1
     watch = OomWatch(str(tmp_path))
     watch.look([1])

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainmaster.executors._ray_commands import PORT_COUNT, environment, head_command, worker_command
-from trainmaster.executors._ray_node import _PORTS, _choose_ports
-from trainmaster.executors.ray_cluster import ClusterNode, RayCluster
+from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
+from trainmaster.executors.ray.commands import PORT_COUNT, environment, head_command, worker_command
+from trainmaster.executors.ray.node import _PORTS, _choose_ports
 from trainmaster.spec.errors import ExecutorError
 
 HEAD = ClusterNode(
@@ -62,7 +62,7 @@ class Nodes:
         self.order = []
 
     def __call__(self, node, command, stdin):
-        assert command[-1] == "trainmaster.executors._ray_node"
+        assert command[-1] == "trainmaster.executors.ray.node"
         request = json.loads(stdin)
         self.order.append((request["do"], node.key))
         if request["do"] == "start":

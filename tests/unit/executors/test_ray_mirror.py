@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from trainmaster.executors._ray_mirror import PIECE_BYTES, Mirror, identity, read_at, read_pieces
+from trainmaster.executors.ray.mirror import PIECE_BYTES, Mirror, identity, read_at, read_pieces
 
 
 def carry(source, mirror, have, attempt="a", node="n0", members=("worker-0",), limit=1 << 20):
@@ -126,8 +126,8 @@ def test_identity(tmp_path):
 
 def test_a_node_cannot_fill_the_disk(places, monkeypatch):
     _, copy = places
-    monkeypatch.setattr("trainmaster.executors._ray_mirror.ATTEMPT_BYTES", 1000)
-    monkeypatch.setattr("trainmaster.executors._ray_mirror.MEMBER_BYTES", 0)
+    monkeypatch.setattr("trainmaster.executors.ray.mirror.ATTEMPT_BYTES", 1000)
+    monkeypatch.setattr("trainmaster.executors.ray.mirror.MEMBER_BYTES", 0)
     mirror = Mirror()
     mirror.follow("a", copy, ["worker-0"])
     mirror.write("a", "n0", "worker-0.log", 0, b"x" * 600)
@@ -143,7 +143,7 @@ def test_a_node_cannot_fill_the_disk(places, monkeypatch):
 
 def test_the_driver_keeps_room_for_itself(places, monkeypatch):
     _, copy = places
-    monkeypatch.setattr("trainmaster.executors._ray_mirror.RESERVE_BYTES", 1 << 62)
+    monkeypatch.setattr("trainmaster.executors.ray.mirror.RESERVE_BYTES", 1 << 62)
     mirror = Mirror()
     mirror.follow("a", copy, ["worker-0"])
     with pytest.raises(OSError, match="no room"):
@@ -164,8 +164,8 @@ def test_names_that_are_none_of_ours(places, name):
 
 def test_a_segment_that_was_dropped_makes_room(places, monkeypatch):
     _, copy = places
-    monkeypatch.setattr("trainmaster.executors._ray_mirror.ATTEMPT_BYTES", 1000)
-    monkeypatch.setattr("trainmaster.executors._ray_mirror.MEMBER_BYTES", 0)
+    monkeypatch.setattr("trainmaster.executors.ray.mirror.ATTEMPT_BYTES", 1000)
+    monkeypatch.setattr("trainmaster.executors.ray.mirror.MEMBER_BYTES", 0)
     mirror = Mirror()
     mirror.follow("a", copy, ["worker-0"])
     for number in range(1, 20):

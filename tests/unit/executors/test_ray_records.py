@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from trainmaster.executors import _ray_records
-from trainmaster.executors._ray_records import Records, fence, take_fences
+from trainmaster.executors.ray import records as ray_records
+from trainmaster.executors.ray.records import Records, fence, take_fences
 
 
 class Store(dict):
@@ -32,7 +32,7 @@ class Store(dict):
 @pytest.fixture
 def store(monkeypatch):
     made = Store()
-    monkeypatch.setattr(_ray_records, "internal_kv", made)
+    monkeypatch.setattr(ray_records, "internal_kv", made)
     return made
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from test_ray_commands import HEAD, WORKER, Nodes
 
-from trainmaster.executors._ray_tls import AUTHORITY_FILE, Authority, variables
-from trainmaster.executors.ray_cluster import RayCluster
+from trainmaster.executors.ray.cluster import RayCluster
+from trainmaster.executors.ray.tls import AUTHORITY_FILE, Authority, variables
 
 SAN = "subjectAltName"
 REFUSED = r"(?i)verify.failed"

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.executors import _samples
-from trainmaster.executors._gangs import Gang, Member
+from trainmaster.executors._gangs import GangProcesses, MemberProcess
 from trainmaster.executors._gpus import Gpu
 from trainmaster.executors._samples import Sampler
 
@@ -60,11 +60,14 @@ class Stage:
 
     def member(self, pid, name="worker-0", **keys):
         (self.directory / name).mkdir(exist_ok=True)
-        member = Member(name, essential=True)
+        member = MemberProcess(name, essential=True)
         member.pid, member.started_at = pid, BEGIN + self.now
         for key, value in keys.items():
             setattr(member, key, value)
-        self.living[pid] = (Gang("run/main/0/1", "run", str(self.directory / name), 1.0, [member]), 0)
+        self.living[pid] = (
+            GangProcesses("run/main/0/1", "run", str(self.directory / name), 1.0, [member]),
+            0,
+        )
 
     def go(self, seconds):
         """Let that much time pass, as the supervisor does: it comes back when it is asked to, or earlier."""

@@ -17,6 +17,7 @@ from trainmaster.lab.firewall import Permission, filter_table, permissions
 from trainmaster.lab.host_keys import SshKey
 from trainmaster.lab.image import Image
 from trainmaster.lab.nfqueue import ACCEPT, packets, verdict
+from trainmaster.lab.runtime import Runtime
 from trainmaster.lab.settings import KEY_NAME
 from trainmaster.providers.inventory import read_inventory
 
@@ -128,3 +129,17 @@ def test_the_inventory_has_only_hosts_that_the_labs_own_key_opens(tmp_path: Path
     file = tmp_path / "hosts.yaml"
     file.write_text(text)
     assert [host.name for host in read_inventory(file).hosts] == ["i-0"]
+
+
+def test_a_virtual_environment_of_debians_own_python_finds_it_on_hosts(tmp_path: Path) -> None:
+    """Its ``python3`` leads to ``/usr/bin/python3``, which is a link that is not shared."""
+    environment, system = tmp_path / "venv/bin", tmp_path / "usr/bin"
+    for directory in (environment, system):
+        directory.mkdir(parents=True)
+    real = system / "python3.11"
+    real.touch()
+    (system / "python3").symlink_to("python3.11")
+    (environment / "python3").symlink_to(system / "python3")
+    (environment / "python").symlink_to("python3")
+    runtime = Runtime((str(environment.parent), str(real)), str(environment / "python"), "")
+    assert runtime._links() == [system / "python3"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.providers import Offer
-from trainmaster.providers.aws_capacity import (
+from trainmaster.providers.capacity_memory import (
     COOL_DOWN_S,
     CapacityFailure,
     in_zones,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from trainmaster.lab.user_data import plan_boot
-from trainmaster.providers.aws_deadman import deadman_script, end_command, renewal_command
-from trainmaster.providers.aws_requests import Renter, host_key_answers, resolved
-from trainmaster.providers.aws_settings import AwsSettings
+from trainmaster.providers.aws.requests import Renter, host_key_answers, resolved
+from trainmaster.providers.aws.settings import AwsSettings
 from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.dead_man_switch import deadman_script, end_command, renewal_command
 from trainmaster.testing.waits import until
 
 USER = "root" if os.geteuid() == 0 else os.environ.get("USER", "nobody")

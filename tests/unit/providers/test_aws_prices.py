@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from trainmaster.providers import load_catalogue
-from trainmaster.providers.aws_prices import (
+from trainmaster.providers.aws.prices import (
     list_request,
     on_demand_prices,
     read_prices,

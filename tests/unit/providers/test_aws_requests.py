@@ -16,20 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.providers.aws_errors import QuotaError, api_error
-from trainmaster.providers.aws_facts import default_image, quota_code
-from trainmaster.providers.aws_memory import AwsMemory
-from trainmaster.providers.aws_nodes import instances_of, node_of, notice_command, notice_time, notices_of
-from trainmaster.providers.aws_requests import ANY_ZONE, Renter, resolved
-from trainmaster.providers.aws_settings import DISK_BYTES, AwsSettings
-from trainmaster.providers.base import (
-    NoCapacityError,
-    NodeRequest,
-    NodeState,
-    ProviderError,
-    ProviderGoneError,
+from trainmaster.providers.aws.errors import QuotaError, api_error
+from trainmaster.providers.aws.facts import default_image, quota_code
+from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.aws.nodes import (
+    instances_of,
+    node_of,
+    notice_command,
+    notice_time,
+    notices_of,
 )
-from trainmaster.spec.errors import UsageError
+from trainmaster.providers.aws.requests import ANY_ZONE, Renter, resolved
+from trainmaster.providers.aws.settings import DISK_BYTES, AwsSettings
+from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState, ProviderGoneError
+from trainmaster.spec.errors import ProviderError, UsageError
 
 RENTER = Renter("0123456789abcdef0123456789abcdef", AwsSettings(region="eu-west-1", placement_groups=True))
 REQUESTS = st.builds(
@@ -368,7 +368,7 @@ def test_one_key_for_all_that_ask_at_once(tmp_path: Path) -> None:
 
 def test_boto3_is_loaded_when_something_is_sent() -> None:
     """Whoever looks a provider up does not wait for it."""
-    modules = "trainmaster.providers.aws, trainmaster.providers.finding"
+    modules = "trainmaster.providers.aws.provider, trainmaster.providers.finding"
     code = f"import sys, {modules}; print('botocore' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
@@ -380,7 +380,7 @@ def test_the_policy_in_the_documentation_is_what_is_called() -> None:
     policy = re.search(r"```json\n(.*?)```", (root / "docs" / "aws.md").read_text(), re.DOTALL)
     assert policy
     allowed = {a for s in json.loads(policy[1])["Statement"] for a in s["Action"]}
-    code = "".join(path.read_text() for path in (root / "src/trainmaster/providers").glob("aws*.py"))
+    code = "".join(path.read_text() for path in (root / "src/trainmaster/providers/aws").glob("*.py"))
     verbs = "Describe|Create|Delete|Import|Authorize|Revoke|Run|Terminate"
     called = set(re.findall(rf'(?:AwsRequest\(\s*|, )"((?:{verbs})[A-Za-z]+)"', code))
     called |= {f"Describe{kind}" for kind in ("SecurityGroups", "PlacementGroups", "KeyPairs")}

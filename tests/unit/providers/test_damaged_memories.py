@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hostile_bytes import changed_json
-from trainmaster.providers.aws_memory import AwsMemory
-from trainmaster.providers.base import Node, NodeState, ProviderError
+from trainmaster.providers.aws.memory import AwsMemory
+from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.host_memory import HostMemory
+from trainmaster.spec.errors import ProviderError
 
 ZONE = {"cluster": "c", "token": "t", "zone": "us-a"}
 KEY = {"private": "p", "public": "q"}

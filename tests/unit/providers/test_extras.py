@@ -7,9 +7,9 @@ from datetime import date
 
 import pytest
 
-from trainmaster.advisor.market import Market, offers_for
-from trainmaster.advisor.workload import Workload
-from trainmaster.control.clusters.shopping import Shop, plan_clusters
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.quote.market import Market, offers_for
+from trainmaster.cluster.renting.plan_clusters import Shop, plan_clusters
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.providers.billing import USUAL_EXTRAS, Extras, unknown_extras
 from trainmaster.providers.local_machine import local_offer

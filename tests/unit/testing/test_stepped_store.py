@@ -1,8 +1,8 @@
 import pytest
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.stepped_store import Killed, Operation, Stage
-from trainmaster.volumes.objects import ObjectStore
 
 
 @pytest.fixture

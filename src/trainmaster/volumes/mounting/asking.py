@@ -2,7 +2,7 @@
 
 import contextlib
 
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed import FileTable, read_head, volume_address
 from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
 from trainmaster.volumes.packed.source import ChunkSource

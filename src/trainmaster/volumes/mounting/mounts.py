@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from trainmaster.volumes.mounting.lent import open_environment
+from trainmaster.volumes.mounting.delegated_credentials import open_environment
 
 TYPE = "fuse.trainmaster"
 #: What the processes of a mount run.

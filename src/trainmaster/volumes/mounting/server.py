@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from trainmaster.spec.errors import TrainmasterError, one_line
-from trainmaster.volumes.mounting.lent import hand_over, open_environment, take_over
+from trainmaster.volumes.mounting.delegated_credentials import hand_over, open_environment, take_over
 from trainmaster.volumes.mounting.mounts import SERVER, TYPE, library_version, mounted_at
 from trainmaster.volumes.mounting.own import OwnMounts
 

@@ -8,116 +8,64 @@
     URL/pushes/<id>.json             a push that is under way
     URL/collections/<id>.json        a collection of garbage that is under way
     URL/collections/000001.deletions names that are given up, see `deletions`
-
-Importing this package costs nothing; each name is loaded when it is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+from trainmaster.lazy import lazy_exports
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
-    from trainmaster.volumes.packed.faults import (
-        DamagedChunkError,
-        DamagedVolumeError,
-        MissingChunkError,
-        OverwritingStoreError,
-        SourceChangedError,
-        VersionConflictError,
-    )
-    from trainmaster.volumes.packed.garbage import Collected, collect_garbage, remove_volume
-    from trainmaster.volumes.packed.getting import GetProgress, get
-    from trainmaster.volumes.packed.head import (
-        Head,
-        alive_heads,
-        head_numbers,
-        read_head,
-        remove_version,
-    )
-    from trainmaster.volumes.packed.indexing import IndexProgress, index
-    from trainmaster.volumes.packed.opening import OpenVolume, open_volume
-    from trainmaster.volumes.packed.pushing import PushProgress, PushReport, push
-    from trainmaster.volumes.packed.source import ChunkSource
-    from trainmaster.volumes.packed.table import Entry, Extent, FileTable
-    from trainmaster.volumes.packed.verifying import Damage, Verdict, verified
+    from trainmaster.volumes.packed.addresses import VolumeAddress as VolumeAddress
+    from trainmaster.volumes.packed.addresses import cache_directory as cache_directory
+    from trainmaster.volumes.packed.addresses import volume_address as volume_address
+    from trainmaster.volumes.packed.faults import DamagedChunkError as DamagedChunkError
+    from trainmaster.volumes.packed.faults import DamagedVolumeError as DamagedVolumeError
+    from trainmaster.volumes.packed.faults import MissingChunkError as MissingChunkError
+    from trainmaster.volumes.packed.faults import OverwritingStoreError as OverwritingStoreError
+    from trainmaster.volumes.packed.faults import SourceChangedError as SourceChangedError
+    from trainmaster.volumes.packed.faults import VersionConflictError as VersionConflictError
+    from trainmaster.volumes.packed.garbage import Collected as Collected
+    from trainmaster.volumes.packed.garbage import collect_garbage as collect_garbage
+    from trainmaster.volumes.packed.garbage import remove_volume as remove_volume
+    from trainmaster.volumes.packed.getting import GetProgress as GetProgress
+    from trainmaster.volumes.packed.getting import get as get
+    from trainmaster.volumes.packed.head import Head as Head
+    from trainmaster.volumes.packed.head import alive_heads as alive_heads
+    from trainmaster.volumes.packed.head import head_numbers as head_numbers
+    from trainmaster.volumes.packed.head import read_head as read_head
+    from trainmaster.volumes.packed.head import remove_version as remove_version
+    from trainmaster.volumes.packed.indexing import IndexProgress as IndexProgress
+    from trainmaster.volumes.packed.indexing import index as index
+    from trainmaster.volumes.packed.opening import OpenVolume as OpenVolume
+    from trainmaster.volumes.packed.opening import open_volume as open_volume
+    from trainmaster.volumes.packed.pushing import PushProgress as PushProgress
+    from trainmaster.volumes.packed.pushing import PushReport as PushReport
+    from trainmaster.volumes.packed.pushing import push as push
+    from trainmaster.volumes.packed.source import ChunkSource as ChunkSource
+    from trainmaster.volumes.packed.table import Entry as Entry
+    from trainmaster.volumes.packed.table import Extent as Extent
+    from trainmaster.volumes.packed.table import FileTable as FileTable
+    from trainmaster.volumes.packed.verifying import Damage as Damage
+    from trainmaster.volumes.packed.verifying import Verdict as Verdict
+    from trainmaster.volumes.packed.verifying import verified as verified
 
-__all__ = [
-    "ChunkSource",
-    "Collected",
-    "Damage",
-    "DamagedChunkError",
-    "DamagedVolumeError",
-    "Entry",
-    "Extent",
-    "FileTable",
-    "GetProgress",
-    "Head",
-    "IndexProgress",
-    "MissingChunkError",
-    "OpenVolume",
-    "OverwritingStoreError",
-    "PushProgress",
-    "PushReport",
-    "SourceChangedError",
-    "Verdict",
-    "VersionConflictError",
-    "VolumeAddress",
-    "alive_heads",
-    "cache_directory",
-    "collect_garbage",
-    "get",
-    "head_numbers",
-    "index",
-    "open_volume",
-    "push",
-    "read_head",
-    "remove_version",
-    "remove_volume",
-    "verified",
-    "volume_address",
-]
-
-_HOME = {
-    "ChunkSource": "source",
-    "Collected": "garbage",
-    "Damage": "verifying",
-    "DamagedChunkError": "faults",
-    "DamagedVolumeError": "faults",
-    "Entry": "table",
-    "Extent": "table",
-    "FileTable": "table",
-    "GetProgress": "getting",
-    "Head": "head",
-    "IndexProgress": "indexing",
-    "MissingChunkError": "faults",
-    "OpenVolume": "opening",
-    "OverwritingStoreError": "faults",
-    "PushProgress": "pushing",
-    "PushReport": "pushing",
-    "SourceChangedError": "faults",
-    "Verdict": "verifying",
-    "VersionConflictError": "faults",
-    "VolumeAddress": "addresses",
-    "alive_heads": "head",
-    "cache_directory": "addresses",
-    "collect_garbage": "garbage",
-    "get": "getting",
-    "head_numbers": "head",
-    "index": "indexing",
-    "open_volume": "opening",
-    "push": "pushing",
-    "read_head": "head",
-    "remove_version": "head",
-    "remove_volume": "garbage",
-    "verified": "verifying",
-    "volume_address": "addresses",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "addresses": "VolumeAddress cache_directory volume_address",
+        "faults": (
+            "DamagedChunkError DamagedVolumeError MissingChunkError OverwritingStoreError "
+            "SourceChangedError VersionConflictError"
+        ),
+        "garbage": "Collected collect_garbage remove_volume",
+        "getting": "GetProgress get",
+        "head": "Head alive_heads head_numbers read_head remove_version",
+        "indexing": "IndexProgress index",
+        "opening": "OpenVolume open_volume",
+        "pushing": "PushProgress PushReport push",
+        "source": "ChunkSource",
+        "table": "Entry Extent FileTable",
+        "verifying": "Damage Verdict verified",
+    },
+)

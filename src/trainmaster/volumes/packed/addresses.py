@@ -63,7 +63,7 @@ def named_volumes() -> list[str]:
     Raises:
         PublishError: the store fails.
     """
-    from trainmaster.volumes.objects import ObjectStore
+    from trainmaster.objects.object_store import ObjectStore
 
     store = ObjectStore(f"{_store_url()}/volumes")
     found = []

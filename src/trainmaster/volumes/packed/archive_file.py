@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.sources import changed
 from trainmaster.volumes.packed.web_file import WebFile
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.volumes.names import link_stays_inside
+from trainmaster.objects.names import link_stays_inside
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import BATCH_ROWS
 

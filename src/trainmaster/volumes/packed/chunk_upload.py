@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError

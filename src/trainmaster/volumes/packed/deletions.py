@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 
 #: How long a list is kept whose names are gone.

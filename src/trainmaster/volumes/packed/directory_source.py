@@ -9,19 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from trainmaster.artifacts.tree import Stamp, Tree, TreeNode, UnstableDirectory, inward_target
+from trainmaster.objects.names import link_stays_inside
+from trainmaster.objects.object_store import explained
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.names import link_stays_inside
-from trainmaster.volumes.objects import explained
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import (
-    CHANGED_HINT,
-    Folder,
-    Survey,
-    changed,
-    load_pieces,
-    stamp_of,
-)
-from trainmaster.volumes.tree import Node, Stamp, Tree, UnstableDirectory, inward_target
+from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Survey, changed, load_pieces, stamp_of
 
 # The kernel stamps files with the time of its last tick: a write in the same tick as one before leaves
 # no trace.
@@ -163,7 +156,7 @@ class DirectorySource:
         return (f"{folder}/{name}" if folder else name for name in names)
 
     def _target(self, tree: Tree, seen: _Seen) -> str:
-        node = Node(seen.path, seen.place, "symlink", Stamp(0, 0, 0), 0o777)
+        node = TreeNode(seen.path, seen.place, "symlink", Stamp(0, 0, 0), 0o777)
         try:
             target = inward_target(tree, node)
         except OSError:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.head import StoredTable
 from trainmaster.volumes.packed.parquet import TableName

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.deletions import (
     MOST_NAMES,
     DeletionList,
@@ -22,15 +22,7 @@ from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_table
 from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
 from trainmaster.volumes.packed.head import Head, alive_heads, head_numbers, take_number
-from trainmaster.volumes.packed.marks import (
-    DEAD_AFTER_S,
-    REAL_CLOCKS,
-    Clocks,
-    Mark,
-    living,
-    marked,
-    owner,
-)
+from trainmaster.volumes.packed.marks import DEAD_AFTER_S, REAL_CLOCKS, Clocks, Mark, living, marked, owner
 from trainmaster.volumes.packed.parquet import read_table
 from trainmaster.volumes.packed.source import chunk_key
 

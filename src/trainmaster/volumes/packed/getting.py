@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.artifacts.scratch import move_into_place
+from trainmaster.objects.object_store import explained
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes.objects import explained
 from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
 from trainmaster.volumes.packed.hashes import file_digest
 from trainmaster.volumes.packed.opening import OpenVolume
-from trainmaster.volumes.packed.selecting import Piece, Plan, Selection
+from trainmaster.volumes.packed.selecting import FetchPlan, Piece, Selection
 from trainmaster.volumes.packed.table import FileTable
-from trainmaster.volumes.scratch import move_into_place
 
 DEFAULT_JOBS = 4
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -206,7 +206,7 @@ class _Download:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _fetched(self, chunk: int, plan: Plan, buffer: mmap.mmap) -> memoryview:
+    def _fetched(self, chunk: int, plan: FetchPlan, buffer: mmap.mmap) -> memoryview:
         """Reads what is wanted of a chunk, where it lies in it, and proves it; what is damaged once more."""
         data = memoryview(buffer)[: self._chunks.size_bytes(chunk)]
         for arrived in (self._arrived, _unheard):
@@ -221,7 +221,7 @@ class _Download:
                 break
         return data
 
-    def _verify(self, chunk: int, plan: Plan, data: memoryview) -> None:
+    def _verify(self, chunk: int, plan: FetchPlan, data: memoryview) -> None:
         if plan.is_whole:
             self._chunks.verify(chunk, data)
             return

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.hashes import HASH_NAME
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
+from trainmaster.objects.names import stays_inside
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore, explained
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
-from trainmaster.volumes.names import stays_inside
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore, explained
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.folders import with_parents
@@ -30,7 +30,7 @@ from trainmaster.volumes.packed.releasing import (
     stored_table,
     upload_tables,
 )
-from trainmaster.volumes.packed.shards import Member, mds_members, mds_shards, tar_members
+from trainmaster.volumes.packed.shards import ShardMember, mds_members, mds_shards, tar_members
 
 
 @dataclass(slots=True)
@@ -152,12 +152,12 @@ def _explained(cache: Path) -> Iterator[None]:
 
 def _found(
     objects: ObjectStore, details: list[ObjectDetail], kind: SourceKind
-) -> Iterator[tuple[ObjectDetail, list[Member]]]:
+) -> Iterator[tuple[ObjectDetail, list[ShardMember]]]:
     """Gives the objects with what lies in them, in order; several are looked at at the same time."""
     if kind == "files":
         for detail in details:
             mtime_ns = int(detail.modified_s * 1_000_000_000)
-            yield detail, [Member(os.fsencode(detail.key), 0, detail.size_bytes, 0o644, mtime_ns)]
+            yield detail, [ShardMember(os.fsencode(detail.key), 0, detail.size_bytes, 0o644, mtime_ns)]
     elif kind == "tar":
         tars = [detail for detail in details if detail.key.endswith(".tar")]
         if not tars:
@@ -173,9 +173,9 @@ def _found(
 
 
 def _each(
-    items: Iterable[_Item], work: Callable[[_Item], list[Member]]
-) -> Iterator[tuple[_Item, list[Member]]]:
-    under_way: deque[tuple[_Item, Future[list[Member]]]] = deque()
+    items: Iterable[_Item], work: Callable[[_Item], list[ShardMember]]
+) -> Iterator[tuple[_Item, list[ShardMember]]]:
+    under_way: deque[tuple[_Item, Future[list[ShardMember]]]] = deque()
     pool = ThreadPoolExecutor(_JOBS, "index")
     try:
         for item in items:
@@ -215,7 +215,7 @@ class _IndexWriter:
         self._detail: ObjectDetail | None = None
         self._start = self._length = 0
 
-    def add(self, detail: ObjectDetail, member: Member) -> None:
+    def add(self, detail: ObjectDetail, member: ShardMember) -> None:
         """Adds a file that is a range of an object."""
         if not stays_inside(os.fsdecode(member.path)):
             raise PublishError(
@@ -274,7 +274,7 @@ class _IndexWriter:
             nonce=new_nonce(),
         )
 
-    def _make_room(self, detail: ObjectDetail, member: Member) -> None:
+    def _make_room(self, detail: ObjectDetail, member: ShardMember) -> None:
         """Ends the chunk if the member does not fit; includes the gap before it if that is small."""
         gap = member.start - (self._start + self._length)
         if self._detail is not detail or not 0 <= gap <= _GAP_BYTES:

@@ -21,11 +21,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.plain_json import parsed_json, typed
 from trainmaster.spec.processes import process_space
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 
 MarkKind: TypeAlias = Literal["pushes", "collections"]
 #: A mark that was not renewed for so long is of a process that is dead.

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.volumes.objects import ObjectStore, explained
+from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.objects.object_store import ObjectStore, explained
 from trainmaster.volumes.packed.checking import check_extents, check_links, check_paths
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_tables
@@ -17,7 +18,6 @@ from trainmaster.volumes.packed.finding import write_index
 from trainmaster.volumes.packed.flat import ColumnWriter
 from trainmaster.volumes.packed.head import Head, StoredTable
 from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, Batch, TableName, read_table
-from trainmaster.volumes.scratch import move_into_place, scratch_directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

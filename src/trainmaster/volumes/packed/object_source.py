@@ -5,12 +5,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from trainmaster.artifacts.tree import UnstableDirectory
+from trainmaster.objects.names import stays_inside
+from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.names import stays_inside
-from trainmaster.volumes.objects import ObjectChangedError, ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Source, Survey, changed
-from trainmaster.volumes.tree import UnstableDirectory
 
 # Of one chunk; several chunks are loaded at the same time.
 _THREADS = 8

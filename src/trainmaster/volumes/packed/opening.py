@@ -5,8 +5,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.head import Head, read_head

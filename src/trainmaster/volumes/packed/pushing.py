@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainmaster.artifacts.scratch import scratch_directory
+from trainmaster.objects.object_store import ObjectStore, explained
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.objects import ObjectStore, explained
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
 from trainmaster.volumes.packed.deletions import Deletions
@@ -33,7 +34,6 @@ from trainmaster.volumes.packed.releasing import (
 )
 from trainmaster.volumes.packed.sources import Source, source_of
 from trainmaster.volumes.packed.tar_stream import TarStream
-from trainmaster.volumes.scratch import scratch_directory
 
 DEFAULT_CHUNK_BYTES = 64 << 20
 DEFAULT_JOBS = 4

@@ -2,7 +2,7 @@
 
 import io
 
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 
 _FEW_BYTES = 64 << 10
 _MANY_BYTES = 4 << 20

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedVolumeError, OverwritingStoreError, VersionConflictError
 from trainmaster.volumes.packed.head import (

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     is_all: bool
 
 
-class Plan(NamedTuple):
+class FetchPlan(NamedTuple):
     """What is fetched of a chunk.
 
     Attributes:
@@ -87,11 +87,11 @@ class Selection:
         self.total_bytes = sum(self._table.sizes[row] for row in rows)
         self.chunks = sorted({extent.chunk for row in rows for extent in self._table.extents(row)})
 
-    def plan(self, chunk: int) -> Plan:
+    def plan(self, chunk: int) -> FetchPlan:
         """Says what to fetch of a chunk: all of it where much is wanted or its hash is the only proof."""
         pieces = self._pieces(chunk)
         size_bytes: int = self._table.chunk_sizes[chunk]
-        whole = Plan(pieces, [(0, size_bytes)], True)
+        whole = FetchPlan(pieces, [(0, size_bytes)], True)
         if self._is_all or 2 * sum(piece.length for piece in pieces) >= size_bytes:
             return whole
         if self._table.chunk_hash(chunk) is not None and not all(
@@ -105,7 +105,7 @@ class Selection:
                 ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
             else:
                 ranges.append((piece.offset, end))
-        return Plan(pieces, ranges, False)
+        return FetchPlan(pieces, ranges, False)
 
     def _pieces(self, chunk: int) -> list[Piece]:
         table = self._table

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from trainmaster.artifacts.unpacking import DAMAGE
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.range_reader import RangeReader
 from trainmaster.volumes.packed.tar_members import Header, TarContents, members, time_ns
-from trainmaster.volumes.unpacking import DAMAGE
 
 _HINT = "Nothing was indexed. `trainmaster volume push` takes any tar."
 
 
-class Member(NamedTuple):
+class ShardMember(NamedTuple):
     """A file in an object.
 
     Attributes:
@@ -51,7 +51,7 @@ class ShardIndex(NamedTuple):
     sizes: list[int | None]
 
 
-def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[Member]:
+def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[ShardMember]:
     """Finds the files in a tar by its headers; they lie in a folder named like the tar.
 
     Raises:
@@ -74,7 +74,9 @@ def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[Member]:
             if path is None:
                 continue
             name = os.fsencode(f"{folder}/{path}")
-            found.append(Member(name, member.offset_data, member.size, member.mode & 0o777, time_ns(member)))
+            found.append(
+                ShardMember(name, member.offset_data, member.size, member.mode & 0o777, time_ns(member))
+            )
     if contents.links:
         raise PublishError(
             f"{label}: {os.fsdecode(contents.links[0][0])!r} is a symbolic link.",
@@ -105,7 +107,7 @@ def mds_shards(store: ObjectStore, details: dict[str, ObjectDetail]) -> Iterator
             ) from error
 
 
-def mds_members(store: ObjectStore, shard: ShardIndex) -> list[Member]:
+def mds_members(store: ObjectStore, shard: ShardIndex) -> list[ShardMember]:
     """Finds the columns of the samples in an MDS shard: a file ``00000012.COLUMN.ENCODING`` for each.
 
     Raises:
@@ -137,7 +139,7 @@ def mds_members(store: ObjectStore, shard: ShardIndex) -> list[Member]:
                 if size is None or size < 0 or position + size > end:
                     raise ValueError(f"sample {sample} is longer than it is")
                 path = f"{folder}/{sample:08}.{_plain(name)}.{_plain(encoding)}"
-                members.append(Member(os.fsencode(path), position, size))
+                members.append(ShardMember(os.fsencode(path), position, size))
                 position += size
             if position != end or end > shard.detail.size_bytes:
                 raise ValueError(f"sample {sample} is shorter than it is")

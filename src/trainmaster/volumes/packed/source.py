@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectChangedError, ObjectStore
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, SourceChangedError
 from trainmaster.volumes.packed.hashes import Data, chunk_digest
 from trainmaster.volumes.packed.head import Head, name_suffix

@@ -7,10 +7,10 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from trainmaster.artifacts.tree import UnstableDirectory
+from trainmaster.objects.object_store import explained
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.objects import explained
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.tree import UnstableDirectory
 
 CHANGED_HINT = (
     "No version was made. Push again when nothing writes there; what was uploaded is not uploaded again."
@@ -153,7 +153,7 @@ def source_of(text: str) -> Source:
     if text.startswith(("http://", "https://")):
         return TarStream(text)
     if text.startswith("file://"):
-        from trainmaster.volumes.objects import split_url
+        from trainmaster.objects.object_store import split_url
 
         text = split_url(text)[1]
     elif "://" in text:

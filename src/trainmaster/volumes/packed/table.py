@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainmaster.artifacts.manifest import Kind
 from trainmaster.spec.plain_json import parsed_json
-from trainmaster.volumes.manifest import Kind
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.finding import PADDING_BYTES, bucket_bits
 from trainmaster.volumes.packed.flat import CODES, mapped_columns

@@ -6,10 +6,10 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import Self, TypeVar
 
+from trainmaster.artifacts.unpacking import DAMAGE
+from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.names import link_stays_inside, stays_inside
 from trainmaster.volumes.packed.sources import Folder
-from trainmaster.volumes.unpacking import DAMAGE
 
 _Type = TypeVar("_Type")
 _LONG_HEADERS = (

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import IO
 
+from trainmaster.artifacts.unpacking import DAMAGE
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectDetail, ObjectStore
 from trainmaster.volumes.packed.archive_file import ArchiveFile
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 from trainmaster.volumes.packed.sources import Folder, Survey, changed, stamp_of
 from trainmaster.volumes.packed.tar_members import Header, TarContents, damaged, members, time_ns, understood
-from trainmaster.volumes.unpacking import DAMAGE
 
 
 class TarStream:

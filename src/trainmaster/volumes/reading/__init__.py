@@ -1,59 +1,35 @@
-"""Reading packed volumes: by file, by row, through fsspec and PyTorch, out of one cache per node.
+"""Reading packed volumes: by file, by row, through fsspec and PyTorch, out of one cache per node."""
 
-Importing this package costs nothing; each name is loaded when it is first used.
-"""
+from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from trainmaster.lazy import lazy_exports
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.volumes.reading.cache import ChunkCache
-    from trainmaster.volumes.reading.datasets import VolumeDataset, VolumeLoader, VolumeSampler, VolumeStream
-    from trainmaster.volumes.reading.errors import CacheError
-    from trainmaster.volumes.reading.order import EpochOrder, Layout, Quality, quality
-    from trainmaster.volumes.reading.sharing import Progress
-    from trainmaster.volumes.reading.stream import SampleOrder, samples
-    from trainmaster.volumes.reading.volume import Volume
+    from trainmaster.volumes.reading.cache import ChunkCache as ChunkCache
+    from trainmaster.volumes.reading.datasets import VolumeDataset as VolumeDataset
+    from trainmaster.volumes.reading.datasets import VolumeLoader as VolumeLoader
+    from trainmaster.volumes.reading.datasets import VolumeSampler as VolumeSampler
+    from trainmaster.volumes.reading.datasets import VolumeStream as VolumeStream
+    from trainmaster.volumes.reading.errors import CacheError as CacheError
+    from trainmaster.volumes.reading.order import EpochOrder as EpochOrder
+    from trainmaster.volumes.reading.order import Layout as Layout
+    from trainmaster.volumes.reading.order import Quality as Quality
+    from trainmaster.volumes.reading.order import quality as quality
+    from trainmaster.volumes.reading.sharing import Progress as Progress
+    from trainmaster.volumes.reading.stream import SampleOrder as SampleOrder
+    from trainmaster.volumes.reading.stream import samples as samples
+    from trainmaster.volumes.reading.volume import Volume as Volume
 
-__all__ = [
-    "CacheError",
-    "ChunkCache",
-    "EpochOrder",
-    "Layout",
-    "Progress",
-    "Quality",
-    "SampleOrder",
-    "Volume",
-    "VolumeDataset",
-    "VolumeLoader",
-    "VolumeSampler",
-    "VolumeStream",
-    "quality",
-    "samples",
-]
-
-_HOME = {
-    "CacheError": "errors",
-    "ChunkCache": "cache",
-    "EpochOrder": "order",
-    "Layout": "order",
-    "Progress": "sharing",
-    "Quality": "order",
-    "Volume": "volume",
-    "SampleOrder": "stream",
-    "VolumeDataset": "datasets",
-    "VolumeLoader": "datasets",
-    "VolumeSampler": "datasets",
-    "VolumeStream": "datasets",
-    "samples": "stream",
-    "quality": "order",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "cache": "ChunkCache",
+        "datasets": "VolumeDataset VolumeLoader VolumeSampler VolumeStream",
+        "errors": "CacheError",
+        "order": "EpochOrder Layout Quality quality",
+        "sharing": "Progress",
+        "stream": "SampleOrder samples",
+        "volume": "Volume",
+    },
+)

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from trainmaster.objects.obstore_backend import runtime_is_lost
 from trainmaster.spec.errors import PublishError, TrainmasterError
-from trainmaster.volumes._remote import runtime_is_lost
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +96,7 @@ class Helper:
         Raises:
             The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
         """
-        from trainmaster.volumes.objects import ObjectStore
+        from trainmaster.objects.object_store import ObjectStore
         from trainmaster.volumes.packed import ChunkSource, FileTable, OpenVolume
 
         found: tuple[str, str, Head, FileTable] = self._ask(_open, uri, cache)
@@ -180,7 +180,7 @@ def opened_volume(uri: str, cache: "Path") -> "OpenVolume":
     Raises:
         The same as :func:`~trainmaster.volumes.packed.opening.open_volume`.
     """
-    from trainmaster.volumes.objects import ObjectStore
+    from trainmaster.objects.object_store import ObjectStore
     from trainmaster.volumes.packed import open_volume, volume_address
 
     if runtime_is_lost() and not ObjectStore(volume_address(uri).url).is_local:

@@ -218,7 +218,7 @@ def soonest(uses: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PrefetchPlan:
     """The chunks that an order of samples uses.
 
     Attributes:
@@ -255,7 +255,7 @@ class Plan:
 
 def planned(
     first_chunks: NDArray[np.int64], counts: NDArray[np.int64] | None = None, *, gap: int = 64
-) -> Plan:
+) -> PrefetchPlan:
     """Makes a plan, in which of uses of a chunk that follow closely only the first and last remain.
 
     Between them nobody would evict it, and a plan becomes far smaller than the order.
@@ -275,9 +275,9 @@ def planned(
         positions = np.arange(begins[-1], dtype=np.int64)
         chunks = np.repeat(first_chunks - begins[:-1], counts) + positions
     if not len(chunks):
-        return Plan(chunks, positions, begins)
+        return PrefetchPlan(chunks, positions, begins)
     order = np.lexsort((positions, chunks))
     cuts = (np.diff(chunks[order]) != 0) | (np.diff(positions[order]) > gap)
     kept = np.concatenate(([True], cuts)) | np.concatenate((cuts, [True]))
     uses = np.sort(order[kept])
-    return Plan(chunks[uses], positions[uses], begins)
+    return PrefetchPlan(chunks[uses], positions[uses], begins)

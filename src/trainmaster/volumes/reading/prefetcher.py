@@ -12,7 +12,7 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.errors import NoRoomError
 from trainmaster.volumes.reading.orders import AnnouncedOrder
-from trainmaster.volumes.reading.prefetch import Plan, depth_chunks, soonest
+from trainmaster.volumes.reading.prefetch import PrefetchPlan, depth_chunks, soonest
 
 if TYPE_CHECKING:
     from trainmaster.volumes.reading.volume import Volume
@@ -44,7 +44,7 @@ class Prefetcher:
         every: of so many samples the reader should tell of one.
     """
 
-    def __init__(self, volume: "Volume", plan: Plan, turn: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, volume: "Volume", plan: PrefetchPlan, turn: tuple[int, int] = (0, 1)) -> None:
         self._volume = volume
         self._cache = volume.cache
         self._prefixes = volume.chunk_prefixes()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import OpenVolume
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed

@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 
-from trainmaster.volumes.mounting import lent
+from trainmaster.volumes.mounting import delegated_credentials
 from trainmaster.volumes.mounting.server import environment
 
 _CHILD = """
 import os
-from trainmaster.volumes.mounting.lent import take_over
+from trainmaster.volumes.mounting.delegated_credentials import take_over
 
 take_over()
 print(os.environ["AWS_SECRET_ACCESS_KEY"], os.environ.get("GOOGLE_SERVICE_ACCOUNT_KEY"))
@@ -22,7 +22,7 @@ def test_they_go_through_memory(monkeypatch):
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", "h" * 70_000)
     given = environment()
     assert "hush" not in given.values()
-    descriptor = lent.hand_over()
+    descriptor = delegated_credentials.hand_over()
     try:
         done = subprocess.run(
             [sys.executable, "-c", _CHILD],
@@ -41,6 +41,6 @@ def test_without_any_nothing_changes(monkeypatch):
     for name in list(os.environ):
         if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
             monkeypatch.delenv(name)
-    assert lent.open_environment() == dict(os.environ)
-    child = "from trainmaster.volumes.mounting.lent import take_over; take_over()"
+    assert delegated_credentials.open_environment() == dict(os.environ)
+    child = "from trainmaster.volumes.mounting.delegated_credentials import take_over; take_over()"
     subprocess.run([sys.executable, "-c", child], stdin=subprocess.DEVNULL, check=True)

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from trainmaster.volumes.lending import EXPIRES_VARIABLE
-from trainmaster.volumes.mounting.lent import hand_over, renew
+from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE
+from trainmaster.volumes.mounting.delegated_credentials import hand_over, renew
 
 # As a mount's process does: it takes over, and later asks for what there is by then.
 PROCESS = """
 import sys, os
-from trainmaster.volumes.mounting.lent import take_over
-from trainmaster.volumes.renewing import renewed_amazon
+from trainmaster.volumes.mounting.delegated_credentials import take_over
+from trainmaster.objects.renewing import renewed_amazon
 take_over()
 keys = renewed_amazon()
 for line in os.fdopen(int(sys.argv[1])):

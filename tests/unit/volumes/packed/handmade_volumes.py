@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.hashes import chunk_digest, file_digest
 from trainmaster.volumes.packed.head import Head, new_nonce, now_utc

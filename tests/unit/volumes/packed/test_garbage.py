@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from handmade_volumes import file_row, folder_row, publish_rows
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import (
     DamagedVolumeError,
     alive_heads,

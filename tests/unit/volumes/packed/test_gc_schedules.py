@@ -14,9 +14,9 @@ from functools import cache, partial
 import pyarrow.parquet
 import pytest
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.stepped_store import Stage
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import (
     collect_garbage,
     garbage,

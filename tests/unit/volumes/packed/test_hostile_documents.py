@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.objects.object_store import ObjectDetail
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectDetail
 from trainmaster.volumes.packed.deletions import _list_of
 from trainmaster.volumes.packed.head import Head, StoredTable, is_fence, now_utc
 

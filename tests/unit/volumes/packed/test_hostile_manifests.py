@@ -5,8 +5,8 @@ import json
 import pytest
 from handmade_volumes import file_row, folder_row, link_row, publish_files, publish_rows
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import DamagedVolumeError, open_volume
 from trainmaster.volumes.packed.head import head_key
 

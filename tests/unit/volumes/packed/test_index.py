@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import SourceChangedError, get, index, open_volume, push
 
 pytest_plugins = ["volumes_packed"]

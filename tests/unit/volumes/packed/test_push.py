@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_trees import contents, write
 
+from trainmaster.artifacts import UnstableDirectory
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes import UnstableDirectory
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import (
     DamagedChunkError,
     MissingChunkError,

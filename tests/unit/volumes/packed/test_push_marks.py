@@ -7,14 +7,14 @@ import threading
 
 import pytest
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import collect_garbage, push, remove_volume
 from trainmaster.volumes.packed.marks import Clocks, Mark, living, owner, wait_for_collections
 
 MAKE = """
 import sys
-from trainmaster.volumes.objects import ObjectStore
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.marks import Mark
 mark = Mark(ObjectStore(sys.argv[1]), sys.argv[2])
 print(mark.key, flush=True)

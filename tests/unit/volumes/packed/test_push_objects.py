@@ -10,9 +10,9 @@ import tarfile
 import pytest
 from packed_trees import contents
 
+from trainmaster.artifacts import UnstableDirectory
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
-from trainmaster.volumes import UnstableDirectory
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import (
     IndexProgress,
     PushProgress,

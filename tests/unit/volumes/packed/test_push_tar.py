@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from packed_trees import contents
 
+from trainmaster.artifacts import UnstableDirectory
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
-from trainmaster.volumes import UnstableDirectory
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import get, open_volume, push
 from trainmaster.volumes.packed.web_file import WebFile
 

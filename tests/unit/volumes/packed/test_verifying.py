@@ -3,8 +3,8 @@ import secrets
 
 import pytest
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import collect_garbage, index, push, remove_version, verified
 
 LIMIT = 10_000

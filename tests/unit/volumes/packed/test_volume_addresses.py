@@ -2,8 +2,8 @@
 
 import pytest
 
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import UsageError
-from trainmaster.volumes.objects import ObjectStore
 from trainmaster.volumes.packed import volume_address
 
 

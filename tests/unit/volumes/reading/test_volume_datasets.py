@@ -12,12 +12,7 @@ pytestmark = pytest.mark.torch
 from torch.utils.data import DataLoader  # noqa: E402
 
 from trainmaster.spec.errors import UsageError  # noqa: E402
-from trainmaster.volumes.reading import (  # noqa: E402
-    VolumeDataset,
-    VolumeLoader,
-    VolumeSampler,
-    VolumeStream,
-)
+from trainmaster.volumes.reading import VolumeDataset, VolumeLoader, VolumeSampler, VolumeStream  # noqa: E402
 
 
 def pair(data, path):

@@ -1,0 +1,1 @@
+"""What can be rented for a job, and what it costs."""

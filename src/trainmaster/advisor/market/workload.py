@@ -1,0 +1,136 @@
+"""What an experiment has to do, in numbers: the demand side of a quote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from trainmaster.advisor.model.profile import Sync
+from trainmaster.spec import Experiment
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.hardware import Hardware
+
+#: Most workers that are considered where the recipe sets no limit.
+MOST_WORKERS = 64
+_SYNC = {"allreduce": Sync.ALLREDUCE, "ps-sync": Sync.PS_SYNC, "ps-async": Sync.PS_ASYNC}
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How much one task trains with a given number of workers.
+
+    Attributes:
+        steps: in all; None where the recipe does not say.
+        epochs: 1 where the recipe does not say.
+        local_batch: examples per worker and step; None where the recipe does not say.
+    """
+
+    steps: int | None
+    epochs: int
+    local_batch: int | None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One experiment as a quote sees it.
+
+    Attributes:
+        name: of the experiment.
+        after: experiments that must have ended before it starts.
+        sync: how its workers agree; all-reduce for a single process.
+        tasks: how many.
+        spread: most nodes its tasks may spread over (``workers`` in the recipe); None is no limit.
+        lengths: by number of workers; numbers that cannot share the batch evenly are missing.
+        servers: parameter servers of a task.
+        chief: 1 if a coordinating process comes with them.
+        per_node: workers on a node as the recipe says; None is one per GPU, else one.
+        hardware: of the workers. server_hardware: of the parameter servers.
+        checkpoint_every_s: as the recipe says; None leaves the choice to us.
+        is_bounded: the recipe says how many workers there may be at most. most_workers: so many.
+        own_servers: the recipe says what machines its parameter servers are to have.
+    """
+
+    name: str
+    sync: Sync
+    tasks: int
+    lengths: dict[int, Length]
+    after: tuple[str, ...] = ()
+    spread: int | None = None
+    servers: int = 0
+    chief: int = 0
+    per_node: int | None = None
+    hardware: Hardware = field(default_factory=Hardware)
+    server_hardware: Hardware = field(default_factory=Hardware)
+    checkpoint_every_s: float | None = None
+    is_bounded: bool = True
+    most_workers: int = 1
+    own_servers: bool = False
+
+    @classmethod
+    def of(cls, experiment: Experiment, seed: int, max_workers: int | None = None) -> Workload:
+        """Read it off a recipe's experiment.
+
+        Args:
+            experiment: of the recipe.
+            seed: the recipe's.
+            max_workers: workers of one task at most, from the command line.
+
+        Raises:
+            UsageError: no number of workers can share the global batch evenly.
+        """
+        lengths = dict(_lengths(experiment, max_workers))
+        if not lengths:
+            raise UsageError(
+                f"experiments.{experiment.name}.batch: no allowed number of workers shares it evenly",
+                "Change the global batch, distributed.workers or --max-workers.",
+            )
+        distributed = experiment.distributed
+        roles = {role.name: role for role in experiment.members(min(lengths))}
+        server = roles.get("ps")
+        return cls(
+            name=experiment.name,
+            after=experiment.depends_on,
+            sync=_SYNC[distributed.strategy.value] if distributed else Sync.ALLREDUCE,
+            tasks=len(experiment.tasks(seed)),
+            spread=experiment.workers,
+            lengths=lengths,
+            servers=server.count if server else 0,
+            chief=roles["chief"].count if "chief" in roles else 0,
+            per_node=distributed.per_node if distributed else None,
+            hardware=roles["worker"].hardware if "worker" in roles else experiment.hardware,
+            server_hardware=server.hardware if server else Hardware(),
+            checkpoint_every_s=experiment.checkpoint.every_s if experiment.checkpoint else None,
+            is_bounded=distributed is None or distributed.worker_bounds[1] is not None,
+            own_servers=distributed is not None and "ps" in distributed.hardware,
+            most_workers=(distributed.worker_bounds[1] if distributed else 1) or MOST_WORKERS,
+        )
+
+    @property
+    def slots_per_member(self) -> int:
+        """Slots of the user's own machine that one process takes."""
+        return max(1, self.hardware.cpus or 1)
+
+    @property
+    def has_length(self) -> bool:
+        """True if the recipe says how many steps there are."""
+        return all(length.steps is not None for length in self.lengths.values())
+
+
+def _lengths(experiment: Experiment, max_workers: int | None) -> Iterator[tuple[int, Length]]:
+    low, high = experiment.distributed.worker_bounds if experiment.distributed else (1, 1)
+    if max_workers is not None and low > max_workers:
+        raise UsageError(
+            f"experiments.{experiment.name}.distributed.workers: at least {low}, "
+            f"but --max-workers is {max_workers}",
+            "Raise --max-workers or lower distributed.workers.",
+        )
+    most = max(low, MOST_WORKERS, max_workers or 0) if high is None else high
+    for workers in range(low, min(most, max_workers or most) + 1):
+        try:
+            values = experiment.builtin_values(workers)
+        except UsageError:  # it cannot share the batch evenly
+            continue
+        yield (
+            workers,
+            Length(values.get("steps"), values.get("epochs", 1), values.get("batch_per_worker")),
+        )

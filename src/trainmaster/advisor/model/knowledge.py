@@ -1,0 +1,255 @@
+"""What was learnt of a job by measuring it: a step-time model, and what is not steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.model.devices import Device
+from trainmaster.advisor.model.experience import Experience
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.model.steptime import StepTimeModel
+
+#: What the processes of one machine have for a network, Mbit/s: the loopback, where no card was measured.
+LOOPBACK_MBPS: Final = 20_000.0
+#: Spread (log) that points of a similar job add, one with other code or parameters.
+SIMILAR_SPREAD: Final = 0.35
+#: How much tasks of an experiment, and start-ups of one task, differ (log), before any was seen.
+_TASK_SPREAD: Final = 0.15
+_STARTUP_SPREAD: Final = 0.12
+_SEVERAL: Final = 2
+#: So many measurements are shown.
+_KEPT: Final = 20
+#: Members that send less per step are saying something else than gradients.
+_CHATTER_BYTES: Final = 1000.0
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Of one experiment's tasks.
+
+    Attributes:
+        model: of the step time; None where the tasks show no steps.
+        measured: the device of the model's points.
+        startup_s: start of the members to the end of the first step, without what a step takes later.
+        startup_spread: how much start-ups differ (log).
+        warmup_s: see `Measurement`. pause_s: per epoch, None if unknown. tail_s: None if unknown.
+        duration_s: median of a whole task, None if none was seen to its end; it counts where there are no
+            steps.
+        task_spread: how much tasks differ from each other (log).
+        extra_spread: because the step time drifts, or the points are not of this very job (log).
+        memory: bytes of main memory of a member, by local batch (NaN if unknown). device_memory: of a device.
+        rare_share: what rare slow steps add, relative to typical ones.
+        output_bytes: of a task's model. checkpoint_bytes: of one checkpoint. 0 where none was seen.
+        cores_per_worker: that one worker keeps busy; None if unknown.
+        server_work_s: seconds of one core that an update takes at the parameter servers; None if unknown.
+        points: how many measurements it rests on. similar: how many of them are of similar jobs only.
+        unexplained: how many points physics cannot explain.
+        fingerprint: of what was measured.
+        measurements: the newest of those that it rests on.
+    """
+
+    model: StepTimeModel | None
+    measured: Device
+    startup_s: float
+    startup_spread: float
+    warmup_s: float
+    pause_s: float | None
+    tail_s: float | None
+    duration_s: float | None
+    task_spread: float
+    extra_spread: float
+    memory: tuple[tuple[float, float], ...]
+    device_memory: tuple[tuple[float, float], ...]
+    output_bytes: float
+    checkpoint_bytes: float
+    cores_per_worker: float | None
+    rare_share: float
+    server_work_s: float | None
+    points: int
+    similar: int = 0
+    unexplained: int = 0
+    fingerprint: str = ""
+    measurements: tuple[Measurement, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        same: Sequence[Measurement],
+        similar: Sequence[Measurement],
+        devices: dict[str, Device],
+        nic_mbps: dict[str, float],
+        seed: int = 0,
+        experience: Experience | None = None,
+    ) -> Knowledge | None:
+        """Learn from measurements; those of similar jobs only count where there are none of the same.
+
+        Args:
+            same: of the very job.
+            similar: of jobs with other code or parameters.
+            devices: by the name of the offer that something was measured on.
+            nic_mbps: of offers, where known.
+            seed: of the posterior's draws.
+            experience: what other jobs have shown of the same machines.
+
+        Returns:
+            None if there is nothing to learn from.
+        """
+        used = list(same) or list(similar)
+        if not used:
+            return None
+        stepped = [m for m in used if m.point is not None and m.point.step_time_s is not None]
+        first = stepped or used
+        # of equals the first: the newest, and the same in every process
+        offer = max(
+            dict.fromkeys(m.offer for m in first), key=lambda name: sum(m.offer == name for m in first)
+        )
+        here = [m for m in first if m.offer == offer]
+        model = None
+        points: list[Point] = []
+        if stepped:
+            points = [prepared(m, nic_mbps.get(m.offer)) for m in here]
+            model = StepTimeModel.fit(points, seed, experience)
+        durations = [m.duration_s for m in here if m.duration_s is not None]
+        return cls(
+            model=model,
+            measured=devices.get(offer) or Device("", 1.0, offer),
+            startup_s=_median([m.startup_s for m in here]) or 0.0,
+            startup_spread=_spread([m.startup_s for m in here if m.startup_s > 0], _STARTUP_SPREAD),
+            warmup_s=_median([m.warmup_s for m in here]) or 0.0,
+            pause_s=_median([m.pause_s for m in here]),
+            tail_s=_median([m.tail_s for m in here]),
+            duration_s=_median(durations),
+            task_spread=_spread(durations, _TASK_SPREAD),
+            extra_spread=math.hypot(
+                0.0 if same else SIMILAR_SPREAD, _median([m.step_spread for m in here]) or 0.0
+            ),
+            memory=_memory([(m.point, m.memory_bytes) for m in here]),
+            device_memory=_memory([(m.point, m.device_memory_bytes) for m in here]),
+            output_bytes=max([m.output_bytes or 0.0 for m in here]),
+            checkpoint_bytes=max([m.checkpoint_bytes or 0.0 for m in here]),
+            cores_per_worker=_median([m.cores for m in here]),
+            rare_share=_median([m.rare_share for m in here]) or 0.0,
+            server_work_s=_median([_server_work_s(m) for m in here]),
+            points=len(here),
+            similar=0 if same else len(here),
+            unexplained=int(model.unexplained.sum()) if model is not None else 0,
+            measurements=tuple(_with_network(m, nic_mbps.get(m.offer)) for m in here[:_KEPT]),
+        )
+
+    @property
+    def computing_share(self) -> float | None:
+        """Median share of a step's time that workers were seen computing; None if unknown."""
+        return _median([m.time_shares.computing for m in self.measurements if m.time_shares is not None])
+
+    def as_whole_tasks(self) -> Knowledge | None:
+        """By how long tasks took from start to end, where nobody knows how many steps they will make.
+
+        Returns:
+            None if no task was seen to its end.
+        """
+        if self.duration_s is None:
+            return None
+        return replace(
+            self,
+            model=None,
+            startup_s=0.0,
+            warmup_s=0.0,
+            pause_s=None,
+            tail_s=None,
+            rare_share=0.0,
+            unexplained=0,
+        )
+
+    def memory_of(self, batch: int | None) -> tuple[float | None, float | None]:
+        """Bytes of main memory, and of a device's, that a member needs; None if unknown."""
+        asked = np.array([math.nan if batch is None else batch])
+        main, device = (float(self.memory_at(asked, device=device)[0]) for device in (False, True))
+        return main if math.isfinite(main) else None, device if math.isfinite(device) else None
+
+    def memory_at(self, batch: Floats, *, device: bool) -> Floats:
+        """(m,) bytes that one member needs with a local batch; NaN where nothing was seen.
+
+        With two batch sizes or more a line; with one, three tenths of it do not grow with the batch,
+        which errs towards too much when the batch is larger than measured.
+        """
+        seen = self.device_memory if device else self.memory
+        if not seen:
+            return np.full(len(batch), np.nan)
+        sizes, peaks = np.array(seen).T
+        if not np.isfinite(sizes).any():  # with the batch that it will have, whatever that is
+            return np.full(len(batch), float(peaks.max()))
+        sizes, peaks = sizes[np.isfinite(sizes)], peaks[np.isfinite(sizes)]
+        asked = np.where(np.isnan(batch), sizes.max(), batch)
+        if len(set(sizes.tolist())) >= 2:
+            slope, base = np.polyfit(sizes, peaks, 1)
+            line: Floats = np.maximum(base, 0) + max(slope, 0.0) * asked
+            return line
+        return np.asarray(peaks.max() * (0.3 + 0.7 * asked / sizes.max()), dtype=float)
+
+
+def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
+    """A measured point with what follows from its other facts: the network, and the gradient's size.
+
+    In a ring each member sends ``2 (n-1)/n`` gradients per step (Patarasu and Yuan, 2009); with
+    parameter servers a worker sends one for each step of its own.
+    """
+    point = measurement.point
+    assert point is not None
+    if point.nic_mbps is None:
+        between = None if (point.nodes or 1) > 1 else LOOPBACK_MBPS
+        point = replace(point, nic_mbps=nic_mbps or between)
+    if point.gradient_bytes is None and point.bytes_out and point.workers > 1:
+        share = 1.0 if point.sync.has_servers else 2 * (point.workers - 1) / point.workers
+        if point.sync is Sync.PS_ASYNC:  # a global step is that of one of the workers
+            share /= point.workers
+        if (gradient := point.bytes_out / share) > _CHATTER_BYTES:
+            point = replace(point, gradient_bytes=gradient)
+    return point
+
+
+def _server_work_s(measurement: Measurement) -> float | None:
+    """Of an update by one worker, at all servers together."""
+    point, cores = measurement.point, measurement.server_cores
+    if point is None or not point.step_time_s or cores is None:
+        return None
+    updates = point.workers if point.sync is Sync.PS_SYNC else 1
+    return cores * (point.parameter_servers or 1) * point.step_time_s / updates
+
+
+def _with_network(measurement: Measurement, nic_mbps: float | None) -> Measurement:
+    """A measurement with what its network took, where it went over one that is known."""
+    point, shares = measurement.point, measurement.time_shares
+    nic = (point and point.nic_mbps) or nic_mbps
+    if point is None or shares is None or not nic or (point.nodes or 1) < _SEVERAL or not point.step_time_s:
+        return measurement
+    most = max(point.bytes_in or 0.0, point.bytes_out or 0.0)
+    return (
+        replace(measurement, time_shares=shares.over(nic, most, point.step_time_s)) if most else measurement
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _spread(seen: Sequence[float], belief: float) -> float:
+    """Spread (log) of what was seen, with a belief that counts as much as four of them."""
+    logs = np.log([max(value, 1e-3) for value in seen])
+    squares = float(((logs - logs.mean()) ** 2).sum()) if len(logs) > 1 else 0.0
+    return math.sqrt((4 * belief**2 + squares) / (4 + max(len(logs) - 1, 0)))
+
+
+def _memory(seen: Sequence[tuple[Point | None, float | None]]) -> tuple[tuple[float, float], ...]:
+    rows = []
+    for point, peak in seen:
+        if peak is not None:
+            rows.append(((point.local_batch if point and point.local_batch else math.nan), peak))
+    return tuple(sorted(rows))

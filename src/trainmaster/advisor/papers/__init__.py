@@ -1,0 +1,1 @@
+"""The policies of the published systems: FC2's four, and Anwar's lookup."""

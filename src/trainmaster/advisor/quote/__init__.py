@@ -1,0 +1,1 @@
+"""From the model and the market to a quote: draws, choice, intervals."""

@@ -1,0 +1,196 @@
+"""How long what is under way will still take: the quote's own draws, given how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.joint import together
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.surroundings import (
+    GIVING_BACK_ELSEWHERE_S,
+    GIVING_BACK_S,
+    OVERHEAD_S,
+    LogNormal,
+    provisioning,
+)
+from trainmaster.advisor.quote.timing import DRAWS, Timing
+
+#: How much the time to come differs from what the time until now says (log): others use the machine too.
+_LATER: Final = 0.06
+#: A task that has taken longer than it should takes at least this share of its time more.
+_LEFT: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A task under way.
+
+    Attributes:
+        elapsed_s: since its members were started.
+        share: of its steps that are done; None if it shows none.
+    """
+
+    elapsed_s: float
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """How far an experiment is.
+
+    Attributes:
+        ended: how many of its tasks have ended.
+        running: those under way.
+    """
+
+    ended: int = 0
+    running: tuple[RunningTask, ...] = ()
+
+
+def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
+    """(DRAWS,) seconds until the last task of an experiment has ended.
+
+    Args:
+        timing: of the experiment.
+        one: its cluster.
+        doing: how far it is.
+    """
+    total = timing.workload.tasks
+    waiting = max(total - doing.ended - len(doing.running), 0)
+    if waiting == total:
+        return timing.outcomes(one).time_s[:, 0]
+    task = _copies(timing.task_s(one))
+    training = _copies(timing.training_s(one))
+    has_steps = timing.knowledge.model is not None
+    tail = _copies(timing.tail_s())
+    begun = [_left(task, training, tail, each, has_steps) for each in doing.running]
+    slots = max(float(one.at_once[0]), len(begun), 1.0)
+    longest = np.max(begun, axis=0) if begun else np.zeros(DRAWS)
+    if not waiting:
+        return longest
+    work = waiting * task + (np.sum(begun, axis=0) if begun else 0.0)
+    # the last ones end one after the other: half a task is lost on average
+    work = work / slots + 0.5 * task * (1 - 1 / slots)
+    left: Floats = np.maximum(work, longest)
+    return left
+
+
+def forecast(
+    elapsed_s: float,
+    left: Mapping[str, Floats],
+    after: Mapping[str, Sequence[str]],
+    cost_usd: Floats | float,
+    load: Mapping[str, float] | None = None,
+) -> tuple[Interval, Interval]:
+    """Seconds and dollars of a whole run.
+
+    Args:
+        elapsed_s: since its start.
+        left: (DRAWS,) of each experiment that has not ended.
+        after: which experiments each waits for.
+        cost_usd: (DRAWS,) of the whole run.
+        load: share of one machine that each experiment keeps busy; None if each has its own.
+    """
+    rest = together(left, after, load) if left else np.zeros(DRAWS)
+    rng = np.random.default_rng(5)
+    later = np.exp(_LATER * rng.standard_normal(DRAWS))
+    ending = OVERHEAD_S.median * np.exp(OVERHEAD_S.spread * rng.standard_normal(DRAWS))
+    time_s = elapsed_s + rest * later + ending
+    cost = np.broadcast_to(np.asarray(cost_usd, dtype=float), (len(time_s),))
+    marks = (0.05, 0.5, 0.95)
+    return Interval(*np.quantile(time_s, marks).tolist()), Interval(*np.quantile(cost, marks).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class RentedPart:
+    """A cluster of a run.
+
+    Attributes:
+        experiments: that it is for. usd_per_hour: of all its machines.
+        is_there: it is paid for already; else only from when the first of its experiments begins.
+    """
+
+    experiments: tuple[str, ...]
+    usd_per_hour: float
+    is_there: bool
+
+
+def forecast_rented(
+    elapsed_s: float,
+    spent_usd: float,
+    left: Mapping[str, Floats],
+    after: Mapping[str, Sequence[str]],
+    parts: Sequence[RentedPart],
+    provider: str,
+    waited_s: Sequence[float] = (),
+) -> tuple[Interval, Interval]:
+    """Seconds and dollars of a whole run on machines of a provider.
+
+    A cluster is paid for until the last of its experiments has ended, and while it is given back.
+
+    Args:
+        elapsed_s: since its start.
+        spent_usd: until now.
+        left: (DRAWS,) of each experiment that has not ended, once its machines are there.
+        after: which experiments each waits for.
+        parts: the clusters.
+        provider: whose they are.
+        waited_s: how long earlier runs waited for its machines.
+    """
+    rng = np.random.default_rng(6)
+
+    def drawn(belief: LogNormal) -> Floats:
+        values: Floats = belief.median * np.exp(belief.spread * rng.standard_normal(DRAWS))
+        return values
+
+    later = np.exp(_LATER * rng.standard_normal(DRAWS))
+    wait = drawn(provisioning(provider, waited_s))
+    ending = drawn(OVERHEAD_S)
+    giving_back = drawn(GIVING_BACK_S.get(provider, GIVING_BACK_ELSEWHERE_S))
+    absent = {name for part in parts if not part.is_there for name in part.experiments}
+    begins: dict[str, Floats] = {}
+    ends: dict[str, Floats] = {}
+    graph = {name: [each for each in after.get(name, ()) if each in left] for name in left}
+    for name in TopologicalSorter(graph).static_order():
+        begins[name] = (
+            np.max([ends[each] for each in graph[name]], axis=0) if graph[name] else np.zeros(DRAWS)
+        )
+        ends[name] = begins[name] + left[name] * later + (wait if name in absent else 0.0)
+    rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
+    cost = np.full(DRAWS, spent_usd)
+    for part in parts:
+        mine = [name for name in part.experiments if name in left]
+        if not mine:
+            continue
+        until = np.max([ends[name] for name in mine], axis=0)
+        since = 0.0 if part.is_there else np.min([begins[name] for name in mine], axis=0)
+        cost = cost + part.usd_per_hour / 3600 * (until - since + ending + giving_back)
+    time_s = elapsed_s + rest + ending + giving_back
+    marks = (0.05, 0.5, 0.95)
+    return Interval(*np.quantile(time_s, marks).tolist()), Interval(*np.quantile(cost, marks).tolist())
+
+
+def _left(task: Floats, training: Floats, tail: Floats, running: RunningTask, has_steps: bool) -> Floats:
+    """(DRAWS,) seconds that one running task still takes."""
+    if running.share is None and not has_steps:
+        left: Floats = np.maximum(task - running.elapsed_s, _LEFT * task)
+        return left
+    if not running.share:  # it still starts
+        starting: Floats = np.maximum(task - running.elapsed_s, training + tail)
+        return starting
+    done: Floats = training * (1 - min(running.share, 1.0)) + tail
+    return done
+
+
+def _copies(values: Floats) -> Floats:
+    """(S, 1) to (DRAWS,): the draws that share a posterior draw."""
+    flat = np.broadcast_to(values, (len(values), 1))[:, 0]
+    result: Floats = np.tile(flat, DRAWS // len(flat))
+    return result

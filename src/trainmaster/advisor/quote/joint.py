@@ -1,0 +1,203 @@
+"""Several experiments under one deadline and one budget: which of their clusters to take together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from graphlib import TopologicalSorter
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.market.hourly_cost import ancestors, most_at_once
+from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.quantiles import SURE
+
+#: Prices per hour are as exact as floating point is.
+_ROUNDED: Final = 1 + 1e-9
+
+
+class _Aim(Enum):
+    """A limit that a plan does not keep yet; in this order."""
+
+    PER_HOUR = auto()
+    TIME = auto()
+    COST = auto()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One cluster of one experiment, drawn: (DRAWS,) seconds and dollars.
+
+    Attributes:
+        load: share of the user's own machine that it keeps busy.
+        cluster: experiments with equal ones share their machines; None shares with nobody.
+        usd_per_hour: of the workers' machines, and of the servers'.
+    """
+
+    time_s: Floats
+    cost_usd: Floats
+    load: float = 1.0
+    cluster: Hashable = None
+    usd_per_hour: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class JointPlan:
+    """One option for each experiment, and what they are together.
+
+    Attributes:
+        taken: position of the option by experiment. time_s, cost_usd: (DRAWS,) of the run.
+        usd_per_hour: of all machines that may be there at the same time.
+        feasible: both limits hold with 90 %, and the price per hour is allowed.
+    """
+
+    taken: Mapping[str, int]
+    time_s: Floats
+    cost_usd: Floats
+    usd_per_hour: float
+    feasible: bool
+
+
+def critical_path(times: Mapping[str, Floats], after: Mapping[str, Sequence[str]]) -> Floats:
+    """(DRAWS,) seconds until the last experiment has ended; each starts when those before it have.
+
+    >>> critical_path({"a": np.array([1.0]), "b": np.array([2.0]), "c": np.array([4.0])}, {"c": ["a"]})
+    array([5.])
+    """
+    ends: dict[str, Floats] = {}
+    graph = {name: [a for a in after.get(name, ()) if a in times] for name in times}
+    for name in TopologicalSorter(graph).static_order():
+        begin = np.max([ends[a] for a in graph[name]], axis=0) if graph[name] else 0.0
+        ends[name] = begin + times[name]
+    result: Floats = np.max(list(ends.values()), axis=0)
+    return result
+
+
+def together(
+    times: Mapping[str, Floats], after: Mapping[str, Sequence[str]], load: Mapping[str, float] | None = None
+) -> Floats:
+    """(DRAWS,) seconds until all have ended, where they share one machine: no less than all work on it.
+
+    Args:
+        times: seconds of each experiment by itself.
+        after: which experiments each waits for.
+        load: share of the machine that each keeps busy; None if each has machines of its own.
+
+    >>> alone = {"a": np.array([4.0]), "b": np.array([3.0])}
+    >>> together(alone, {}, {"a": 1.0, "b": 0.5}), together(alone, {})
+    (array([5.5]), array([4.]))
+    """
+    path = critical_path(times, after)
+    if load is None:
+        return path
+    work: Floats = np.sum([load[name] * time_s for name, time_s in times.items()], axis=0)
+    return np.maximum(path, work)
+
+
+def plan(
+    options: Mapping[str, Sequence[Option]],
+    start: Mapping[str, int],
+    after: Mapping[str, Sequence[str]],
+    limits: Limits,
+    shares_machine: bool = False,
+) -> JointPlan:
+    """Take one option of each experiment.
+
+    Begins with the picks of the objective; while the price per hour (then the deadline, then the budget) does
+    not hold, the one change that gains most of it per second (time per dollar, dollars per second) is made.
+    With one experiment that is the whole front; with several it is greedy.
+
+    Args:
+        options: of each experiment, those of its Pareto front, and some that cost little per hour.
+        start: the pick of the objective, a position in them.
+        after: which experiments each waits for.
+        limits: of the whole run.
+        shares_machine: all run on one machine; see ``Option.load``.
+    """
+    before = ancestors({name: after.get(name, ()) for name in options})
+
+    def whole(taken: Mapping[str, int]) -> JointPlan:
+        chosen = {name: options[name][row] for name, row in taken.items()}
+        load = {name: option.load for name, option in chosen.items()} if shares_machine else None
+        time_s = together({name: option.time_s for name, option in chosen.items()}, after, load)
+        cost: Floats = np.sum([option.cost_usd for option in chosen.values()], axis=0)
+        in_time = float((time_s <= limits.deadline_s).mean())
+        in_budget = float((cost <= limits.budget_usd).mean())
+        usd_per_hour = _hourly(chosen, before)
+        fits = usd_per_hour <= limits.usd_per_hour * _ROUNDED
+        return JointPlan(taken, time_s, cost, usd_per_hour, fits and in_time >= SURE and in_budget >= SURE)
+
+    best = whole(dict(start))
+    for aim in _Aim:
+        while not best.feasible and _breaks(best, limits, aim):
+            moves = [
+                whole({**best.taken, name: other})
+                for name, row in best.taken.items()
+                for other in range(len(options[name]))
+                if other != row
+            ]
+            if aim is _Aim.PER_HOUR:
+                moves += [whole(taken) for taken in _all_below(options)]
+            most = max(best.usd_per_hour, limits.usd_per_hour) * _ROUNDED
+            gain = _gain(best, aim)
+            moves = [move for move in moves if gain(move)[0] > 0 and move.usd_per_hour <= most]
+            if not moves:
+                break
+            best = max(moves, key=lambda move: gain(move)[0] / max(gain(move)[1], 1e-9))
+    return best
+
+
+def _hourly(chosen: Mapping[str, Option], before: Mapping[str, set[str]]) -> float:
+    """Dollars per hour of all that may be there at the same time; who shares machines takes turns on them."""
+    serves: dict[str, list[str]] = {}
+    names: dict[Hashable, str] = {}
+    for name, option in chosen.items():
+        cluster = name if option.cluster is None else names.setdefault(option.cluster, name)
+        serves.setdefault(cluster, []).append(name)
+    prices = {
+        cluster: sum(max(chosen[name].usd_per_hour[role] for name in members) for role in (0, 1))
+        for cluster, members in serves.items()
+    }
+    return most_at_once(prices, serves, before)
+
+
+def _all_below(options: Mapping[str, Sequence[Option]]) -> Iterator[Mapping[str, int]]:
+    """The fastest options below each price per hour: one change alone gains nothing on shared machines."""
+    medians = {name: [float(np.median(option.time_s)) for option in each] for name, each in options.items()}
+    for most in sorted({sum(option.usd_per_hour) for each in options.values() for option in each}):
+        below = {
+            name: [row for row, option in enumerate(each) if sum(option.usd_per_hour) <= most]
+            for name, each in options.items()
+        }
+        if all(below.values()):
+            yield {name: min(rows, key=medians[name].__getitem__) for name, rows in below.items()}
+
+
+def _breaks(found: JointPlan, limits: Limits, aim: _Aim) -> bool:
+    match aim:
+        case _Aim.PER_HOUR:
+            return found.usd_per_hour > limits.usd_per_hour * _ROUNDED
+        case _Aim.TIME:
+            return float((found.time_s <= limits.deadline_s).mean()) < SURE
+        case _Aim.COST:
+            return float((found.cost_usd <= limits.budget_usd).mean()) < SURE
+
+
+def _gain(now: JointPlan, aim: _Aim) -> Callable[[JointPlan], tuple[float, float]]:
+    """What a change gains, and what it takes: seconds for dollars; dollars (per hour) for seconds."""
+
+    def of(then: JointPlan) -> tuple[float, float]:
+        faster = float(np.median(now.time_s) - np.median(then.time_s))
+        cheaper = float(np.median(now.cost_usd) - np.median(then.cost_usd))
+        match aim:
+            case _Aim.PER_HOUR:
+                return now.usd_per_hour - then.usd_per_hour, -faster
+            case _Aim.TIME:
+                return faster, -cheaper
+            case _Aim.COST:
+                return cheaper, -faster
+
+    return of

@@ -1,0 +1,281 @@
+"""What can be had for an experiment: the offers that have what it asks for, and whose memory suffices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.memory_floor import FULL, Memory, Shares, roomy
+from trainmaster.advisor.market.pairs import Pairs
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.shapes import Bools, Floats
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
+from trainmaster.providers import Catalogue, OfferFilter
+from trainmaster.providers.billing import Extras, unknown_extras
+from trainmaster.spec.errors import UsageError
+
+#: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
+_KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
+
+
+@dataclass(frozen=True)
+class Market:
+    """What can be had.
+
+    Attributes:
+        catalogue: offers. own_machine: it is the user's machine, where it was measured.
+        slots: processes that run at once on it; None where nodes are rented.
+        server: the type that parameter servers must have; None leaves it open.
+        waited_s: what earlier runs waited for machines.
+        data_leaves: models and checkpoints are kept outside of the cloud that is rented.
+        arch: processors that the code is known to run on, as in `Offer`; empty is any.
+        hosts: how many machines the user has, all alike; a memory of 1 byte is not known. None where nodes
+            are rented, or there is one machine only.
+        shares: of what the offers say; None: all of it.
+        servers_apart: parameter servers have machines of their own, also where the recipe does not say which.
+        extras: what is rented with every machine.
+    """
+
+    catalogue: Catalogue
+    own_machine: bool = False
+    slots: int | None = None
+    server: str | None = None
+    waited_s: tuple[float, ...] = ()
+    data_leaves: bool = False
+    arch: str = ""
+    hosts: int | None = None
+    shares: Shares | None = None
+    servers_apart: bool = True
+    extras: Extras = field(default_factory=Extras)
+
+    def has_server_machines(self, workload: Workload) -> bool:
+        """Whether machines for its parameter servers are to be chosen; else they sit with the workers."""
+        wanted = self.servers_apart or workload.own_servers
+        return bool(workload.servers) and wanted and not self.is_there
+
+    @property
+    def is_there(self) -> bool:
+        """Nothing is rented: what the recipe wishes of machines does not choose any."""
+        return self.own_machine or self.hosts is not None
+
+    def real(self, offers: Catalogue) -> Catalogue:
+        """Offers with what they really have."""
+        return offers if self.shares is None else offers.with_offers(map(self.shares.of, offers))
+
+
+def offers_for(workload: Workload, market: Market) -> Catalogue:
+    """What the recipe's ``hardware`` leaves of the catalogue; on demand unless it says spot.
+
+    Machines with other processors than the job was measured on are only taken if they are asked for by
+    their names, or if there are no others.
+
+    Raises:
+        UsageError: it leaves nothing; names the wish that nothing meets.
+    """
+    if market.is_there:
+        return market.catalogue
+    found = market.catalogue.where(_wishes(workload))
+    if not len(found):
+        raise UsageError(
+            f"experiments.{workload.name}.hardware: no offer of the catalogue '{market.catalogue.name}' "
+            "has all of that",
+            _nothing_because(workload, market),
+        )
+    alike = _alike(workload, found, market.arch)
+    chosen = alike if len(alike) else found
+    disk_bytes = workload.hardware.disk_bytes
+    return chosen.with_offers(
+        market.extras.added_to(offer, disk_bytes) for offer in roomy(chosen.offers, workload.hardware)
+    )
+
+
+def left_aside(workload: Workload, market: Market) -> tuple[str, ...]:
+    """What of the recipe's ``hardware`` is not looked at, and which offers were not, as notes."""
+    if market.is_there:
+        return ()
+    notes: tuple[str, ...] = ()
+    found = market.catalogue.where(_wishes(workload))
+    alike = _alike(workload, found, market.arch)
+    if 0 < len(alike) < len(found):
+        others = len(found) - len(alike)
+        notes += (
+            f"{others} offers with other processors than {market.arch} are left out; hardware.instance "
+            "takes them by name",
+        )
+    for provider in sorted({offer.provider for offer in found}):
+        if untold := unknown_extras(provider):
+            notes += (untold,)
+    return notes
+
+
+def _wishes(workload: Workload) -> OfferFilter:
+    return replace(OfferFilter.from_hardware(workload.hardware), gpus=workload.hardware.gpu_count or None)
+
+
+def _alike(workload: Workload, found: Catalogue, arch: str) -> Catalogue:
+    if not arch or workload.hardware.instance:
+        return found
+    return found.with_offers(offer for offer in found if offer.arch in ("", arch))
+
+
+def _nothing_because(workload: Workload, market: Market) -> str:
+    blamed = _wishes(workload).blamed(market.catalogue)
+    if blamed == ("spot",):
+        kind = "on demand" if workload.hardware.spot else "spot machines"
+        change = "false" if workload.hardware.spot else "true"
+        return f"What it has are {kind}: set hardware.spot: {change}."
+    keys = ", ".join(f"hardware.{_KEYS.get(name, name)}" for name in blamed)
+    return f"Change {keys}; `trainmaster offers` shows what there is." if keys else "Its file has no offers."
+
+
+def servers_for(workload: Workload, market: Market) -> Catalogue:
+    """What may be a parameter server.
+
+    Raises:
+        UsageError: nothing may.
+    """
+    wishes = OfferFilter.from_hardware(workload.server_hardware)
+    wishes = replace(wishes, spot=bool(workload.server_hardware.spot), gpu=None, gpus=None)
+    if market.server is not None:
+        wishes = OfferFilter(instances=(market.server,), spot=False)
+    found = market.catalogue.where(wishes)
+    if market.server is None and not workload.server_hardware.instance and market.arch:
+        found = found.with_offers(o for o in found if o.arch in ("", market.arch)) or found
+    if not len(found):
+        raise UsageError(
+            f"experiments.{workload.name}: no offer of the catalogue '{market.catalogue.name}' "
+            f"for the parameter server{f' is a {market.server}' if market.server else ''}",
+            "Name a type of the catalogue with --parameter-server, or widen distributed.hardware.ps.",
+        )
+    disk_bytes = workload.server_hardware.disk_bytes
+    return found.with_offers(market.extras.added_to(offer, disk_bytes) for offer in found)
+
+
+def per_node_of(workload: Workload, offers: Catalogue, market: Market) -> Floats:
+    """Workers (of gangs) or tasks (of single processes) that each offer takes on one node."""
+    columns = offers.columns()
+    if market.own_machine:
+        return np.full(len(offers), float(market.slots or 1))
+    hardware = workload.hardware
+    if workload.per_node is not None:
+        return np.full(len(offers), float(workload.per_node))
+    if hardware.gpu_count:
+        if hardware.gpus is not None and max(workload.lengths) == 1:
+            return np.maximum(np.floor(columns.accelerators / hardware.gpus), 1.0)
+        share = float(hardware.gpus) if hardware.gpus is not None else columns.accelerators
+        return np.maximum(np.full(len(offers), share) if isinstance(share, float) else share, 1.0)
+    if max(workload.lengths) == 1 and not workload.servers:  # as many as it has slots for
+        return np.clip(np.floor(columns.vcpus / workload.slots_per_member), 1.0, float(workload.tasks))
+    return np.ones(len(offers))
+
+
+def in_one_region(
+    workload: Workload, wished: Catalogue, hosts: Catalogue, per_node: Floats, apart: Bools, *, by_cores: bool
+) -> tuple[Machines, Machines, Pairs]:
+    """Machines of workers and of parameter servers, and which of them matter together, all in one region.
+
+    The servers' positions count on after the workers' offers.
+
+    Args:
+        workload: what is to be done.
+        wished: offers for the workers.
+        hosts: offers for the servers.
+        per_node: (k,) workers on one node of each of the former.
+        apart: (k,) of the type that was measured.
+        by_cores: see `Machines.as_servers`.
+
+    Raises:
+        UsageError: no region has both.
+    """
+    known: dict[tuple[str, str], int] = {}
+    places = np.array([known.setdefault((o.provider, o.region), len(known)) for o in [*wished, *hosts]])
+    mine, theirs = places[: len(wished)], places[len(wished) :]
+    both = np.intersect1d(mine, theirs)
+    if not len(both):
+        raise UsageError(
+            f"experiments.{workload.name}: no region has both the workers' and the servers' machines",
+            "Widen hardware.region, or distributed.hardware.ps.",
+        )
+    here, there = np.isin(mine, both), np.isin(theirs, both)
+    machines = Machines.of(wished.columns(), per_node, mine)[here].undominated(apart[here])
+    servers = Machines.of(hosts.columns(), np.ones(len(hosts)), theirs)[there].as_servers(by_cores=by_cores)
+    pairs = Pairs.that_matter(machines, servers, apart[machines.index])
+    return machines, replace(servers, index=servers.index + len(wished)), pairs
+
+
+def that_fit(
+    name: str, candidates: Candidates, machines: Machines, known: Knowledge, limits: Limits
+) -> tuple[Candidates, tuple[str, ...]]:
+    """Without those whose memory is too small, or that cost too much per hour.
+
+    Args:
+        name: of the experiment.
+        candidates: all.
+        machines: that they index.
+        known: how much memory the job needs.
+        limits: the user's.
+
+    Returns:
+        What is left, and notes for the user.
+
+    Raises:
+        UsageError: nothing is left.
+    """
+    fits = ~(_headrooms(candidates, machines, known) < 1 - FULL)
+    why = Memory(_least_seen(known.memory), _least_seen(known.device_memory)).words
+    if not fits.any():
+        raise UsageError(
+            f"experiments.{name}.batch: does not fit the memory of any offer: {why}",
+            "Take a smaller batch, more workers, or devices with more memory.",
+        )
+    notes: tuple[str, ...] = ()
+    if not fits.all():
+        kinds = set(candidates.machine.tolist()) - set(candidates.machine[fits].tolist())
+        many = "1 kind of machine" if len(kinds) == 1 else f"{len(kinds)} kinds of machines"
+        whole = f" ({many} altogether)" if kinds else ""
+        notes = (
+            f"{int((~fits).sum())} clusters are left out{whole}: their memory is too small for this batch: "
+            f"{why}",
+        )
+    cheap = candidates.price <= limits.usd_per_hour * (1 + 1e-9)  # 3 x $0.10 is $0.30
+    if not (fits & cheap).any():
+        least = float(candidates.price[fits].min())
+        raise NoFeasibleQuote(
+            f"experiments.{name}: no cluster costs at most ${limits.usd_per_hour:g} per hour",
+            f"The cheapest that can do it costs ${math.ceil(least * 1e4) / 1e4:g} per hour: "
+            "raise budget.per_hour.",
+            None,
+            None,
+        )
+    return candidates[fits & cheap], notes
+
+
+def _headrooms(candidates: Candidates, machines: Machines, known: Knowledge) -> Floats:
+    """(m,) share of the memory that stays free, of the device where one is used; NaN if unknown."""
+    device = known.memory_at(candidates.batch, device=True)
+    there = machines.device_memory[candidates.machine]
+    main = known.memory_at(candidates.batch, device=False)
+    # of a gang, or of single processes that share a node
+    members = candidates.workers * np.where(candidates.workers > 1, 1.0, candidates.at_once)
+    on_node = np.minimum(machines.per_node[candidates.machine], members)
+    of_device: Floats = 1 - device / there
+    of_main: Floats = 1 - main * on_node / machines.memory[candidates.machine]
+    return np.fmin(of_device, of_main)
+
+
+def _least_seen(seen: tuple[tuple[float, float], ...]) -> float | None:
+    """Bytes of the smallest measurement: what a process needs at least."""
+    return min((peak for _, peak in seen), default=None)
+
+
+def headroom(one: Candidates, machines: Machines, known: Knowledge) -> float | None:
+    """Share of the memory that stays free with one candidate; None if unknown."""
+    value = float(_headrooms(one, machines, known)[0])
+    return value if math.isfinite(value) else None

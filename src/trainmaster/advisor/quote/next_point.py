@@ -1,0 +1,119 @@
+"""Which measurement would narrow the quote most, and what it would cost."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.model.physics import step_time
+from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.quote import Interval, NextMeasurement
+from trainmaster.advisor.quote.timing import Timing
+
+#: Seconds of steps that a profiling attempt looks at.
+LOOK_S: Final = 60.0
+#: A quote as narrow as this needs no more measuring.
+_NARROW: Final = 1.12
+#: A measurement must leave at most this share of the interval's logarithm to be worth naming.
+_WORTH: Final = 0.9
+
+
+def next_measurement(timing: Timing, target: Candidates, seconds: float = LOOK_S) -> NextMeasurement | None:
+    """The shape on the chosen machine whose measurement says most about the chosen cluster, per dollar.
+
+    What a measurement at s leaves of the variance at the target is ``1 - correlation^2`` of their
+    predictions (both drawn from the same posterior; V-optimality of one point). Shapes dearer than the
+    target itself are not named.
+
+    Args:
+        timing: of the experiment.
+        target: the one candidate that was chosen.
+        seconds: of steps that are looked at.
+
+    Returns:
+        None if the quote is narrow already, or nothing would help.
+    """
+    model, workload = timing.knowledge.model, timing.workload
+    if model is None:
+        return None
+    chosen = int(target.workers[0])
+    sizes = sorted(
+        {n for n in workload.lengths if n <= chosen} & {1, 2, 4, 8, 16, 32, 64, chosen, chosen // 2}
+    )
+    machine = int(target.machine[0])
+    per_node = float(timing.machines.per_node[machine])
+    rows = [_with(target, workers, per_node, workload.lengths[workers].local_batch) for workers in sizes]
+    log_target = _log_step(timing, target)[:, 0]
+    now = float(np.std(log_target))
+    width = math.exp(1.645 * now)
+    if width <= _NARROW:
+        return None
+    offer = timing.offers[int(timing.machines.index[machine])]
+    found: list[tuple[float, NextMeasurement]] = []
+    for workers, row in zip(sizes, rows, strict=True):
+        log_step = _log_step(timing, row)[:, 0]
+        noise = model.scales.noise
+        shared = float(np.cov(log_step, log_target)[0, 1])
+        left = 1 - shared**2 / max(now**2 * (float(np.var(log_step)) + noise**2), 1e-12)
+        then = min(math.hypot(now * math.sqrt(min(max(left, 0.0), 1.0)), noise), now)
+        duration = timing.knowledge.startup_s + timing.knowledge.warmup_s + seconds
+        nodes = float(row.machines[0])
+        price = (timing.machines.price[machine] * nodes) * duration / 3600
+        if then <= _WORTH * now:
+            gain = (now - then) / (duration * max(nodes, 1.0))
+            narrow = NextMeasurement(
+                workers,
+                offer.instance_type,
+                duration,
+                float(price),
+                width,
+                math.exp(1.645 * then),
+                _time_then(timing, target, then / now),
+            )
+            found.append((gain, narrow))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _time_then(timing: Timing, target: Candidates, left: float) -> Interval:
+    """The whole time, once so much is left of the doubt (standard deviation, log) about a step's time.
+
+    In each world the steps' deviation from their median shrinks; what is no training stays as it is.
+    """
+    log_step = np.log(timing.step_s(target)[:, 0])
+    factor = np.exp((left - 1) * (log_step - np.median(log_step)))
+    training = timing.training_s(target)[:, 0] / timing.task_s(target)[:, 0]
+    whole = timing.time_s(target)[
+        :, 0
+    ]  # several worlds for each draw of a step's time, one block after another
+    times = whole * np.tile(1 - training + training * factor, len(whole) // len(training))
+    return Interval(*np.quantile(times, (0.05, 0.5, 0.95)).tolist())
+
+
+def _log_step(timing: Timing, some: Candidates) -> Floats:
+    """(S, m) log seconds per step."""
+    model = timing.knowledge.model
+    assert model is not None
+    shapes = timing.shapes(some)
+    slow = timing.slowness(some)
+    log_step: Floats = np.log(step_time(model.draws, shapes, slowness=slow)) + model.deviations(shapes)
+    return log_step
+
+
+def _with(target: Candidates, workers: int, per_node: float, batch: int | None) -> Candidates:
+    """The target's cluster with another number of workers."""
+    nodes = math.ceil(workers / per_node)
+    changes = {
+        "workers": workers,
+        "nodes": nodes,
+        "machines": nodes,
+        "at_once": 1,
+        "batch": np.nan if batch is None else batch,
+    }
+    columns = {
+        name: np.array([float(changes[name])]) if name in changes else getattr(target, name)
+        for name in target.__dataclass_fields__
+    }
+    return Candidates(**columns)

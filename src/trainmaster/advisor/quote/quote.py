@@ -1,0 +1,268 @@
+"""The quote: a cluster with time and price as intervals, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainmaster.advisor.model.measurement import Measurement
+
+#: From this p95 over p5 on an interval is too wide to plan by.
+WIDE: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A quantity that is not known: with 5 %, 50 % and 95 % it is below these.
+
+    >>> Interval(8, 10, 12).holds(12), Interval(8, 10, 12).width
+    (True, 1.2)
+    """
+
+    p5: float
+    p50: float
+    p95: float
+
+    def holds(self, value: float) -> bool:
+        """True if what became of it is no more than was said (less is no miss)."""
+        return value <= self.p95
+
+    def contains(self, value: float) -> bool:
+        """True if it is inside."""
+        return self.p5 <= value <= self.p95
+
+    @property
+    def width(self) -> float:
+        """p95 over p50; 1 where there is nothing to know."""
+        return self.p95 / self.p50 if self.p50 else 1.0
+
+    @property
+    def is_wide(self) -> bool:
+        """True if it says too little to plan by.
+
+        >>> Interval(11, 60, 540).is_wide, Interval(11, 12, 13).is_wide
+        (True, False)
+        """
+        return self.p95 > WIDE * self.p5
+
+    def as_dict(self) -> dict[str, float]:
+        """For ``--json``."""
+        return {"p5": round(self.p5, 6), "p50": round(self.p50, 6), "p95": round(self.p95, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Rented:
+    """Machines of one role.
+
+    Attributes:
+        instance: type. count: how many machines. spot: whether they may be taken back.
+        provider, region: where. usd_per_hour: of one.
+    """
+
+    instance: str
+    count: int
+    spot: bool = False
+    provider: str = ""
+    region: str = ""
+    usd_per_hour: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "instance": self.instance,
+            "count": self.count,
+            "spot": self.spot,
+            "provider": self.provider,
+            "region": self.region,
+            "usd_per_hour": self.usd_per_hour,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShape:
+    """What to rent for one experiment.
+
+    Attributes:
+        worker: the workers' machines. server: those of parameter servers; None without.
+        workers: training processes of one task. at_once: tasks that run at the same time.
+    """
+
+    worker: Rented
+    server: Rented | None = None
+    workers: int = 1
+    at_once: int = 1
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of all its machines."""
+        total = self.worker.usd_per_hour * self.worker.count
+        return total + (self.server.usd_per_hour * self.server.count if self.server else 0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "worker": {**self.worker.as_dict(), "processes": self.workers},
+            "parameter_server": self.server.as_dict() if self.server else None,
+            "tasks_at_once": self.at_once,
+            "usd_per_hour": round(self.usd_per_hour, 6),
+        }
+
+    def words(self) -> str:
+        """For people: ``2 x g3.4xlarge + 1 x m4.large (parameter server)``.
+
+        >>> ClusterShape(Rented("g3.4xlarge", 2, True), Rented("m4.large", 1)).words()
+        '2 x g3.4xlarge (spot) + 1 x m4.large (parameter server)'
+        """
+        text = f"{self.worker.count} x {self.worker.instance}{' (spot)' if self.worker.spot else ''}"
+        if self.server:
+            text += f" + {self.server.count} x {self.server.instance} (parameter server)"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A cluster on the Pareto front: medians."""
+
+    cluster: ClusterShape
+    time_s: float
+    cost_usd: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "cluster": self.cluster.as_dict(),
+            "time_s": round(self.time_s, 3),
+            "cost_usd": round(self.cost_usd, 6),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NextMeasurement:
+    """The measurement that would narrow the quote most.
+
+    Attributes:
+        workers: processes of the shape to measure. instance: on what.
+        seconds: it would take. cost_usd: it would cost.
+        width_now, width_then: p95 over p50 of the step time, now and as expected after it.
+        time_s: the experiment's time as it would then be known, if the median stays.
+    """
+
+    workers: int
+    instance: str
+    seconds: float
+    cost_usd: float
+    width_now: float
+    width_then: float
+    time_s: Interval | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        names = [name for name in self.__slots__ if name != "time_s"]
+        plain = {name: round(v, 6) if isinstance(v := getattr(self, name), float) else v for name in names}
+        return {**plain, "time_s": self.time_s.as_dict() if self.time_s else None}
+
+
+@dataclass(frozen=True)
+class ExperimentQuote:
+    """Of one experiment.
+
+    Attributes:
+        name: of the experiment.
+        cluster: what to rent.
+        time_s, cost_usd: of the whole experiment; None where the policy knows no time.
+        step_s: of one step; None without steps.
+        bottleneck: what limits it, in words; empty if unknown.
+        pareto: clusters that none beats in both time and cost, fastest first.
+        memory_headroom: share of the memory (of a device, else of a node) that stays free; None if unknown.
+        measurements: how many the quote rests on. similar: how many of them are of similar jobs.
+        next_measurement: None if nothing is worth measuring.
+        candidates: how many clusters were compared.
+        notes: what the user should know.
+        fingerprint: of what it rests on.
+        measured: the measurements themselves.
+    """
+
+    name: str
+    cluster: ClusterShape
+    time_s: Interval | None = None
+    cost_usd: Interval | None = None
+    step_s: Interval | None = None
+    bottleneck: str = ""
+    pareto: tuple[Alternative, ...] = ()
+    memory_headroom: float | None = None
+    measurements: int = 0
+    similar: int = 0
+    next_measurement: NextMeasurement | None = None
+    candidates: int = 0
+    notes: tuple[str, ...] = ()
+    fingerprint: str = ""
+    measured: tuple[Measurement, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "cluster": self.cluster.as_dict(),
+            "time_s": self.time_s.as_dict() if self.time_s else None,
+            "cost_usd": self.cost_usd.as_dict() if self.cost_usd else None,
+            "step_time_s": self.step_s.as_dict() if self.step_s else None,
+            "bottleneck": self.bottleneck,
+            "pareto": [alternative.as_dict() for alternative in self.pareto],
+            "memory_headroom": None if self.memory_headroom is None else round(self.memory_headroom, 3),
+            "measurements": self.measurements,
+            "similar": self.similar,
+            "next_measurement": self.next_measurement.as_dict() if self.next_measurement else None,
+            "candidates": self.candidates,
+            "notes": list(self.notes),
+            "fingerprint": self.fingerprint,
+            "measured": [measurement.as_dict() for measurement in self.measured],
+        }
+
+
+@dataclass(frozen=True)
+class Quote:
+    """Of a whole recipe.
+
+    Attributes:
+        experiments: by name, in the order of the recipe.
+        time_s, cost_usd: of the run: the critical path, and the sum; None where the policy knows no time.
+        policy: who decided. catalogue: where the prices are from. as_of: of what day they are.
+        not_quoted: experiments that could not be measured, and why.
+        notes: what the user should know.
+    """
+
+    experiments: Mapping[str, ExperimentQuote]
+    time_s: Interval | None
+    cost_usd: Interval | None
+    policy: str = "quote"
+    catalogue: str = ""
+    as_of: str = ""
+    not_quoted: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> ExperimentQuote:
+        """The only or dearest experiment; where nothing costs, the longest."""
+
+        def weight(quote: ExperimentQuote) -> tuple[float, float]:
+            cost = quote.cost_usd.p50 if quote.cost_usd else quote.cluster.usd_per_hour
+            return cost, quote.time_s.p50 if quote.time_s else 0.0
+
+        return max(self.experiments.values(), key=weight)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``quote --json`` prints: at the top the only or dearest experiment, ``total`` is the run."""
+        return {
+            **self.main.as_dict(),
+            "experiment": self.main.name,
+            "experiments": {name: quote.as_dict() for name, quote in self.experiments.items()},
+            "total": {
+                "time_s": self.time_s.as_dict() if self.time_s else None,
+                "cost_usd": self.cost_usd.as_dict() if self.cost_usd else None,
+            },
+            "policy": self.policy,
+            "catalogue": self.catalogue,
+            "as_of": self.as_of,
+            "not_quoted": dict(self.not_quoted),
+            "warnings": list(self.notes),
+        }

@@ -1,0 +1,393 @@
+"""From a recipe's demand and what was measured to a quote: the policy ``quote``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.machines import Machines
+from trainmaster.advisor.market.pairs import Pairs
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.choosing import Choice, Drawn, Limits, choose, pareto
+from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
+from trainmaster.advisor.quote.joint import JointPlan, Option, plan
+from trainmaster.advisor.quote.market import (
+    Market,
+    headroom,
+    in_one_region,
+    left_aside,
+    offers_for,
+    per_node_of,
+    servers_for,
+    that_fit,
+)
+from trainmaster.advisor.quote.next_point import next_measurement
+from trainmaster.advisor.quote.own_machine import own_load
+from trainmaster.advisor.quote.quantiles import sure
+from trainmaster.advisor.quote.quote import (
+    Alternative,
+    ClusterShape,
+    ExperimentQuote,
+    Interval,
+    Quote,
+    Rented,
+)
+from trainmaster.advisor.quote.timing import Timing
+
+#: Clusters this near to the front by typical figures are drawn, at most so many.
+_NEAR: Final = 1.02
+_FRONT: Final = 128
+#: A dearer cluster is shown if it is faster by so much.
+_FASTER: Final = 0.01
+#: Of the price per hour that is allowed for all, experiments side by side may have so much each.
+_SHARES: Final = (0.75, 0.5, 1 / 3, 0.25, 0.125)
+#: Most of the time is something else than training from here on.
+_MOSTLY: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One experiment to be quoted.
+
+    Attributes:
+        workload: what is to be done. knowledge: what was measured of it.
+        fingerprint: of what the measurements rest on.
+    """
+
+    workload: Workload
+    knowledge: Knowledge
+    fingerprint: str = ""
+
+
+def make_quote(subjects: Sequence[Subject], market: Market, limits: Limits, seed: int = 0) -> Quote:
+    """Quote all experiments of a run.
+
+    Args:
+        subjects: at least one.
+        market: what can be had.
+        limits: of the whole run.
+        seed: of all draws; the same inputs give the same quote.
+
+    Raises:
+        NoFeasibleQuote: nothing keeps the limits; names the nearest budget and deadline.
+        UsageError: no offer has what the recipe asks for.
+    """
+    if all(offer.price_usd_per_hour == 0 for offer in market.catalogue):
+        limits = replace(limits, time_weight=limits.time_weight or 1.0)  # the cheapest is the fastest
+    asked = [_Asked.of(subject, market, limits, seed + 100 * i) for i, subject in enumerate(subjects)]
+    if len(asked) == 1:
+        return _single(asked[0], limits, market)
+    return _several(asked, limits, market)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One experiment with its candidates."""
+
+    subject: Subject
+    timing: Timing
+    candidates: Candidates
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, subject: Subject, market: Market, limits: Limits, seed: int) -> _Asked:
+        workload = subject.workload
+        wished = offers_for(workload, market)
+        per_node = per_node_of(workload, wished, market)
+        wished = market.real(wished)
+        offers = wished.offers
+        pairs: Pairs | None = None
+        apart = np.array([offer.instance_type == subject.knowledge.measured.offer for offer in offers])
+        if market.is_there:
+            machines = Machines.of(wished.columns(), per_node)
+            if market.hosts is not None:
+                machines = replace(machines, memory=np.where(machines.memory > 1, machines.memory, np.nan))
+            servers = machines[:0]
+        elif market.has_server_machines(workload):
+            hosts = market.real(servers_for(workload, market))
+            machines, servers, pairs = in_one_region(
+                workload, wished, hosts, per_node, apart, by_cores=subject.knowledge.server_work_s is not None
+            )
+            offers = offers + hosts.offers
+        else:
+            machines = Machines.of(wished.columns(), per_node).undominated(apart)
+            servers = machines[:0]
+        candidates = Candidates.of(workload, machines, servers, market.slots, market.hosts, pairs)
+        candidates, notes = that_fit(workload.name, candidates, machines, subject.knowledge, limits)
+        notes = (*left_aside(workload, market), *notes, *_not_learnt(subject.knowledge))
+        timing = Timing(
+            workload,
+            subject.knowledge,
+            machines,
+            servers,
+            offers,
+            market.own_machine,
+            market.waited_s,
+            seed,
+            data_leaves=market.data_leaves,
+        )
+        return cls(subject, timing, candidates, notes)
+
+    def shape(self, some: Candidates, row: int) -> ClusterShape:
+        """The cluster of one candidate."""
+
+        def rented(machines: Machines, which: int, count: float) -> Rented:
+            offer = self.timing.offers[int(machines.index[which])]
+            return Rented(
+                offer.instance_type,
+                int(count),
+                offer.spot,
+                offer.provider,
+                offer.region,
+                offer.price_usd_per_hour,
+            )
+
+        server = int(some.server[row])
+        return ClusterShape(
+            worker=rented(self.timing.machines, int(some.machine[row]), some.machines[row]),
+            server=rented(self.timing.servers, server, some.servers[row]) if server >= 0 else None,
+            workers=int(some.workers[row]),
+            at_once=int(some.at_once[row]),
+        )
+
+    def rent(self, drawn: Drawn, row: int) -> tuple[Hashable, tuple[float, float]]:
+        """Who shares machines with it, and dollars per hour of the workers' and the servers' machines."""
+        shape, workload = self.shape(drawn.candidates, row), self.subject.workload
+        parts = (shape.worker, shape.server)
+        types = tuple(part and (part.instance, part.provider, part.region, part.spot) for part in parts)
+        prices = [part.count * part.usd_per_hour if part else 0.0 for part in parts]
+        key = (workload.hardware.model_dump_json(), workload.server_hardware.model_dump_json(), types)
+        return key, (prices[0], prices[1])
+
+    def _assumed(self, one: Candidates) -> tuple[str, ...]:
+        """Notes of what is not known of the machines of one candidate."""
+        machines, servers = self.timing.machines, self.timing.servers
+        rows = [(machines, int(one.machine[0]))] if one.nodes[0] > 1 or one.servers[0] else []
+        rows += [(servers, int(one.server[0]))] if one.server[0] >= 0 else []
+        found = {}
+        for some, row in rows:
+            offer = self.timing.offers[int(some.index[row])]
+            if offer.nic_gbps is None and offer.nic_burst_gbps is None and math.isfinite(some.nic[row]):
+                found[offer.instance_type] = float(some.nic[row]) / 1000
+        return tuple(
+            f"the network of {name} is unknown; {gbps:.3g} Gbit/s is assumed" for name, gbps in found.items()
+        )
+
+    def quote(self, drawn: Drawn, row: int, considered: int) -> ExperimentQuote:
+        """Of one drawn candidate."""
+        one = drawn.candidates[np.array([row])]
+        front = _front(self, drawn)
+        known = self.subject.knowledge
+        step = None
+        if known.model is not None:
+            step = Interval(*np.quantile(self.timing.step_s(one)[:, 0], (0.05, 0.5, 0.95)).tolist())
+        return ExperimentQuote(
+            name=self.subject.workload.name,
+            cluster=self.shape(one, 0),
+            time_s=Interval(*drawn.time_s[row].tolist()),
+            cost_usd=Interval(*drawn.cost_usd[row].tolist()),
+            step_s=step,
+            bottleneck=_bottleneck(self.timing, one, float(drawn.time_s[row, 1])),
+            pareto=front,
+            memory_headroom=headroom(one, self.timing.machines, known),
+            measurements=known.points,
+            similar=known.similar,
+            next_measurement=next_measurement(self.timing, one),
+            candidates=considered,
+            notes=(*self.notes, *self._assumed(one)),
+            fingerprint=self.subject.fingerprint,
+            measured=known.measurements,
+        )
+
+
+def _not_learnt(known: Knowledge) -> tuple[str, ...]:
+    if not known.unexplained:
+        return ()
+    many = "1 measured point was" if known.unexplained == 1 else f"{known.unexplained} measured points were"
+    return (f"{many} not learnt: no cluster behaves like that next to the others",)
+
+
+def _single(asked: _Asked, limits: Limits, market: Market) -> Quote:
+    choice = choose(asked.candidates, asked.timing, limits)
+    if choice.best is None:
+        raise _infeasible(asked, choice, limits)
+    quote = asked.quote(choice.drawn, choice.best, choice.considered)
+    return _whole({quote.name: quote}, quote.time_s, quote.cost_usd, market)
+
+
+def _several(asked: Sequence[_Asked], limits: Limits, market: Market) -> Quote:
+    alone = replace(limits, deadline_s=math.inf, budget_usd=math.inf)
+    drawn, options, start = {}, {}, {}
+    considered = {}
+    for each in asked:
+        name = each.subject.workload.name
+        choice = choose(each.candidates, each.timing, alone)
+        assert choice.best is not None  # without limits everything is feasible
+        picked = choice.drawn.at(np.array([choice.best]))
+        rows = Drawn.joined([picked, _front_rows(each), *_frugal(each, limits)])
+        order = np.argsort(rows.time_s[:, 1], kind="stable")
+        drawn[name], considered[name] = rows.at(order), choice.considered
+        start[name] = int(np.flatnonzero(order == 0)[0])
+        outcomes = each.timing.outcomes(drawn[name].candidates)
+        load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
+        options[name] = [
+            Option(outcomes.time_s[:, i], outcomes.cost_usd[:, i], float(load[i]), *each.rent(drawn[name], i))
+            for i in range(len(order))
+        ]
+    after = {each.subject.workload.name: each.subject.workload.after for each in asked}
+    best = plan(options, start, after, limits, market.own_machine)
+    if not best.feasible:
+        raise _infeasible_plan(options, after, limits, best, market.own_machine)
+    quotes = {}
+    for each in asked:
+        name = each.subject.workload.name
+        quotes[name] = each.quote(drawn[name], best.taken[name], considered[name])
+    return _whole(quotes, _interval(best.time_s), _interval(best.cost_usd), market)
+
+
+def _whole(
+    quotes: Mapping[str, ExperimentQuote], time_s: Interval | None, cost: Interval | None, market: Market
+) -> Quote:
+    catalogue = market.catalogue
+    notes = tuple(catalogue.warnings)
+    as_of = catalogue.as_of.isoformat() if catalogue.as_of else ""
+    return Quote(quotes, time_s, cost, "quote", catalogue.name, as_of, notes=notes)
+
+
+def _front_rows(asked: _Asked) -> Drawn:
+    """The Pareto front over all candidates: what is near it by typical figures is drawn, then compared."""
+    kinds = asked.timing.alike(asked.candidates)
+    time_s = asked.timing.typical_s(asked.candidates[kinds.first])[kinds.back]
+    cost = asked.timing.cost_usd(time_s[None], asked.candidates)[0]
+    order = np.lexsort((cost, time_s))
+    near = order[cost[order] <= np.minimum.accumulate(cost[order]) * _NEAR + 1e-12]
+    some = near[np.linspace(0, len(near) - 1, min(len(near), _FRONT)).astype(int)]
+    drawn = Drawn.of(asked.candidates[some], asked.timing)
+    return drawn.at(pareto(drawn))
+
+
+def _frugal(asked: _Asked, limits: Limits) -> list[Drawn]:
+    """The best that costs little per hour: experiments that run side by side share what is allowed."""
+    if limits.usd_per_hour == math.inf:
+        return []
+    price = asked.candidates.price
+    caps = [limits.usd_per_hour * share for share in _SHARES] + [float(price.min())]
+    found = []
+    for cap in caps:
+        if (price <= cap).any():
+            choice = choose(
+                asked.candidates[price <= cap],
+                asked.timing,
+                replace(limits, deadline_s=math.inf, budget_usd=math.inf),
+            )
+            assert choice.best is not None
+            found.append(choice.drawn.at(np.array([choice.best])))
+    return found
+
+
+def _worth_showing(front: Sequence[Alternative]) -> tuple[Alternative, ...]:
+    """Without those that are faster than a cheaper one by next to nothing; fastest first."""
+    kept: list[Alternative] = []
+    for one in reversed(front):
+        if not kept or one.time_s < kept[-1].time_s * (1 - _FASTER):
+            kept.append(one)
+    return tuple(reversed(kept))
+
+
+def _front(asked: _Asked, drawn: Drawn) -> tuple[Alternative, ...]:
+    rows = Drawn.joined([drawn, _front_rows(asked)]) if len(asked.candidates) > 1 else drawn
+    shapes, seen = [], set()
+    for row in pareto(rows).tolist():
+        shape = asked.shape(rows.candidates, row)
+        if shape not in seen:
+            seen.add(shape)
+            shapes.append(Alternative(shape, float(rows.time_s[row, 1]), float(rows.cost_usd[row, 1])))
+    return _worth_showing(shapes)
+
+
+# --- words -------------------------------------------------------------------------------------------
+
+
+def _bottleneck(timing: Timing, one: Candidates, time_s: float) -> str:
+    known = timing.knowledge
+    training = float(np.median(timing.training_s(one)))
+    share = training * math.ceil(timing.workload.tasks / float(one.at_once[0])) / max(time_s, 1e-9)
+    if known.model is None:
+        return f"the tasks themselves: {timing.workload.tasks} of them, {int(one.at_once[0])} at a time"
+    if words := timing.held_up_by(one):
+        return words
+    if share < _MOSTLY:
+        return "start-up: most of the time is spent before the first step or after the last one"
+    shapes = timing.shapes(one)
+    words = known.model.bottlenecks(shapes, np.median(timing.slowness(one), axis=0, keepdims=True))[0]
+    if words.startswith("compute") and (busy := known.computing_share) is not None and busy < _MOSTLY:
+        return f"waiting: for data, or other programs; workers computed {busy:.0%} of the measured time"
+    return words
+
+
+def _infeasible(asked: _Asked, choice: Choice, limits: Limits) -> NoFeasibleQuote:
+    """Say how far off it is: the least budget for this deadline, the least deadline for this budget."""
+    budget = deadline = None
+    cheap = choose(
+        asked.candidates,
+        asked.timing,
+        replace(limits, budget_usd=math.inf, time_weight=0.0, cost_weight=1.0),
+    )
+    if cheap.best is not None and limits.budget_usd < math.inf:
+        budget = float(cheap.drawn.sure_cost[cheap.best])
+    fast = choose(
+        asked.candidates,
+        asked.timing,
+        replace(limits, deadline_s=math.inf, time_weight=1.0, cost_weight=0.0),
+    )
+    if fast.best is not None and limits.deadline_s < math.inf:
+        deadline = float(fast.drawn.sure_time[fast.best])
+    row = choice.nearest
+    nearest = (float(choice.drawn.sure_time[row]), float(choice.drawn.sure_cost[row]))
+    return no_feasible(limits, budget, deadline, nearest)
+
+
+def _infeasible_plan(
+    options: Mapping[str, Sequence[Option]],
+    after: Mapping[str, Sequence[str]],
+    limits: Limits,
+    best: JointPlan,
+    shares_machine: bool,
+) -> NoFeasibleQuote:
+    if best.usd_per_hour > limits.usd_per_hour * (1 + 1e-9):
+        frugal = {name: _least_hourly(each) for name, each in options.items()}
+        least = plan(options, frugal, after, Limits(), shares_machine).usd_per_hour
+        raise NoFeasibleQuote(
+            "no clusters for the experiments that may run at the same time cost at most "
+            f"${limits.usd_per_hour:g} per hour together",
+            f"The cheapest cost ${math.ceil(least * 1e4) / 1e4:g} per hour: raise budget.per_hour, or let "
+            "one experiment come after another.",
+            None,
+            None,
+        )
+    budget = deadline = None
+    if limits.budget_usd < math.inf:
+        cheapest = {name: len(each) - 1 for name, each in options.items()}
+        rich = plan(options, cheapest, after, replace(limits, budget_usd=math.inf), shares_machine)
+        budget = float(sure(rich.cost_usd)) if rich.feasible else None
+    if limits.deadline_s < math.inf:
+        fastest = dict.fromkeys(options, 0)
+        patient = plan(options, fastest, after, replace(limits, deadline_s=math.inf), shares_machine)
+        deadline = float(sure(patient.time_s)) if patient.feasible else None
+    nearest = (float(sure(best.time_s)), float(sure(best.cost_usd)))
+    return no_feasible(limits, budget, deadline, nearest)
+
+
+def _least_hourly(options: Sequence[Option]) -> int:
+    return min(range(len(options)), key=lambda row: sum(options[row].usd_per_hour))
+
+
+def _interval(draws: Floats) -> Interval:
+    return Interval(*np.quantile(draws, (0.05, 0.5, 0.95)).tolist())

@@ -1,0 +1,400 @@
+"""Time and cost of clusters, drawn: posterior x noise x start-up x preemptions x billing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainmaster.advisor.market.bill import Bill
+from trainmaster.advisor.market.candidates import Candidates
+from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, with_credits
+from trainmaster.advisor.market.machines import Machines, codes, joined
+from trainmaster.advisor.market.network_credits import sent_mbit, slowed
+from trainmaster.advisor.market.pairs import Cards
+from trainmaster.advisor.market.preemption import preemptions
+from trainmaster.advisor.market.server_cpu import served_s
+from trainmaster.advisor.market.workload import Workload
+from trainmaster.advisor.model import posterior
+from trainmaster.advisor.model.devices import Device, speed_ratio
+from trainmaster.advisor.model.knowledge import Knowledge
+from trainmaster.advisor.model.physics import own_time, step_time
+from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
+from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.advisor.quote import surroundings
+from trainmaster.advisor.quote.equivalence import Equivalence, alike
+from trainmaster.advisor.quote.surroundings import LogNormal
+from trainmaster.providers import Offer
+
+_COPIES: Final = 3
+#: A job that keeps less than this share of the cores busy is not limited by them.
+_BUSY: Final = 0.7
+#: From here on something beside the steps is what limits a cluster.
+_HELD_UP: Final = 1.1
+#: A tail that was not seen, as a share of the start-up; and how much tails differ (log).
+_UNSEEN_TAIL: Final = 0.1
+_TAIL_SPREAD: Final = 0.4
+#: Draws of every quantity: the posterior's, with three draws of all the rest for each.
+DRAWS: Final = posterior.DRAWS * _COPIES
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What may become of m clusters.
+
+    Attributes:
+        time_s: (DRAWS, m). cost_usd: (DRAWS, m).
+    """
+
+    time_s: Floats
+    cost_usd: Floats
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Draws of time and cost of any candidates of one experiment; a draw is the same world for all of them.
+
+    Attributes:
+        workload: what is to be done. knowledge: what was measured of it.
+        machines, servers: as in `Candidates.of`. offers: what they index.
+        own_machine: it runs where it was measured, on the user's machine.
+        waited_s: provisioning times of earlier runs.
+        seed: of all draws.
+        data_leaves: models and checkpoints are kept outside of the cloud.
+        central: one draw instead of many: every belief at its median, the model at its most probable.
+    """
+
+    workload: Workload
+    knowledge: Knowledge
+    machines: Machines
+    servers: Machines
+    offers: tuple[Offer, ...]
+    own_machine: bool = False
+    waited_s: tuple[float, ...] = ()
+    seed: int = 0
+    central: bool = False
+    data_leaves: bool = False
+
+    @property
+    def draws(self) -> int:
+        """How many worlds there are."""
+        return 1 if self.central else DRAWS
+
+    def outcomes(self, some: Candidates) -> Outcomes:
+        """Draw time and cost of some candidates: (DRAWS, m)."""
+        time_s = self.time_s(some)
+        return Outcomes(time_s, self.cost_usd(time_s, some))
+
+    def time_s(self, some: Candidates) -> Floats:
+        """(DRAWS, m) seconds of some candidates, from asking for machines to the end."""
+        return self._whole_s(self._task_s(self._busy_s(some), some), some)
+
+    def cost_usd(self, time_s: Floats, some: Candidates) -> Floats:
+        """(S, m) dollars of m candidates that take (S, m) seconds; a longer time never costs less."""
+        return self._bill.cost_usd(time_s, some)
+
+    def typical_s(self, some: Candidates) -> Floats:
+        """(m,) seconds to be expected, without the draws: for thousands of candidates at once."""
+        return np.asarray(replace(self, central=True).time_s(some)[0], dtype=float)
+
+    def at_best_s(self, some: Candidates, *, alone: bool) -> Floats:
+        """(posterior draws, m): nobody is lost, and no card slows down; no outcome is below that.
+
+        Each draw bounds the three of `time_s` that share its posterior draw, so quantiles and
+        probabilities of these bound those of them.
+
+        Args:
+            some: candidates.
+            alone: without communication too.
+        """
+        work = self._task_s(self._busy_s(some, at_best=True, alone=alone), some) * self._waves(some)
+        medians, spreads = self._waits
+        kinds = joined(codes(medians), codes(spreads))[some.machine]
+        first, back = np.unique(kinds, return_index=True, return_inverse=True)[1:]
+        rows = some.machine[first]
+        waits = medians[rows] * np.exp(spreads[rows] * self._world(0))
+        least = waits + _draw(surroundings.OVERHEAD_S, self._world(1))
+        time_s: Floats = work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
+        return time_s
+
+    def at_least_s(self, some: Candidates) -> Floats:
+        """(m,) what no time is below, as the parameter servers' processors need it."""
+        return self._served_s(some) * self._waves(some)
+
+    def alike(self, some: Candidates, *, alone: bool = False) -> Equivalence:
+        """Which candidates take the same time in every draw.
+
+        Args:
+            some: candidates.
+            alone: in `at_best_s` without communication.
+        """
+        return alike(some, self.machines, self.servers, self._kinds, alone=alone)
+
+    def rate(self, some: Candidates) -> Floats:
+        """(m,) Mbit/s between the machines; NaN if unknown. Other things being equal more is never slower."""
+        return Cards.of(self.machines, self.servers, some.machine, some.server).rate
+
+    def step_s(self, some: Candidates) -> Floats:
+        """(S, m) seconds of one step; there must be steps."""
+        model = self.knowledge.model
+        assert model is not None
+        shapes = self.shapes(some)
+        physics = step_time(self._theta(model), shapes, slowness=self.slowness(some))
+        return np.asarray(physics * self._misfit(some, shapes), dtype=float)
+
+    def training_s(self, some: Candidates) -> Floats:
+        """(S, m) seconds of training of one task: no start-up, no waiting."""
+        return self._busy_s(some)
+
+    def task_s(self, some: Candidates) -> Floats:
+        """(S, m) seconds of one task, from the start of its members to their end."""
+        return self._task_s(self._busy_s(some), some)
+
+    def tail_s(self) -> Floats:
+        """(S, 1) seconds from the last step to the end of a task."""
+        known = self.knowledge
+        seen = known.tail_s if known.tail_s is not None else _UNSEEN_TAIL * known.startup_s
+        tail: Floats = seen * np.exp(_TAIL_SPREAD * self._normal(3))
+        return tail
+
+    def held_up_by(self, some: Candidates) -> str:
+        """What beside its steps costs the first one more than a tenth of its time, in words; or nothing."""
+        fast = self._busy_s(some, at_best=True)[:, 0]
+        launch_s = LAUNCH_CREDIT_S / self._waves(some)
+        tired = with_credits(fast[:, None], self.machines.baseline[some.machine][:1], launch_s[:1])
+        if np.median(tired[:, 0] / np.maximum(fast, 1e-9)) > _HELD_UP:
+            return "CPU credits: they run out, and the cores go on at a fraction of their speed"
+        if np.median(self._served_s(some)[0] / np.maximum(fast, 1e-9)) > 1:
+            return "parameter server: its processors are saturated by updates"
+        if np.median(self._busy_s(some)[:, 0] / np.maximum(fast, 1e-9)) > _HELD_UP:
+            return "network credits: they run out, and the network cards go on at what they sustain"
+        return ""
+
+    # --- one task --------------------------------------------------------------------------------
+
+    def _busy_s(self, some: Candidates, *, at_best: bool = False, alone: bool = False) -> Floats:
+        """(S, m) seconds of training of one task on full cores, S posterior draws."""
+        model = self.knowledge.model
+        if model is None:
+            noise = (self.knowledge.duration_s or 0.0) * np.exp(self._task_noise)
+            seconds: Floats = noise * self.slowness(some) * self._contention(some)
+            return seconds
+        shapes = self.shapes(some)
+        theta = self._theta(model)
+        if alone:
+            step = self._own_s(theta, shapes) * self.slowness(some)
+        else:
+            step = step_time(theta, shapes, slowness=self.slowness(some))
+        step = step * self._misfit(some, shapes)
+        times = some.steps * (1 + self.knowledge.rare_share) * self._contention(some)
+        total = times * step
+        if not at_best:
+            total = np.maximum(total, self._served_s(some))
+        cards = Cards.of(self.machines, self.servers, some.machine, some.server)
+        if not at_best and not self.own_machine and not cards.all_sustain:
+            credit_s = _draw(surroundings.NIC_CREDIT_S, self._normal(7)) / self._waves(some)
+            worker, server = sent_mbit(theta, shapes, model.context.nic)
+            total = slowed(total, (some.steps * worker, some.steps * server), cards, credit_s)
+        return np.asarray(total + self._pauses(some, step), dtype=float)
+
+    def _served_s(self, some: Candidates) -> Floats:
+        known = None if self.own_machine else self.knowledge.server_work_s
+        return served_s(some, self.workload, self.servers, known, self._waves(some))
+
+    def _own_s(self, theta: Floats, shapes: Shapes) -> Floats:
+        """(S, m) seconds of a step on the measured device without communication; many shapes are the same."""
+        keys = np.column_stack([shapes.workers, shapes.per_node, shapes.batch])
+        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        found: Floats = own_time(theta, shapes[first])[:, back.ravel()]
+        return found
+
+    def _pauses(self, some: Candidates, step: Floats) -> Floats:
+        seen = self.knowledge.pause_s
+        if seen is not None:
+            return some.epochs * seen * np.exp(0.1 * self._normal(1))
+        if (some.epochs <= 1).all() and self.knowledge.tail_s is not None:
+            return np.zeros_like(step)  # it was seen to its end
+        return some.steps * step * _draw(surroundings.UNSEEN_PAUSES, self._normal(1))
+
+    def _task_s(self, busy_s: Floats, some: Candidates) -> Floats:
+        """(S, m) seconds of one task: start-up, training, tail."""
+        known = self.knowledge
+        again = LogNormal(1.0, known.startup_spread)
+        belief = again if self.own_machine else surroundings.STARTUP_ELSEWHERE
+        start = (known.startup_s + known.warmup_s) * _draw(belief, self._normal(2))
+        tail = self.tail_s()
+        # the credits of a machine are for all the tasks that it is given, one after the other
+        launch_s = LAUNCH_CREDIT_S / self._waves(some)
+        busy = with_credits(busy_s + start, self.machines.baseline[some.machine], launch_s)
+        total: Floats = busy + tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4))
+        return total
+
+    # --- all tasks, on rented machines ----------------------------------------------------------
+
+    def _whole_s(self, task_s: Floats, some: Candidates) -> Floats:
+        waves = self._waves(some)
+        together = np.minimum(some.at_once, self.workload.tasks)
+        late = self.knowledge.task_spread * np.sqrt(2 * np.log(np.maximum(together, 1)) / waves)
+        medians, spreads = self._waits
+        wait = medians[some.machine] * np.exp(spreads[some.machine] * self._world(0))
+        work = np.tile(task_s * waves * (1.0 + late), (1 if self.central else _COPIES, 1))
+        work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
+        work = work + self._lost_s(work, some, wait)
+        time_s: Floats = wait + work
+        return time_s
+
+    def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats | float:
+        """Preemptions: each costs what was done since the last checkpoint, and a restart.
+
+        The interval is the recipe's, or Young's and Daly's ``sqrt(2 delta / rate)`` (Young, CACM 1974; Daly,
+        FGCS 2006).
+        """
+        at_risk = np.where(self.machines.spot[some.machine], some.machines, 0.0)
+        if len(self.servers):
+            at_risk = at_risk + np.where(self.servers.spot[some.server], some.servers, 0.0)
+        if not at_risk.any():
+            return 0.0
+        rate = _draw(surroundings.PREEMPTIONS_PER_HOUR, self._world(2)) / 3600 * at_risk
+        delta = _draw(surroundings.CHECKPOINT_S, self._world(3))
+        every = self.workload.checkpoint_every_s or np.sqrt(2 * delta / np.maximum(rate, 1e-9))
+        every = np.minimum(every, work)
+        restart = _draw(surroundings.RESTART_S, self._world(4)) + wait
+        since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
+        saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
+        count = rate * work if self.central else preemptions(rate * work, self.seed)
+        lost: Floats = count * (every * since + restart) + saving
+        return lost
+
+    # --- what draws and columns are made of ------------------------------------------------------
+
+    def _waves(self, some: Candidates) -> Floats:
+        """(m,) how many tasks each place is given, one after the other."""
+        waves: Floats = np.ceil(self.workload.tasks / some.at_once)
+        return waves
+
+    @cached_property
+    def _waits(self) -> tuple[Floats, Floats]:
+        """(k,) each: median and spread (log) of the seconds until the workers' machines are there."""
+        providers = [self.offers[index].provider for index in self.machines.index.tolist()]
+        known = {name: surroundings.provisioning(name, self.waited_s) for name in set(providers)}
+        found = [known[name] for name in providers]
+        return np.array([b.median for b in found]), np.array([b.spread for b in found])
+
+    def shapes(self, some: Candidates) -> Shapes:
+        """The candidates as the step-time model sees them."""
+        model = self.knowledge.model
+        assert model is not None
+        nic = np.full(len(some), np.nan) if self.own_machine else self.rate(some)
+        columns = Columns(
+            kind=np.full(len(some), KINDS.index(self.workload.sync)),
+            workers=some.workers,
+            nodes=some.nodes,
+            servers=np.full(len(some), float(self.workload.servers)),
+            batch=some.batch,
+            latency=np.where(some.nodes > 1, np.nan, 0.0),
+            nic=nic,
+            gradient=np.full(len(some), np.nan),
+        )
+        return Shapes.of(columns, model.context)
+
+    def slowness(self, some: Candidates) -> Floats:
+        """(S, m) compute time on these machines over that on the measured one."""
+        means, spreads = self._ratios
+        rows, back = np.unique(self._speeds[some.machine], return_index=True, return_inverse=True)[1:]
+        mean, spread = means[some.machine[rows]], spreads[some.machine[rows]]
+        if not spread.any() and not mean.any():
+            return np.ones((1, len(some)))
+        slow: Floats = np.exp(-mean + spread * self._normal(5))[:, back.ravel()]
+        return slow
+
+    @cached_property
+    def _speeds(self) -> NDArray[np.int_]:
+        """(k,) numbers of machines that compute alike."""
+        return joined(*map(codes, self._ratios))
+
+    @cached_property
+    def _kinds(self) -> NDArray[np.int_]:
+        """(k,) numbers of machines that compute alike, and for which one waits alike."""
+        return joined(self._speeds, *map(codes, self._waits))
+
+    @cached_property
+    def _bill(self) -> Bill:
+        return Bill(self.workload, self.knowledge, self.machines, self.servers, self.offers, self.data_leaves)
+
+    @cached_property
+    def _ratios(self) -> tuple[Floats, Floats]:
+        if self.own_machine:
+            return np.zeros(len(self.machines)), np.zeros(len(self.machines))
+        known, measured = self.knowledge, self.knowledge.measured
+        # A job that left cores idle where it was measured does not get faster by having more of them.
+        most = math.inf
+        if known.cores_per_worker is not None and known.cores_per_worker < _BUSY * measured.cores:
+            most = max(known.cores_per_worker, 0.5)
+        measured = replace(measured, cores=min(measured.cores, most))
+        ratios = []
+        for i, index in enumerate(self.machines.index.tolist()):
+            offer = self.offers[index]
+            cores = min(offer.vcpus / max(float(self.machines.per_node[i]), 1.0), most)
+            device = Device(_wanted(self.workload, offer), cores, offer.instance_type)
+            ratios.append(speed_ratio(device, measured))
+        return np.array([r.log for r in ratios]), np.array([r.spread for r in ratios])
+
+    def _misfit(self, some: Candidates, shapes: Shapes) -> Floats:
+        """(S, m) factor on the physics, once for each shape: thousands of machines share a few dozen."""
+        model = self.knowledge.model
+        assert model is not None
+        if self.central:
+            return np.ones((1, len(some)))
+        keys = np.column_stack([shapes.workers, shapes.nodes, shapes.batch, shapes.guess])
+        _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        own = model.deviations(shapes[first]) + self.knowledge.extra_spread * self._normal(0)
+        found: Floats = np.exp(own)[:, back.ravel()]
+        return found
+
+    def _contention(self, some: Candidates) -> Floats | float:
+        """On one machine, tasks at the same time share its cores."""
+        each = self.knowledge.cores_per_worker
+        if not self.own_machine or each is None:
+            return 1.0
+        measured = max(self.knowledge.measured.cores, 1.0)
+        cores = each * some.workers
+        wanted = cores * some.at_once
+        crowded: Floats = np.maximum(wanted / measured, 1.0) / np.maximum(cores / measured, 1.0)
+        return crowded
+
+    @cached_property
+    def _task_noise(self) -> Floats:
+        """(S, 1) log: the mean duration of tasks without steps, known from a few of them."""
+        known = self.knowledge
+        spread = math.hypot(known.task_spread / math.sqrt(max(known.points, 1)), known.extra_spread, 0.03)
+        noise: Floats = spread * self._normal(6)
+        return noise
+
+    def _theta(self, model: StepTimeModel) -> Floats:
+        return model.theta[None] if self.central else model.draws
+
+    def _normal(self, stream: int) -> Floats:
+        """(S, 1) standard normal, the same at every call."""
+        if self.central:
+            return np.zeros((1, 1))
+        return np.random.default_rng((self.seed, stream)).standard_normal((posterior.DRAWS, 1))
+
+    def _world(self, stream: int) -> Floats:
+        """(DRAWS, 1) standard normal, the same at every call."""
+        if self.central:
+            return np.zeros((1, 1))
+        return np.random.default_rng((self.seed, 10 + stream)).standard_normal((DRAWS, 1))
+
+
+def _wanted(workload: Workload, offer: Offer) -> str:
+    """The accelerator that the job will use there: none unless it asks for one."""
+    return offer.accelerator if workload.hardware.gpu_count else ""
+
+
+def _draw(belief: LogNormal, normal: Floats) -> Floats:
+    drawn: Floats = belief.median * np.exp(belief.spread * normal)
+    return drawn

@@ -1,0 +1,120 @@
+"""Whose an artifact is: several homes may share an object store, and none takes or deletes what is another's.
+
+At its start a run claims its name there (``STORE/runs/ID.json``, created only once), and each of its
+manifests names the run, its home and when it was started. That is compared before anything is used or
+removed.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from trainmaster.artifacts.manifest import JSON, Manifest
+from trainmaster.objects.object_store import ObjectStore
+from trainmaster.spec.errors import PublishError
+
+#: Where a manifest's ``extra`` names the owner.
+OWNER_KEY: Final = "owner"
+CLAIMS_FOLDER: Final = "runs"
+
+# Names of runs ended in so many hexadecimal digits before manifests named their owners.
+_EARLY_DIGITS: Final = 4
+
+
+class ForeignArtifactError(PublishError):
+    """It is another home's, or another run's of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The run that an artifact is of.
+
+    Attributes:
+        run: its id.
+        home: the identity of its home.
+        created_at: when it was started there, in seconds since 1970: a home may have been copied.
+    """
+
+    run: str
+    home: str
+    created_at: float
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it was started by a version whose manifests did not name their owners.
+
+        >>> Owner("digits-7f3a", "", 0.0).is_early, Owner("digits-7f3a09c2d1", "", 0.0).is_early
+        (True, False)
+        """
+        return len(self.run.rpartition("-")[2]) == _EARLY_DIGITS
+
+    def marked(self, extra: Mapping[str, JSON]) -> dict[str, JSON]:
+        """Gives what a manifest keeps, with the owner."""
+        return {**extra, OWNER_KEY: {"run": self.run, "home": self.home, "created_at": self.created_at}}
+
+    def owns(self, manifest: Manifest) -> bool:
+        """Says whether a manifest names this owner: only then may its artifact be deleted."""
+        return manifest.extra.get(OWNER_KEY) == self.marked({})[OWNER_KEY]
+
+    def require(self, manifest: Manifest, url: str) -> None:
+        """Refuses an artifact that is not this run's.
+
+        One that names nobody is taken if the run is as old as such manifests are.
+
+        Args:
+            manifest: of the artifact.
+            url: where it is.
+
+        Raises:
+            ForeignArtifactError: it is another's.
+        """
+        if self.owns(manifest) or (self.is_early and OWNER_KEY not in manifest.extra):
+            return
+        raise ForeignArtifactError(
+            f"{url}: the {manifest.kind} there is of {_shown(manifest.extra.get(OWNER_KEY))}, and not of "
+            f"{_shown(self.marked({})[OWNER_KEY])}.",
+            "Nothing was taken or changed. Two homes use this store: start the recipe again with "
+            "`trainmaster run`, which gives it another name, or set another TRAINMASTER_STORE.",
+        )
+
+
+def claim(store_url: str, owner: Owner, who: Mapping[str, str]) -> bool:
+    """Takes the name of a run on an object store; False if somebody else has it.
+
+    Args:
+        store_url: where the run's artifacts will be.
+        owner: the run.
+        who: host and user, for people who look.
+
+    Raises:
+        PublishError: the store fails.
+    """
+    document = {"run": owner.run, "home": owner.home, "created_at": owner.created_at, **who}
+    data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    return ObjectStore(store_url).put_if_absent(_claim_key(owner.run), data)
+
+
+def give_up_claim(store_url: str, owner: Owner) -> None:
+    """Frees the name of a run that has never begun.
+
+    Raises:
+        PublishError: the store fails.
+    """
+    ObjectStore(store_url).delete([_claim_key(owner.run)])
+
+
+def _claim_key(run: str) -> str:
+    return f"{CLAIMS_FOLDER}/{run}.json"
+
+
+def _shown(owner: JSON) -> str:
+    if not isinstance(owner, Mapping):
+        return "a run that it does not name"
+    at = owner.get("created_at")
+    try:
+        started = f"{datetime.fromtimestamp(at, UTC):%F %T} UTC" if isinstance(at, int | float) else "?"
+    except (ValueError, OverflowError, OSError):  # it comes from outside
+        started = "?"
+    return f"run {owner.get('run')} of home {str(owner.get('home'))[:8]}, started {started}"

@@ -1,0 +1,228 @@
+"""`Actuator`: does what was decided about a cluster, in threads of its own; all may be repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.decision import Action, ActionKind, Stage
+from trainmaster.cluster.node_provisioner import is_there, key_of, words
+from trainmaster.cluster.observed import Formation
+from trainmaster.providers.base import NodeRequest, ProviderGoneError
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_provisioner import NodeProvisioner
+    from trainmaster.cluster.observed import Observed
+    from trainmaster.cluster.record import ClusterRecord, Machine
+    from trainmaster.cluster.renting.plan import RolePlan
+    from trainmaster.cluster.tasks import Tasks
+    from trainmaster.providers.base import Node, Provider
+
+
+#: A machine that is not gone yet is given back once more after so long.
+_BACK_S: Final = 5.0
+
+
+class Actuator:
+    """Acts for one cluster's loop.
+
+    Args:
+        provider: who rents.
+        provisioner: makes nodes of machines.
+        tasks: where work is done; results reach the sight.
+        observed: what is known.
+    """
+
+    def __init__(
+        self, provider: Provider, provisioner: NodeProvisioner, tasks: Tasks, observed: Observed
+    ) -> None:
+        self._provider = provider
+        self._provisioner = provisioner
+        self._tasks = tasks
+        self._observed = observed
+        self._ray = threading.Lock()  # what changes a Ray is done one after the other
+        self._back_at: dict[str, float] = {}
+
+    def perform(self, record: ClusterRecord, action: Action, now: float) -> None:
+        """Begin to do one thing."""
+        match action.kind:
+            case ActionKind.RENT:
+                self._rent(record, action.token)
+            case ActionKind.PREPARE:
+                for machine in action.ids:
+                    self._prepare(record, machine)
+            case ActionKind.FORM:
+                self._tasks.start("form", partial(self._form, record, action.ids))
+            case ActionKind.JOIN:
+                self._join(record, action.ids)
+            case ActionKind.DROP:
+                self._drop(record, action.ids)
+            case ActionKind.DRAIN:
+                pass  # whoever sends gangs there sees `Observed.leaving`
+            case ActionKind.GIVE_BACK:
+                self._give_back(record, list(action.ids), now)
+            case ActionKind.RELEASE:
+                if now >= self._observed.ask_at.get("release", 0.0):
+                    self._tasks.start("release", partial(self._release, record))
+
+    def dissolve(self, record: ClusterRecord) -> None:
+        """The head is lost, and with it all that the cluster knew: its nodes are free to form another one."""
+        formation, self._observed.formation = self._observed.formation, None
+        if formation is None:
+            return
+        stages = self._observed.stages
+        stages.update({m: Stage.READY for m, stage in stages.items() if stage is Stage.JOINED})
+        here = {key_of(machine.id) for machine in record.rented}
+        gone = {node.key for node in formation.ray.nodes} - here
+
+        def stop() -> None:
+            with self._ray, contextlib.suppress(TrainmasterError):  # who cannot be reached is given up soon
+                formation.ray.stop(gone)
+
+        self._tasks.start(f"drop formation-{formation.number}", stop)
+
+    # --- private -----------------------------------------------------------------------------------
+
+    def _give_back(self, record: ClusterRecord, ids: list[str], now: float) -> None:
+        due = [name for name in ids if now >= self._back_at.get(name, 0.0)]
+        release = partial(self._provider.release, record.id, due)
+        if due and self._tasks.start(f"back {' '.join(due)}", release):
+            self._back_at.update(dict.fromkeys(due, now + _BACK_S))
+
+    def _rent(self, record: ClusterRecord, token: str) -> None:
+        asked = [machine for machine in record.machines if machine.token == token]
+        rental = asked[0].rental
+        role = next(role for role in record.plan.roles if role.role == asked[0].role)
+        request = NodeRequest(
+            role=role.role,
+            count=len(asked),
+            instance_type=rental.instance_type,
+            region=rental.region,
+            zone=rental.zone,
+            spot=rental.spot,
+            token=token,
+            labels=dict(role.labels),
+            lease_s=self._provisioner.lease_s,
+            require=dict(role.require),
+            slots=role.host_slots,
+            gpus=role.host_gpus,
+            disk_bytes=role.disk_bytes,
+            least=_least(record, role, token),
+            max_usd_per_hour=rental.max_price_usd_per_hour,
+            memory_bytes=role.memory_bytes,
+        )
+        if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
+            self._tasks.start("kits", self._provisioner.warm_up)
+
+    def _prepare(self, record: ClusterRecord, name: str) -> None:
+        machine, node = record.machine(name), self._observed.node(name)
+        if machine is None or node is None or not is_there(node):
+            return
+        if self._tasks.start(f"prepare {name}", partial(self._provisioner.prepare, machine, node)):
+            self._observed.stages[name] = Stage.PREPARING
+
+    def _members(self, record: ClusterRecord, ids: tuple[str, ...]) -> list[tuple[Machine, NodeAccess]]:
+        found = [(record.machine(name), self._observed.accesses.get(name)) for name in ids]
+        return [(machine, access) for machine, access in found if machine is not None and access is not None]
+
+    def _form(self, record: ClusterRecord, ids: tuple[str, ...]) -> tuple[Formation, list[NodeAccess]]:
+        members = self._members(record, ids)
+        machines = [machine for machine, _ in members]
+        accesses = self._provisioner.give_keys(record, [access for _, access in members])
+        with self._ray:
+            ray = self._provisioner.form(record, list(zip(machines, accesses, strict=True)))
+        head = next((m.id for m in machines if key_of(m.id) == ray.head.key), machines[0].id)
+        return Formation(record.formed, ray, head), accesses
+
+    def _join(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
+        formation = self._observed.formation
+        if formation is None:
+            return
+
+        def join() -> dict[str, str]:
+            everybody = [
+                self._observed.accesses[machine.id]
+                for machine in record.rented
+                if machine.id in self._observed.accesses
+                and self._observed.stages.get(machine.id) in (Stage.JOINED, Stage.READY)
+            ]
+            for access in self._provisioner.give_keys(record, everybody):
+                self._observed.accesses[access.id] = access
+            members = self._members(record, ids)
+            with self._ray:
+                try:
+                    self._provisioner.join(record, formation.ray, members)
+                except TrainmasterError as error:
+                    if len(members) == 1:
+                        return {ids[0]: words(error)}
+                    return self._join_singly(record, formation, members)
+            return {}
+
+        self._tasks.start(f"join {' '.join(ids)}", join)
+
+    def _join_singly(
+        self, record: ClusterRecord, formation: Formation, members: list[tuple[Machine, NodeAccess]]
+    ) -> dict[str, str]:
+        """Find out who of several cannot join; why, by machine id."""
+        failed = {}
+        for member in members:
+            try:
+                self._provisioner.join(record, formation.ray, [member])
+            except TrainmasterError as error:
+                failed[member[0].id] = words(error)
+        return failed
+
+    def _drop(self, record: ClusterRecord, ids: tuple[str, ...]) -> None:
+        gone = set()
+        for name in ids:
+            machine = record.machine(name)
+            if machine is None or machine.is_over:
+                gone.add(name)
+                self._observed.stages.pop(name, None)
+            else:  # it is well, but Ray has lost it: it joins again
+                self._observed.stages[name] = Stage.READY
+        formation = self._observed.formation
+        if formation is None:
+            return
+        if formation.head in ids:
+            self.dissolve(record)
+            return
+
+        def drop() -> None:
+            with self._ray:
+                for name in ids:
+                    formation.ray.remove(key_of(name), is_gone=name in gone)
+
+        self._tasks.start(f"drop {' '.join(ids)}", drop)
+
+    def _release(self, record: ClusterRecord) -> list[Node] | None:
+        # Killed half-way, what is left of it may become a cluster again: it is to be looked at anew.
+        self._provisioner.memory(record.id).clear()
+        formation, self._observed.formation = self._observed.formation, None
+        accesses = list(self._observed.accesses.values())
+        with self._ray:
+            self._provisioner.take_back(
+                record, formation.ray if formation else None, accesses, self._observed.nodes
+            )
+        try:
+            self._provider.release(record.id)
+        except ProviderGoneError:  # nothing of it is left
+            pass
+        except TrainmasterError:
+            self._provisioner.end_machines(accesses, self._observed.nodes)
+            raise
+        self._provisioner.forget(record, accesses)
+        try:
+            return self._provider.nodes(record.id)  # when they ended is for the bill
+        except TrainmasterError:
+            return None
+
+
+def _least(record: ClusterRecord, role: RolePlan, token: str) -> int:
+    """How many of the machines of a request will do; 0: all of them."""
+    others = sum(m.role == role.role and m.token != token and bool(m.id) for m in record.live)
+    return max(1, role.needed - others) if role.least else 0

@@ -1,0 +1,92 @@
+"""`AttemptNodes`: the nodes of attempts, as far as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from trainmaster.control.layout import attempt_id
+from trainmaster.control.site import NodeGoneError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_verdicts import NodeVerdicts
+    from trainmaster.control.job_context import TaskContext
+
+#: Names of members and their nodes, in rank order.
+Members = Sequence[tuple[str, "NodeAccess"]]
+
+
+class AttemptNodes:
+    """Threads share it.
+
+    Args:
+        nodes_of: given an attempt's id, its members; those whose node is gone are missing.
+        verdicts: on machines that are taken for lost.
+    """
+
+    def __init__(self, nodes_of: Callable[[str], Members], verdicts: NodeVerdicts) -> None:
+        self._nodes_of = nodes_of
+        self._verdicts = verdicts
+
+    def members(self, context: TaskContext, *, is_patient: bool = True) -> Members:
+        """All members of an attempt.
+
+        Args:
+            context: the attempt.
+            is_patient: nodes that were lost and do not answer are waited for; else they are gone.
+
+        Raises:
+            NodeGoneError: one has no node.
+        """
+        attempt = id_of(context)
+        found = self.known(attempt) if is_patient else self.present(attempt)
+        require(context, found)
+        return found
+
+    def known(self, attempt: str) -> Members:
+        """Members whose nodes are not gone; those may have been lost all the same."""
+        return self._nodes_of(attempt)
+
+    def present(self, attempt: str) -> Members:
+        """Members whose nodes are not known to be lost."""
+        members = self._nodes_of(attempt)
+        there = {node.id: self._verdicts.is_there(attempt, node) for _, node in members}
+        return [(name, node) for name, node in members if there[node.id]]
+
+    def doubt(self, attempt: str, members: Iterable[str]) -> None:
+        """Members of an attempt were lost: nodes that do not answer us either are not waited for."""
+        lost = frozenset(members)
+        self._verdicts.doubt(attempt, [node for name, node in self._nodes_of(attempt) if name in lost])
+
+    def forget(self, attempt: str) -> None:
+        """It is over."""
+        self._verdicts.forget(attempt)
+
+
+def require(context: TaskContext, members: Members, dispensable: frozenset[str] = frozenset()) -> None:
+    """See that members have nodes.
+
+    Args:
+        context: the attempt.
+        members: who has one.
+        dispensable: who need not.
+
+    Raises:
+        NodeGoneError: one has none.
+    """
+    found = {name for name, _ in members}
+    gone = [name for name in context.members if name not in found and name not in dispensable]
+    if gone:
+        verb = "has" if len(gone) == 1 else "have"
+        raise NodeGoneError(f"{', '.join(gone)} {verb} no node any more, and what was there is lost")
+
+
+def id_of(context: TaskContext) -> str:
+    """The name of an attempt towards executors."""
+    return attempt_id(context.run, context.experiment.name, context.task, context.attempt)
+
+
+def distinct(members: Members) -> list[NodeAccess]:
+    """The nodes of members, each once, that of the first rank first."""
+    return list({node.id: node for _, node in members}.values())

@@ -1,0 +1,345 @@
+"""`Bootstrap`: from hosts that let us in to nodes on which a supervisor can start.
+
+Each host goes through the phases by itself, several at a time. A phase that was done before is found to be,
+and costs a question; one that was cut short is done again. A host that fails is named with the phase and the
+reason; whether the run does without it is for the caller to say (`usable`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trainmaster.cluster.bootstrap.facts import (
+    HostFacts,
+    PythonFacts,
+    internet_command,
+    parse_facts,
+    parse_still_there,
+    probe_script,
+    still_there_command,
+)
+from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
+from trainmaster.cluster.bootstrap.host_result import HostOutcome, HostResult, Phase, PhaseReport
+from trainmaster.cluster.bootstrap.plan import (
+    BootstrapPlan,
+    Step,
+    Unfit,
+    choose_python,
+    make_plan,
+    needs_internet,
+)
+from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, pieces
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.transport.ssh import Connection, Ssh
+from trainmaster.transport.target import Target
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSettings:
+    """How patient we are, and how many hosts are done at the same time.
+
+    Attributes:
+        at_once: hosts.
+        probe_timeout_s, install_timeout_s, check_timeout_s: of these phases.
+        wait_s: for somebody else who installs the same thing on the host.
+        patience_s: the host gives an upload up after so long without a byte.
+        share_files: libraries that the host sees at the same path (a common file system, a host of the lab)
+            are used where they are, and not sent.
+    """
+
+    at_once: int = 8
+    probe_timeout_s: float = 30.0
+    install_timeout_s: float = 900.0
+    check_timeout_s: float = 60.0
+    wait_s: int = 600
+    patience_s: int = 60
+    share_files: bool = True
+
+
+class _Failed(Exception):  # noqa: N818 - becomes a result
+    """A phase does not work."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        self.reason, self.hint = reason, hint
+        super().__init__(reason)
+
+
+Listener = Callable[[PhaseReport], None]
+
+
+class Bootstrap:
+    """Makes nodes of hosts.
+
+    Args:
+        ssh: connects.
+        packages: our runtime for hosts without and with GPUs.
+        cache: where archives are kept here.
+        settings: how patient we are.
+        listener: is told of each phase, by any thread.
+    """
+
+    def __init__(
+        self,
+        ssh: Ssh,
+        runtime_packages: tuple[RuntimePackage, RuntimePackage],
+        cache: Path,
+        settings: BootstrapSettings | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        self._ssh = ssh
+        self._packages = runtime_packages
+        self._cache = cache
+        self._settings = settings or BootstrapSettings()
+        self._listener = listener
+
+    def all(self, targets: Sequence[Target], code: RuntimeLayer | None = None) -> list[HostResult]:
+        """Bootstrap hosts, several at a time; results in their order. May be repeated at any time.
+
+        Args:
+            targets: the hosts.
+            code: the user's files, which they are to have too.
+        """
+        if not targets:
+            return []
+        pool = ThreadPoolExecutor(min(self._settings.at_once, len(targets)), "bootstrap")
+        try:
+            return list(pool.map(lambda target: self.one(target, code), targets))
+        finally:  # who is interrupted does not wait for the slowest upload, which ends when `ssh` is closed
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def one(
+        self, target: Target, code: RuntimeLayer | None = None, known: HostFacts | None = None
+    ) -> HostResult:
+        """Bootstrap a host; see `all`.
+
+        Args:
+            target: the host.
+            code: the user's files.
+            known: what it was when it was bootstrapped last, if it was. As long as it has not booted since
+                and has what we need, it is asked no more than that.
+        """
+        run = _Run(self._ssh, self._packages, self._cache, self._settings, self._listener, target)
+        return run.go(code, known)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One host on its way."""
+
+    ssh: Ssh
+    runtime_packages: tuple[RuntimePackage, RuntimePackage]
+    cache: Path
+    settings: BootstrapSettings
+    listener: Listener | None
+    target: Target
+    reports: list[PhaseReport] = field(default_factory=list)
+    facts: HostFacts | None = None
+    plan: BootstrapPlan | None = None
+    host_key: str = ""
+
+    def go(self, code: RuntimeLayer | None, known: HostFacts | None) -> HostResult:
+        failed: Phase | None = None
+        reason = hint = ""
+        try:
+            with contextlib.ExitStack() as stack:
+                with self._phase(Phase.CONNECT):
+                    connection = stack.enter_context(self.ssh.lend(self.target))
+                self.host_key = connection.host_key
+                plan = None if known is None else self._as_before(connection, known, code)
+                if plan is None:
+                    self._phases(connection, code)
+                elif plan.code is not None:
+                    self._layer(Phase.CODE, connection, plan, plan.code)
+        except _Failed as error:
+            failed, reason, hint = self.reports[-1].phase, error.reason, error.hint
+        return HostResult(
+            target=self.target,
+            ok=failed is None,
+            phases=tuple(self.reports),
+            failed=failed,
+            reason=reason,
+            hint=hint,
+            facts=self.facts,
+            plan=self.plan,
+            host_key=self.host_key,
+        )
+
+    def _as_before(
+        self, connection: Connection, known: HostFacts, code: RuntimeLayer | None
+    ) -> BootstrapPlan | None:
+        """The plan for a host that has our runtime from an earlier time; None if that must be looked into."""
+        package = self.runtime_packages[bool(known.gpus)]
+        plan = make_plan(known, package, code)
+        if isinstance(plan, Unfit) or not (known.boot and plan.packages.present and plan.runtime.present):
+            return None
+        with self._phase(Phase.PROBE) as detail:
+            steps = [step for step in (plan.packages, plan.runtime, plan.code) if step is not None]
+            keys = [f"{step.order['kind']}/{step.order['name']}" for step in steps]
+            command = still_there_command(known.root, keys)
+            result = connection.run(command, timeout_s=self.settings.probe_timeout_s)
+            boot, have = parse_still_there(result.out)
+            if boot != known.boot or not have.issuperset(keys[:2]):
+                detail.append("it is not as it was")
+                return None
+            detail[:] = [HostOutcome.REUSED, "as it was"]
+        self.facts = replace(known, have=(known.have - set(keys)) | have)
+        found = make_plan(self.facts, package, code)
+        self.plan = None if isinstance(found, Unfit) else found
+        return self.plan
+
+    def _phases(self, connection: Connection, code: RuntimeLayer | None) -> None:
+        with self._phase(Phase.PROBE) as detail:
+            self.facts = facts = self._probe(connection)
+            package = self.runtime_packages[bool(facts.gpus)]
+            if needs_internet(facts, package):
+                self.facts = facts = replace(
+                    facts, internet=self._reaches_internet(connection, facts, package)
+                )
+            plan = make_plan(facts, package, code)
+            if isinstance(plan, Unfit):
+                raise _Failed(plan.reason, plan.hint)
+            self.plan = plan
+            detail.append(
+                f"{facts.os}, {facts.arch}, {facts.cpus} CPUs, {facts.memory_bytes / 1e9:.1f} GB, "
+                f"{len(facts.gpus)} GPUs, Python {plan.host_python.version}"
+                + "".join(f"; {n}" for n in plan.notes)
+            )
+        self._layer(Phase.PACKAGES, connection, plan, plan.packages)
+        self._layer(Phase.RUNTIME, connection, plan, plan.runtime)
+        with self._phase(Phase.CHECK) as detail:
+            said = self._try(connection, plan, package)
+            if said and (plan.packages.present or plan.runtime.present):
+                # What was there is broken: somebody has tidied up, or the host's Python was exchanged.
+                log.warning("%s: the runtime is broken (%s), it is installed again", self.target.name, said)
+                for step in (plan.packages, plan.runtime):
+                    self._install(connection, plan, replace(step, present=False), again=True)
+                said = self._try(connection, plan, package)
+                detail.append("it was broken, and installed again")
+            if said:
+                raise _Failed(
+                    f"the runtime does not work there: {said}", "Is it the same kind of Linux as here?"
+                )
+        if plan.code is not None:
+            self._layer(Phase.CODE, connection, plan, plan.code)
+
+    def _probe(self, connection: Connection) -> HostFacts:
+        shared = (
+            next(iter(self.runtime_packages[0].packages.tops().values()), "")
+            if self.settings.share_files
+            else ""
+        )
+        script = probe_script(self.target.directory, self.target.python, shared)
+        asked_at = time.time()
+        result = connection.shell(script, timeout_s=self.settings.probe_timeout_s)
+        facts = parse_facts(result.out, asked_at, time.time())
+        if facts is None:
+            raise _Failed(
+                f"it does not say what it is: {result.last_words}",
+                f"Try: ssh {self.target.login}@{self.target.address} -p {self.target.port} /bin/sh -c true",
+            )
+        return facts
+
+    def _reaches_internet(self, connection: Connection, facts: HostFacts, package: RuntimePackage) -> bool:
+        python = choose_python(facts, package)
+        assert isinstance(python, PythonFacts), "else nobody needs to know"
+        command = internet_command(python.path)
+        return connection.run(command, timeout_s=self.settings.probe_timeout_s).code == 0
+
+    def _layer(self, phase: Phase, connection: Connection, plan: BootstrapPlan, step: Step) -> None:
+        with self._phase(phase) as detail:
+            said = "have" if step.present else self._install(connection, plan, step)
+            if said == "linked":
+                detail.append(f"{step.order['name']}, the host sees the very files")
+            elif said == "done":
+                size = f", {step.layer.size_bytes / 1e6:.0f} MB" if step.layer else " by pip"
+                detail.append(f"{step.order['name']}{size}")
+            else:
+                detail.insert(0, HostOutcome.REUSED)
+
+    def _install(
+        self, connection: Connection, plan: BootstrapPlan, step: Step, *, again: bool = False
+    ) -> str:
+        """Put a layer there: ``done``, ``linked`` or, if somebody else has done so meanwhile, ``have``."""
+        assert self.facts is not None
+        shared = bool(step.layer and step.order.get("tops") and not again)
+        order = {
+            **step.order,
+            "same": step.layer.stamps() if step.layer and shared else [],
+            "root": self.facts.root,
+            "again": again,
+            "wait_s": self.settings.wait_s,
+            "patience_s": self.settings.patience_s,
+        }
+
+        def answer(line: str) -> Iterator[bytes] | None:
+            if line != "@@want" or step.layer is None:
+                return None
+            return pieces(step.layer.archive(self.cache))
+
+        if step.layer is not None and not shared:
+            step.layer.archive(self.cache)  # before anything is held there
+        result = ask_guest(
+            connection, plan.host_python.path, "install.py", order, self.settings.install_timeout_s, answer
+        )
+        said = guest_words(result)
+        if shared and said == "done":
+            log.info("%s: what is there cannot be used in place: %s", self.target.name, result.err.strip())
+        if said not in ("have", "done", "linked"):
+            raise _Failed(said, "It is safe to try again.")
+        return said
+
+    def _try(self, connection: Connection, plan: BootstrapPlan, package: RuntimePackage) -> str:
+        """Why the runtime does not work; empty if it does."""
+        lines = "; ".join(
+            ["import importlib, sys", "[importlib.import_module(m) for m in sys.argv[1:]]", "print(42)"]
+        )
+        command = shlex.join([plan.python, "-I", "-c", lines, "trainmaster", *package.imports])
+        result = connection.run(f"exec {command}", timeout_s=self.settings.check_timeout_s)
+        return "" if result.code == 0 and result.out.strip().endswith("42") else result.last_words
+
+    @contextlib.contextmanager
+    def _phase(self, phase: Phase) -> Iterator[list[str]]:
+        """Time a phase and say how it went; what is put into the list becomes its detail."""
+        self._tell(PhaseReport(self.target.name, phase, HostOutcome.STARTED))
+        started = time.monotonic()
+        detail: list[str] = []
+
+        def ended(outcome: HostOutcome, text: str) -> None:
+            report = PhaseReport(self.target.name, phase, outcome, time.monotonic() - started, text)
+            self.reports.append(report)
+            self._tell(report)
+
+        try:
+            yield detail
+        except _Failed as error:
+            ended(HostOutcome.FAILED, error.reason)
+            raise
+        except TrainmasterError as error:
+            reason = Exception.__str__(error).removeprefix(f"{self.target.shown}: ")
+            ended(HostOutcome.FAILED, reason)
+            raise _Failed(reason, error.hint) from error
+        except OSError as error:  # on this side: the cache, for one
+            ended(HostOutcome.FAILED, f"here: {error}")
+            raise _Failed(f"here: {error}", "Is there room in TRAINMASTER_CACHE?") from error
+        reused = detail[:1] == [HostOutcome.REUSED]
+        ended(HostOutcome.REUSED if reused else HostOutcome.DONE, "; ".join(detail[reused:]))
+
+    def _tell(self, report: PhaseReport) -> None:
+        if report.outcome is not HostOutcome.STARTED:
+            log.info(
+                "%s: %s %s in %.2f s %s",
+                *(report.host, report.phase, report.outcome),
+                report.seconds,
+                report.detail,
+            )
+        if self.listener is not None:
+            self.listener(report)

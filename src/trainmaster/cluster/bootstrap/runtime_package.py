@@ -1,0 +1,279 @@
+"""`RuntimePackage`: what our runtime consists of: taken from this installation, packed for hosts.
+
+Two layers, as one changes often and the other is large: the libraries (*packages*), and Trainmaster itself
+with the interpreter's directory (*runtime*). Each is named by what is in it, so that what a host has is not
+sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+import tarfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import trainmaster
+from trainmaster.spec.errors import MissingPartError
+
+#: Changes when what is in a layer is arranged in another way.
+_ARRANGEMENT: Final = "1"
+#: What a node cannot do without; Ray is added where it is used.
+ROOTS: Final = ("trainmaster",)
+#: Besides, where the host has GPUs.
+GPU_ROOTS: Final = ("nvidia-ml-py",)
+#: What is tried on the host at the end; a supervisor needs no more.
+IMPORTS: Final = ("psutil", "obstore", "trainmaster.spec.errors")
+#: Of each kind, in the cache here.
+_KEPT_ARCHIVES: Final = 4
+_COMPRESSION: Final = 1  # a local network is faster than better compression
+_NAME_CHARACTERS: Final = 20
+_packing = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLayer:
+    """Files under one name.
+
+    Attributes:
+        kind: directory below the root on the host: ``packages``, ``runtimes`` or ``code``.
+        name: follows from what is in it.
+        files: (path in the layer, file here).
+        size_bytes: of all files, unpacked.
+    """
+
+    kind: str
+    name: str
+    files: tuple[tuple[str, Path], ...] = field(repr=False)
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        """As `HostFacts.have` lists it."""
+        return f"{self.kind}/{self.name}"
+
+    def tops(self) -> dict[str, str]:
+        """What is at the top of the layer, and where that is here; empty if it is not in one piece here.
+
+        It need not all be in one directory: Ray brings some libraries of its own, once it is imported.
+        """
+        found: dict[str, str] = {}
+        for path, file in self.files:
+            name, _, rest = path.partition("/")
+            place = str(file).removesuffix(f"/{rest}") if rest else str(file)
+            if found.setdefault(name, place) != place or not place.endswith(f"/{name}"):
+                return {}
+        return found
+
+    def stamps(self) -> list[tuple[str, int, int]]:
+        """Path, size and time of change (nanoseconds) of each file: enough to know the very same ones by."""
+        found = []
+        for path, file in self.files:
+            status = file.stat()
+            found.append((path, status.st_size, status.st_mtime_ns))
+        return found
+
+    def archive(self, cache: Path) -> Path:
+        """The layer as one file, made unless it is there.
+
+        Args:
+            cache: where such files are kept.
+        """
+        place = cache / f"{self.kind}-{self.name}.tar.gz"
+        with _packing:  # many hosts ask at the same time
+            if not place.exists():
+                cache.mkdir(parents=True, exist_ok=True)
+                draft = cache / f".{place.name}.{os.getpid()}"
+                try:
+                    with tarfile.open(draft, "w:gz", compresslevel=_COMPRESSION, dereference=True) as archive:
+                        for path, file in self.files:
+                            archive.add(file, path, recursive=False, filter=_nobodys)
+                    draft.replace(place)
+                finally:
+                    draft.unlink(missing_ok=True)
+                self._tidy(cache)
+            os.utime(place)
+        return place
+
+    def _tidy(self, cache: Path) -> None:
+        """Keep what was asked for last; older ones can be made again."""
+        archives = sorted(cache.glob(f"{self.kind}-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+        for old in archives[:-_KEPT_ARCHIVES]:
+            old.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimePackage:
+    """Our runtime for one kind of host.
+
+    Attributes:
+        minor: version of Python, such as (3, 11). soabi: what its compiled modules are built for.
+        packages: the libraries. source: Trainmaster itself.
+        pins: the libraries as pip takes them, for hosts with another Python.
+        imports: what must be importable in the end.
+    """
+
+    minor: tuple[int, int]
+    soabi: str
+    packages: RuntimeLayer
+    source: RuntimeLayer
+    pins: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+def make_runtime_package(roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS) -> RuntimePackage:
+    """Find what a host needs of this installation.
+
+    Args:
+        roots: distributions, perhaps with extras, that come with all that they need.
+        imports: modules that are tried on the host at the end.
+
+    Raises:
+        MissingPartError: something is not installed here.
+    """
+    soabi = str(sysconfig.get_config_var("SOABI"))
+    needed = closure(roots)
+    packages = make_layer("packages", _files_of(needed), soabi)
+    pins = tuple(sorted(f"{dist.name}=={dist.version}" for dist in needed))
+    return RuntimePackage(
+        minor=sys.version_info[:2],
+        soabi=soabi,
+        packages=packages,
+        source=make_layer("runtimes", _own_files()),
+        pins=pins,
+        imports=tuple(imports),
+    )
+
+
+def make_runtime_packages(
+    roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS
+) -> tuple[RuntimePackage, RuntimePackage]:
+    """The kits for hosts without and with GPUs; the same where nothing for GPUs is installed here."""
+    plain = make_runtime_package(roots, imports)
+    try:
+        return plain, make_runtime_package((*roots, *GPU_ROOTS), imports)
+    except MissingPartError:
+        return plain, plain
+
+
+def closure(roots: Iterable[str]) -> list[metadata.Distribution]:
+    """Distributions that are installed here, and all that they need, without Trainmaster itself.
+
+    Raises:
+        MissingPartError: one is not installed.
+    """
+    try:
+        from packaging.requirements import Requirement
+        from packaging.utils import canonicalize_name
+    except ImportError:
+        raise MissingPartError(
+            "hosts need packaging, which is not installed", "pip install 'trainmaster[hosts]'"
+        ) from None
+
+    found: dict[str, metadata.Distribution] = {}
+    asked: set[tuple[str, str]] = set()
+    waiting = [(Requirement(root), "you") for root in roots]
+    while waiting:
+        wanted, whose = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        try:
+            dist = metadata.distribution(wanted.name)
+        except metadata.PackageNotFoundError:
+            raise MissingPartError(
+                f"{wanted.name} is needed by {whose} and not installed here, so it cannot be sent to hosts",
+                f"pip install '{wanted}'",
+            ) from None
+        if name != "trainmaster":
+            found[name] = dist
+        for extra in ("", *wanted.extras):
+            if (name, extra) in asked:
+                continue
+            asked.add((name, extra))
+            for text in dist.requires or ():
+                need = Requirement(text)
+                if need.marker is None or need.marker.evaluate({"extra": extra}):
+                    waiting.append((need, wanted.name))
+    return [found[name] for name in sorted(found)]
+
+
+def make_layer(kind: str, files: Iterable[tuple[str, Path]], *salt: str) -> RuntimeLayer:
+    """Name files by what they hold.
+
+    Args:
+        kind: see `RuntimeLayer`.
+        files: (path in the layer, file here).
+        salt: what else makes a difference.
+    """
+    listed = sorted(files)
+    digest = hashlib.sha256(json.dumps([_ARRANGEMENT, kind, *salt]).encode())
+    size = 0
+    for path, file in listed:
+        status = file.stat()
+        size += status.st_size
+        digest.update(f"\0{path}\0{status.st_mode & 0o111}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return RuntimeLayer(kind, digest.hexdigest()[:_NAME_CHARACTERS], tuple(listed), size)
+
+
+def code_layer(directory: Path) -> RuntimeLayer:
+    """The user's files, all that is in a directory: a snapshot of their code, which never changes."""
+    return make_layer("code", tree(directory))
+
+
+def pieces(file: Path, size: int = 1 << 18) -> Iterator[bytes]:
+    """A file, bit by bit."""
+    with file.open("rb") as stream:
+        while piece := stream.read(size):
+            yield piece
+
+
+def tree(directory: Path, skip: Callable[[Path], bool] = lambda _: False) -> Iterator[tuple[str, Path]]:
+    """Every file below a directory, with its path in it."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not skip(path):
+            yield path.relative_to(directory).as_posix(), path
+
+
+def _files_of(dists: Iterable[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
+    for dist in dists:
+        if dist.files is None:
+            raise MissingPartError(
+                f"{dist.name} was not installed by pip, so nobody knows which files belong to it",
+                f"Install Trainmaster into a venv of its own, or: pip install --force-reinstall {dist.name}",
+            )
+        for entry in dist.files:
+            # `..` leads to scripts for this very machine; bytecode is made again.
+            if (
+                ".." in entry.parts
+                or "__pycache__" in entry.parts
+                or entry.name in ("RECORD", "direct_url.json")
+            ):
+                continue
+            path = Path(str(dist.locate_file(entry)))
+            if path.is_file():
+                yield entry.as_posix(), path
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    """Trainmaster as it is imported here, be it installed or a source tree."""
+    source = Path(trainmaster.__file__).parent
+    for name, file in tree(source, lambda path: "__pycache__" in path.parts):
+        yield f"trainmaster/{name}", file
+    dist = metadata.distribution("trainmaster")
+    for entry in dist.files or ():
+        if entry.parent.suffix == ".dist-info" and entry.name in ("METADATA", "entry_points.txt"):
+            yield entry.as_posix(), Path(str(dist.locate_file(entry)))
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member

@@ -1,0 +1,396 @@
+"""`ClusterConnection`: what goes to one cluster and is heard from there, reachable or not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
+
+from trainmaster.executors.base import Executor, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_loop import ClusterLoop
+    from trainmaster.cluster.observed import Formation
+
+log = logging.getLogger(__name__)
+
+#: A head that answers us by SSH, but whose Ray does not for so long, is not waited for.
+_MUTE_S: Final = 20.0
+_REOPEN_S: Final = 1.0
+#: A machine that is taken back: its members have ended so long before.
+_SPARE_S: Final = 5.0
+_GRACE_S: Final = 20.0
+
+T = TypeVar("T")
+#: Members of an attempt with the private addresses of their nodes.
+Places = tuple[tuple[str, str], ...]
+
+
+class Alive(Protocol):
+    """A node that an executor takes to be alive."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the cluster."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Private."""
+        ...
+
+
+@runtime_checkable
+class ManyNodes(Protocol):
+    """What an executor of several nodes tells beyond `Executor`."""
+
+    is_lost: bool
+
+    def nodes(self) -> Sequence[Alive]:
+        """Those that are alive."""
+        ...
+
+
+#: Makes the executor of a cluster that is up.
+Opener = Callable[["ClusterLoop", "Formation"], Executor]
+#: Opens an executor for the run.
+Hello = Callable[[Executor], None]
+
+
+class _Call:
+    """Connecting to a cluster, in a thread: it takes a minute if nobody answers.
+
+    Args:
+        number: of the formation.
+        executor: to be opened.
+        hello: opens it.
+        attempts: that were sent there before, to be asked after.
+        wake: is set when it is over.
+    """
+
+    def __init__(
+        self, number: int, executor: Executor, hello: Hello, attempts: Sequence[str], wake: threading.Event
+    ) -> None:
+        self.number = number
+        self.executor = executor
+        self.statuses: Sequence[GangStatus] = ()
+        self.error: TrainmasterError | None = None
+        self.is_over = False
+        self._is_dropped = False
+        self._lock = threading.Lock()
+        self._work = partial(self._run, hello, list(attempts), wake)
+
+    def begin(self) -> None:
+        """In a thread of its own."""
+        threading.Thread(target=self._work, name="connect", daemon=True).start()
+
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        with self._lock:
+            self._is_dropped = True
+            is_over = self.is_over
+        if is_over and self.error is None:
+            hang_up(self.executor)
+
+    def _run(self, hello: Hello, attempts: Sequence[str], wake: threading.Event) -> None:
+        try:
+            hello(self.executor)
+            if attempts:  # it was out of reach for a while: what has changed meanwhile is news
+                self.statuses = self.executor.observe(attempts)
+        except TrainmasterError as error:
+            self.error = error
+            hang_up(self.executor)
+        except Exception as error:
+            log.exception("cannot connect")
+            self.error = ExecutorError(f"internal error: {type(error).__name__}: {error}")
+        with self._lock:
+            self.is_over = True
+            is_dropped = self._is_dropped
+        if is_dropped and self.error is None:
+            hang_up(self.executor)
+        wake.set()
+
+
+class ClusterConnection:
+    """One cluster as its gangs see it. The run's loop owns it.
+
+    Args:
+        loop: takes care of the cluster.
+        opener: makes the executor of a cluster that is up.
+        hello: opens it.
+        wake: is set when the cluster was reached.
+        clock: gives Unix seconds.
+
+    Attributes:
+        executor: of the present formation; None while there is none, or it does not answer.
+        waiting: gangs that are not sent yet.
+        sent: members of gangs that were sent, as heard last, by attempt.
+        news: what was heard and not told yet, by attempt.
+    """
+
+    def __init__(
+        self,
+        loop: ClusterLoop,
+        opener: Opener,
+        hello: Hello,
+        wake: threading.Event,
+        clock: Callable[[], float],
+    ) -> None:
+        self.loop = loop
+        self.executor: Executor | None = None
+        self.waiting: dict[str, GangRequest] = {}
+        self.sent: dict[str, tuple[MemberStatus, ...]] = {}
+        self.news: dict[str, GangStatus] = {}
+        self._opener = opener
+        self._hello = hello
+        self._wake = wake
+        self._clock = clock
+        self._number: int | None = None
+        self._call: _Call | None = None
+        self._graces: dict[str, float] = {}
+        self._stops: dict[str, float] = {}  # also those that nobody has heard yet
+        self._forgotten: set[str] = set()  # likewise
+        self._vacated: set[str] = set()
+        self._told_waits: set[tuple[str, str]] = set()
+        self._mute_since: float | None = None
+        self._reopen_at = 0.0
+
+    # --- gangs ---------------------------------------------------------------------------------------
+
+    def take(self, gang: GangRequest) -> None:
+        """Queue a gang; it is sent as soon as there is a cluster."""
+        self.loop.want()
+        if gang.attempt not in self.sent:
+            self.waiting[gang.attempt] = gang
+            self._graces[gang.attempt] = gang.grace_s
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        """Ask an attempt to end; one that was never sent is forgotten."""
+        if self.waiting.pop(attempt, None) is not None:
+            self.news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
+        self._stops[attempt] = min(grace_s, self._stops.get(attempt, grace_s))
+        self.guarded(lambda executor: executor.stop(attempt, grace_s))
+
+    def forget(self, attempt: str) -> None:
+        """Its end is recorded."""
+        self.waiting.pop(attempt, None)
+        self.sent.pop(attempt, None)
+        self._graces.pop(attempt, None)
+        self._vacated.discard(attempt)
+        if self._number is not None and not self.guarded(partial(_forget, attempt)):
+            self._forgotten.add(attempt)  # nobody has heard it yet
+        else:
+            self._stops.pop(attempt, None)
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        """What its cluster says of attempts."""
+        found = self.guarded(partial(_observe, attempts)) or []
+        for status in found:
+            if status.phase is not Phase.UNKNOWN:
+                self.sent[status.attempt] = status.members
+        return found
+
+    def hear(self, status: GangStatus) -> None:
+        """Take in what its cluster says of an attempt."""
+        attempt = status.attempt
+        if status.phase is Phase.EXITED and self._is_lost and not any(m.started_at for m in status.members):
+            status = GangStatus(attempt, Phase.UNKNOWN)  # it went down with the head before it began
+        if status.phase is Phase.UNKNOWN:  # it may be sent again
+            self.sent.pop(attempt, None)
+            self._vacated.discard(attempt)
+        elif attempt in self.sent and status.members:
+            self.sent[attempt] = status.members
+        self.news[attempt] = status
+
+    def waits(self) -> list[str]:
+        """What keeps gangs from a place in the cluster though nobody is in their way, if it is new."""
+        told: Callable[[], Mapping[str, str]] = getattr(self.executor, "waits", dict)
+        now = {(attempt.split("/")[1], why) for attempt, why in told().items()}
+        new, self._told_waits = now - self._told_waits, now
+        return [f"{experiment} waits for room: {why}" for experiment, why in sorted(new)]
+
+    # --- the cluster ---------------------------------------------------------------------------------
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether gangs of an earlier driver may run there, and it cannot be asked yet."""
+        return self.executor is None and (self.loop.is_sought or self.loop.formation is not None)
+
+    def keep_up(self, places: Mapping[str, Places]) -> None:
+        """Follow the cluster: connect to a new one, report what a lost one has taken along.
+
+        Args:
+            places: where the members of attempts are.
+        """
+        formation = self.loop.formation
+        if self._number is not None and (formation is None or formation.number != self._number):
+            self._lose()
+        if self._call is not None:
+            self._answer(self._call)
+        elif formation is not None and self.executor is None and self._clock() >= self._reopen_at:
+            self._number = formation.number
+            executor = self._opener(self.loop, formation)
+            self._call = _Call(formation.number, executor, self._hello, list(self.sent), self._wake)
+            self._call.begin()
+        exposed = self._vacate(places)
+        if not exposed and not self._is_lost:
+            self.send()
+        if isinstance(self.executor, ManyNodes) and self._number is not None:
+            self.loop.alive(frozenset(node.key for node in self.executor.nodes()))
+            if self.executor.is_lost:
+                self.loop.broken(self._number)
+
+    def send(self) -> None:
+        """Send what waits, if there is a cluster."""
+        if self.executor is None or not self.waiting:
+            return
+        gangs = list(self.waiting.values())
+        for gang in gangs:  # an earlier one of that name is another one
+            self._stops.pop(gang.attempt, None)
+        if self.guarded(partial(_submit, gangs)):
+            for gang in gangs:
+                self.sent[gang.attempt] = tuple(MemberStatus(member.name) for member in gang.members)
+            self.waiting.clear()
+
+    def guarded(self, call: Callable[[Executor], T]) -> T | None:
+        """Call its executor, if it has one that can be reached."""
+        if self.executor is None:
+            return None
+        try:
+            return call(self.executor)
+        except ExecutorError as error:
+            self._mute(error)
+            return None
+
+    def close(self) -> None:
+        """Hang up; what runs goes on."""
+        if self._call is not None:
+            self._call.drop()
+        if self.executor is not None:
+            hang_up(self.executor)
+        self._call = self.executor = None
+
+    # --- private -------------------------------------------------------------------------------------
+
+    @property
+    def _is_lost(self) -> bool:
+        return isinstance(self.executor, ManyNodes) and self.executor.is_lost
+
+    def _answer(self, call: _Call) -> None:
+        """Take in what became of connecting."""
+        if not call.is_over:
+            return
+        self._call = None
+        if isinstance(call.error, LeaseLostError):
+            raise call.error  # it is another driver's now
+        if call.error is not None:
+            self._mute(call.error)
+            return
+        self.executor, self._mute_since = call.executor, None
+        hurry: Callable[[], None] = getattr(call.executor, "hurry", lambda: None)
+        hurry()  # from here on the run's loop waits for it
+        for status in call.statuses:
+            if status.attempt in self.sent:
+                self.hear(status)
+        for attempt, grace_s in list(self._stops.items()):
+            if attempt in self.sent or attempt in self._forgotten:
+                self.guarded(partial(_stop, attempt, grace_s))
+        for attempt in list(self._forgotten):
+            if self.guarded(partial(_forget, attempt)):
+                self._forgotten.discard(attempt)
+                self._stops.pop(attempt, None)
+
+    def _mute(self, error: TrainmasterError) -> None:
+        """It cannot be reached: tried again, until its head is lost, or is well and still says nothing."""
+        now = self._clock()
+        log.info("%s: %s", self.loop.record.id, error)
+        self.close()
+        self._mute_since = self._mute_since or now
+        self._reopen_at = now + _REOPEN_S
+        if now - self._mute_since > _MUTE_S and self.loop.head_answers and self._number is not None:
+            self.loop.broken(self._number)
+
+    def _lose(self) -> None:
+        """The formation is no more, and nothing of what ran there."""
+        now = self._clock()
+        self.close()
+        self._number = self._mute_since = None
+        self._reopen_at = 0.0
+        for attempt, members in self.sent.items():
+            if _are_over(members):
+                continue  # that was heard
+            lost = tuple(m if m.ended_at else replace(m, lost=True, ended_at=now) for m in members)
+            started = [m.started_at for m in members if m.started_at]
+            if started:
+                self.news[attempt] = GangStatus(
+                    attempt, Phase.EXITED, lost, started_at=min(started), ended_at=now
+                )
+            else:  # it never ran: it may be submitted again
+                self.news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
+        for memory in (self.sent, self._stops, self._forgotten, self._vacated):
+            memory.clear()
+
+    def _vacate(self, places: Mapping[str, Places]) -> bool:
+        """Have members end on machines that are taken back while there is time to save their work.
+
+        Ray does not know of such machines, so nothing is sent until they are out of it; whether that is so.
+        """
+        leaving = dict(self.loop.leaving)
+        if not leaving or self.executor is None:
+            return False
+        if isinstance(self.executor, ManyNodes):
+            here = {node.address for node in self.executor.nodes()}
+            leaving = {address: at for address, at in leaving.items() if address in here}
+        head_at = leaving.get(self.loop.head_address)  # it takes all others along
+        busy: set[str] = set()
+        for attempt, members in list(self.sent.items()):
+            where = [address for _, address in places.get(attempt, ())]
+            is_queued = not where and not any(member.started_at for member in members)
+            # Of one that is over, what it left is still being saved: until it is forgotten.
+            busy.update(leaving if head_at is not None else where)
+            if _are_over(members):
+                continue
+            times = [leaving[address] for address in where if address in leaving]
+            times += [] if head_at is None else [head_at]
+            times += list(leaving.values()) if is_queued else []
+            if times and attempt not in self._vacated:
+                self._vacated.add(attempt)
+                left_s = min(times) - self._clock() - _SPARE_S
+                grace_s = max(min(self._graces.get(attempt, _GRACE_S), left_s), 1.0)
+                self.guarded(partial(_stop, attempt, grace_s))
+        self.loop.idle(frozenset(leaving.keys() - busy))
+        return bool(leaving)
+
+
+def hang_up(executor: Executor) -> None:
+    """Close an executor, however it is."""
+    try:
+        executor.close()
+    except TrainmasterError as error:
+        log.info("closed badly: %s", error)
+
+
+def _are_over(members: Sequence[MemberStatus]) -> bool:
+    return bool(members) and all(member.ended_at is not None for member in members)
+
+
+def _submit(gangs: Sequence[GangRequest], executor: Executor) -> bool:
+    executor.submit(gangs)
+    return True
+
+
+def _observe(attempts: Sequence[str], executor: Executor) -> list[GangStatus]:
+    return executor.observe(attempts)
+
+
+def _forget(attempt: str, executor: Executor) -> bool:
+    executor.forget([attempt])
+    return True
+
+
+def _stop(attempt: str, grace_s: float, executor: Executor) -> None:
+    executor.stop(attempt, grace_s)

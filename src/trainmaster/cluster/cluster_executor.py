@@ -1,0 +1,465 @@
+"""`ClusterExecutor`: all clusters of a run as one executor; gangs wait in it until their cluster is there.
+
+To the run's loop it is an `Executor` like that of one machine. When a cluster's head is lost, everything that
+ran there is reported lost, and what is submitted next waits for the new one.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.cluster_connection import ClusterConnection, Opener, Places
+from trainmaster.cluster.record import BOOTING_S, ClusterState
+from trainmaster.cluster.renting.growth import Growth, growth
+from trainmaster.control.budget import RELEASING_S, SWITCH_OFF_S, Bill, Meter
+from trainmaster.control.effects import MoreMemory
+from trainmaster.control.jobs import THREADS
+from trainmaster.db.changes import Note
+from trainmaster.executors.base import Capacity, Executor, GangRequest, GangStatus, Phase
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.states import EndReason, State
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.cluster_loop import ClusterLoop
+    from trainmaster.cluster.member_places import MemberPlaces
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.record import ClusterRecord
+    from trainmaster.control.run_state import RunState
+
+#: With several clusters each one is listened to for so long at a time.
+_SLICE_S: Final = 0.05
+#: How long to wait for a cluster at a time before the run is looked after.
+_SOUGHT_S: Final = 0.2
+_COST_S: Final = 5.0
+#: Time to ask for the end of all machines, even if nobody wants to wait until it is so.
+_HURRIED_S: Final = 10.0
+#: Tasks that leave something to be saved if they have to end now.
+_WITH_OUTPUT: Final = frozenset({State.RUNNING, State.STOPPING, State.SAVING})
+#: Keeping machines for less than that is of use to nobody.
+_KEPT_LEAST_S: Final = 60.0
+
+
+class ClusterExecutor:
+    """See `Executor` for the methods of that name.
+
+    Args:
+        loops: by experiment; several experiments may share one.
+        opener: makes the executor of a cluster that is up.
+        write_cost: keeps what the run has cost, in dollars.
+        member_places: keeps on which machine each member of an attempt runs.
+        clock: gives Unix seconds that never jump.
+        earlier_usd: what the run has paid for clusters that are no more, as expected and at most.
+        per_hour_usd: what all machines may cost per hour.
+
+    Attributes:
+        on_lost: is told which members of an attempt were lost with their nodes.
+    """
+
+    def __init__(
+        self,
+        loops: Mapping[str, ClusterLoop],
+        opener: Opener,
+        write_cost: Callable[[float], None],
+        member_places: MemberPlaces,
+        clock: Callable[[], float] = steady_s,
+        earlier_usd: tuple[float, float] = (0.0, 0.0),
+        per_hour_usd: float = math.inf,
+    ) -> None:
+        self._wake = threading.Event()
+        posts: dict[int, ClusterConnection] = {}
+        self._posts = {
+            name: posts.setdefault(id(loop), ClusterConnection(loop, opener, self._hello, self._wake, clock))
+            for name, loop in loops.items()
+        }
+        self._all = list(posts.values())
+        for post in self._all:
+            post.loop.affords = partial(self._affords, post)
+        self._meter = Meter()
+        self._write_cost = write_cost
+        self._member_places = member_places
+        self._cost_at = 0.0
+        self._earlier_usd, self._earlier_most_usd = earlier_usd
+        self._per_hour_usd = per_hour_usd
+        self._clock = clock
+        self._run = ""
+        self._capacity = Capacity(1)
+        self._env: Mapping[str, str] = {}
+        self._token = 0
+        self._places: dict[str, Places] = {}
+        self.on_lost: Callable[[str, Sequence[str]], None] = lambda *_: None
+
+    # --- Executor --------------------------------------------------------------------------------
+
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        """Begin to take care of the clusters."""
+        self._run, self._capacity, self._env, self._token = run, capacity, env, token
+        for post in self._all:
+            post.loop.start()
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        """Queue gangs; those of a cluster that is not there yet wait here."""
+        for gang in gangs:
+            post = self._post(gang.attempt)
+            if gang.attempt not in post.sent:
+                self._member_places.leave(gang.attempt)
+            post.take(gang)
+        for post in {id(p): p for p in (self._post(gang.attempt) for gang in gangs)}.values():
+            self._follow(post)
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """Start a GRANTED gang."""
+        self._post(attempt).guarded(lambda executor: executor.launch(attempt, env))
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        """The present status of each attempt; UNKNOWN of those whose cluster cannot be asked, see `find`."""
+        found: dict[str, GangStatus] = {}
+        for post in self._all:
+            mine = [attempt for attempt in attempts if self._post(attempt) is post]
+            found |= post.news
+            found |= {status.attempt: status for status in (post.observe(mine) if mine else ())}
+            found |= {attempt: GangStatus(attempt, Phase.QUEUED) for attempt in post.waiting}
+        return [self._noted(found.get(each, GangStatus(each, Phase.UNKNOWN))) for each in attempts]
+
+    def changes(self, timeout_s: float) -> list[GangStatus]:
+        """Wait until something changed; see `Executor.changes`."""
+        for post in self._all:
+            self._follow(post)
+        listening = [post for post in self._all if post.executor is not None]
+        wait_s = timeout_s if len(listening) == 1 and len(self._all) == 1 else min(timeout_s, _SLICE_S)
+        if not listening and not any(post.news for post in self._all):
+            self._wake.wait(min(timeout_s, _SLICE_S))
+            self._wake.clear()
+        for post in listening:
+            for status in post.guarded(lambda executor: executor.changes(wait_s)) or ():
+                post.hear(status)
+        found: list[GangStatus] = []
+        for post in self._all:
+            news, post.news = post.news, {}
+            found += map(self._noted, news.values())
+        return found
+
+    def output(self) -> list[tuple[str, str]]:
+        """(attempt, member) of each member that wrote something since the last call."""
+        found: list[tuple[str, str]] = []
+        for post in self._all:
+            found += post.guarded(lambda executor: executor.output()) or ()
+        return found
+
+    def queue_place(self) -> None:
+        """Nothing: no other run uses its machines."""
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        """Ask an attempt to end; one that was never sent is forgotten."""
+        self._post(attempt).stop(attempt, grace_s)
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        """Their ends are recorded."""
+        for attempt in attempts:
+            self._post(attempt).forget(attempt)
+            self._places.pop(attempt, None)
+            self._member_places.forget(attempt)
+
+    def close(self) -> None:
+        """Disconnect; running gangs go on, and machines live as long as their leases."""
+        for post in self._all:
+            post.close()
+            post.loop.close()
+
+    # --- for the run's loop -------------------------------------------------------------------------
+
+    def find(self, attempts: Sequence[str]) -> bool:
+        """Look for clusters on which an earlier driver's attempts may run; waits a moment.
+
+        Returns:
+            False while there is one that may still be found: nothing can be said of its attempts.
+        """
+        posts = {id(post): post for post in map(self._post, attempts)}.values()
+        for post in posts:
+            self._follow(post)
+        if not any(post.is_sought for post in posts):
+            return True
+        self._wake.wait(_SOUGHT_S)
+        self._wake.clear()
+        return False
+
+    def look(self, run_state: RunState, meter: Meter | None, now: float) -> list[Note]:
+        """Tell clusters that are needed no more to end; what the user is to be told.
+
+        Args:
+            run_state: the run.
+            meter: is told what is billed at most.
+            now: Unix seconds.
+
+        Raises:
+            TrainmasterError: a cluster cannot be had, whatever is tried.
+        """
+        notes: list[Note] = []
+        for post in self._all:
+            notes += [Note(text, reason=EndReason.NODE_LOST) for text in post.loop.losses()]
+            notes += [Note(text) for text in (*post.loop.notes(), *post.waits())]
+            if post.loop.fatal is not None:
+                raise post.loop.fatal
+            mine = [run_state.experiments[name] for name, other in self._posts.items() if other is post]
+            over = all(experiment.state is State.DONE for experiment in mine)
+            if over or run_state.state is not State.RUNNING:
+                post.loop.unwant()
+            if over and not post.loop.record.keep_s:
+                post.loop.end()
+        if meter is not None:
+            saving = sum(task.state in _WITH_OUTPUT for task in run_state.live_tasks())
+            meter.publishing.rounds = max(math.ceil(saving / THREADS), 1)
+            self.pay_by(meter, now)
+        if now - self._cost_at >= _COST_S:
+            self._cost_at = now
+            self._write_cost(self.spent_usd(now))
+        return notes
+
+    def pay_by(self, meter: Meter, now: float) -> None:
+        """Leases are no longer than the money lasts; said before `open`, which renews those that there are.
+
+        Args:
+            meter: is told what is billed at most.
+            now: Unix seconds.
+        """
+        self._meter = meter
+        meter.bill = self._bill(now)
+        if meter.usual_lease_s:
+            for post in self._all:
+                post.loop.lease_s = meter.lease_s(now)
+
+    @property
+    def slots(self) -> int:
+        """The most processes that one of its clusters takes at once."""
+        return max(post.loop.record.plan.slots for post in self._all)
+
+    def records(self) -> list[ClusterRecord]:
+        """What is written of its clusters now."""
+        return [post.loop.record for post in self._all]
+
+    def spent_usd(self, now: float) -> float:
+        """Dollars that the run has to pay until now."""
+        return self._earlier_usd + sum(post.loop.record.spent_usd(now) for post in self._all)
+
+    def most_usd(self, now: float, until: float) -> float:
+        """Dollars that the run has to pay at most, if all that it has asked for is there until then.
+
+        Args:
+            now: Unix seconds.
+            until: Unix seconds, not before.
+        """
+        return self._earlier_most_usd + sum(post.loop.record.most_usd(now, until) for post in self._all)
+
+    def finish(
+        self,
+        tell: Callable[[str], None],
+        *,
+        keep: bool,
+        patience_s: float,
+        hurried: Callable[[], bool] = lambda: False,
+    ) -> float:
+        """Give back, or keep warm, what is still rented; the whole bill in dollars.
+
+        Args:
+            tell: shows lines to the user.
+            keep: clusters that are to be kept may be: the run has ended well.
+            patience_s: for machines to be gone; whoever waits longer is told.
+            hurried: whether the user does not want to wait for that.
+        """
+        for post in self._all:
+            record = post.loop.record
+            post.close()
+            is_up = record.state is ClusterState.ACTIVE
+            if keep and record.keep_s and is_up and self._keep(post, tell):
+                continue
+            post.loop.end()
+            post.loop.start()  # its loop may have ended with an error
+        begun = self._clock()
+        while waiting := [p.loop for p in self._all if not (p.loop.is_over or p.loop.is_kept)]:
+            waited_s = self._clock() - begun
+            is_late = waited_s > (min(patience_s, _HURRIED_S) if hurried() else patience_s)
+            if is_late or not any(loop.is_running for loop in waiting):
+                names = ", ".join(loop.record.id for loop in waiting)
+                tell(
+                    f"warning: {names}: machines are still being given back; they end themselves in any case"
+                )
+                break
+            time.sleep(_SLICE_S)
+            for post in self._all:
+                for note in post.loop.notes():
+                    tell(note)
+        for post in self._all:
+            post.loop.close()
+        cost_usd = self.spent_usd(self._clock())
+        self._write_cost(cost_usd)
+        return cost_usd
+
+    def nodes_of(self, attempt: str) -> list[tuple[str, NodeAccess]]:
+        """Members of an attempt with their nodes, in rank order; those whose node is unknown are missing."""
+        nodes = _present(self._post(attempt).loop)
+        machines = self._member_places.machines(attempt, nodes)
+        return [(name, nodes[machine]) for name, machine in machines if machine in nodes]
+
+    def is_coming(self, attempt: str) -> bool:
+        """Whether a machine that a member ran on is rented, and not prepared yet; it may still be had."""
+        loop = self._post(attempt).loop
+        nodes, gone = _present(loop), loop.gone
+        machines = {machine for _, machine in self._member_places.machines(attempt, nodes)}
+        rented = {machine.id for machine in loop.record.rented}
+        return bool((machines & rented) - set(nodes) - gone)
+
+    def all_nodes(self, experiment: str) -> list[NodeAccess]:
+        """Nodes that an experiment may run on now."""
+        loop = self._posts[experiment].loop
+        here = {machine.id for machine in loop.record.rented}
+        return [access for node, access in list(loop.accesses.items()) if node in here]
+
+    def slots_of(self, experiment: str) -> list[int]:
+        """Processes that each node of an experiment's cluster takes at once, as planned."""
+        plan = self._posts[experiment].loop.record.plan
+        return [role.rentals[0].slots for role in plan.roles for _ in range(role.count)]
+
+    def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
+        """Larger machines for an attempt that ran out of memory; None if there are none to choose."""
+        post = self._post(gang.attempt)
+        found = self._growth(post, gang, message)
+        if found is None:
+            return None
+        if found.is_planned:
+            return MoreMemory(found.words(gang.attempt), is_planned=True)
+        why = self._not_paid_for(post, found)
+        if why:
+            return MoreMemory(found.refused(gang.attempt, why), is_allowed=False)
+        return MoreMemory(found.words(gang.attempt))
+
+    def enlarge(self, gang: GangStatus, message: str) -> None:
+        """From now on its cluster has such machines, and gives up the others."""
+        post = self._post(gang.attempt)
+        found = self._growth(post, gang, message)
+        if found is not None and not found.is_planned:
+            post.loop.grow(found.after)
+
+    # --- private -----------------------------------------------------------------------------------
+
+    def _growth(self, post: ClusterConnection, gang: GangStatus, message: str) -> Growth | None:
+        places = self._member_places.machines(gang.attempt, _present(post.loop))
+        out = {member.name for member in gang.members if member.oom}
+        machines = {machine for name, machine in places if not out or name in out}
+        return growth(post.loop.record, machines, gang, message)
+
+    def _not_paid_for(self, post: ClusterConnection, wanted: Growth) -> str:
+        """Why the budget does not allow larger machines; empty if it does."""
+        count, way = wanted.after.count, wanted.after.rentals[0]
+        mine = post.loop.record.plan.usd_per_hour
+        others = sum(p.loop.record.usd_per_hour() for p in self._all if p is not post)
+        usd = others + mine + count * (way.usd_per_hour - wanted.before.rentals[0].usd_per_hour)
+        if usd > self._per_hour_usd + 1e-9:
+            return f"budget.per_hour of ${self._per_hour_usd:g} does not allow ${usd:.4g}"
+        cap, now = self._meter.cap_usd, self._clock()
+        if cap == math.inf:
+            return ""
+        least = count * way.billed_usd(BOOTING_S + self._meter.reserved_s, at_most=True)
+        left = cap - self.most_usd(now, now + BOOTING_S)
+        if least > left:
+            return f"of budget.total no more than ${max(left, 0.0):.2f} is left, and they need ${least:.2f}"
+        return ""
+
+    def _bill(self, now: float) -> Bill:
+        """What is billed at most, for the meter: it is asked in every turn, and machines may be many."""
+
+        @lru_cache
+        def until_second(until: int) -> float:
+            return self.most_usd(now, until)
+
+        return lambda until: until_second(math.ceil(until))
+
+    def _affords(self, renting: ClusterConnection) -> bool:
+        """Whether a driver that dies after asking for more machines leaves a bill below the cap.
+
+        Those that are there have leases from before, which are shortened first.
+        """
+        if self._meter.cap_usd == math.inf:
+            return True
+        now = self._clock()
+        lasts = {
+            post: max(post.loop.leased_until, now + (post.loop.lease_s if post is renting else 0.0))
+            for post in self._all
+        }
+        usd = sum(post.loop.record.most_usd(now, until + SWITCH_OFF_S) for post, until in lasts.items())
+        return self._earlier_most_usd + usd <= self._meter.cap_usd
+
+    def _affordable_s(self, keep_s: float) -> float:
+        """For how long the budget lets all clusters that are to be kept be kept, at most as long as asked."""
+        now = self._clock()
+
+        def bill(until: float) -> float:
+            kept = [p.loop.record.most_usd(now, until) for p in self._all if p.loop.record.keep_s]
+            rest = [
+                p.loop.record.most_usd(now, now + RELEASING_S) for p in self._all if not p.loop.record.keep_s
+            ]
+            return self._earlier_most_usd + sum(kept) + sum(rest)
+
+        return replace(self._meter, bill=bill, usual_lease_s=keep_s).lease_s(now)
+
+    def _keep(self, post: ClusterConnection, tell: Callable[[str], None]) -> bool:
+        """Leave a cluster warm, as long as is asked for and paid for."""
+        record = post.loop.record
+        keep_s = self._affordable_s(record.keep_s)
+        if keep_s < _KEPT_LEAST_S:
+            tell(f"{record.id}: budget.total leaves no money to keep it warm, it is given back")
+            return False
+        if not post.loop.keep(keep_s, self._clock()):
+            tell(f"{record.id}: cannot be kept warm, it is given back")
+            return False
+        usd = post.loop.record.usd_per_hour() * keep_s / 3600
+        is_less = keep_s < record.keep_s
+        asked = f" (not {format_duration(record.keep_s)}, because of budget.total)" * is_less
+        kept = f"{format_duration(keep_s)}{asked}, at most ${usd:.2g} more"
+        tell(f"{record.id}: kept warm for {kept}; `trainmaster clusters end {record.id}` ends it")
+        return True
+
+    def _post(self, attempt: str) -> ClusterConnection:
+        return self._posts[attempt.split("/")[1]]
+
+    def _hello(self, executor: Executor) -> None:
+        executor.open(self._run, self._capacity, self._env, self._token)
+
+    def _follow(self, post: ClusterConnection) -> None:
+        post.keep_up(self._places)
+
+    def _noted(self, status: GangStatus) -> GangStatus:
+        """Remember where its members are: their files are looked for there, also after its end."""
+        if status.addresses:
+            places = tuple(
+                (member.name, status.addresses[member.name])
+                for member in status.members
+                if member.name in status.addresses
+            ) or tuple(status.addresses.items())
+            self._places[status.attempt] = places
+            loop = self._post(status.attempt).loop
+            self._member_places.hear(
+                status.attempt,
+                places,
+                _present(loop),
+                [machine.id for machine in loop.record.machines],
+                has_started=status.phase in (Phase.RUNNING, Phase.EXITED),
+            )
+        elif status.phase is Phase.QUEUED:
+            self._member_places.forget(status.attempt)  # it will get a place
+        elif status.phase is Phase.UNKNOWN:  # wherever it waited, it does so no more
+            self._places.pop(status.attempt, None)
+        if lost := [member.name for member in status.members if member.lost]:
+            self.on_lost(status.attempt, lost)
+        return status
+
+
+def _present(loop: ClusterLoop) -> dict[str, NodeAccess]:
+    """Nodes of a cluster that are not gone, by machine id."""
+    gone = loop.gone
+    return {machine: node for machine, node in list(loop.accesses.items()) if machine not in gone}

@@ -1,0 +1,516 @@
+"""`ClusterLoop`: one cluster from its first request to the last machine given back, in a thread of its own.
+
+It observes (`Observed`), decides (`decide_cluster`), writes down and acts (`Actuator`), as the loop of a run
+does, which looks at what is public here and says what it needs; nothing else is shared. The row is written
+before anything is done: a successor goes on where this one was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.actuator import Actuator
+from trainmaster.cluster.decide_cluster import decide_cluster
+from trainmaster.cluster.decision import ActionKind, Decision, Patience, Stage
+from trainmaster.cluster.node_provisioner import key_of, words
+from trainmaster.cluster.node_watch import LEAST_LEASE_S, RENEWALS, NodeWatch
+from trainmaster.cluster.observed import Formation, Observed
+from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
+from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState
+from trainmaster.cluster.renting.growth import grown
+from trainmaster.cluster.tasks import Tasks
+from trainmaster.providers.base import NodeState
+from trainmaster.providers.dead_man_switch import TICK_S
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_provisioner import NodeProvisioner
+    from trainmaster.cluster.renting.plan import RolePlan
+    from trainmaster.providers.base import Node, Provider
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 0.25
+#: How often a provider is asked for its machines: a cloud's API, and hosts that are logged in to.
+_LOOK_S: Final = 2.0
+#: One that has not answered for a while is asked more rarely.
+_LOOK_AGAIN_S: Final = 10.0
+_CLOSE_S: Final = 10.0
+
+
+class ClusterLoop:
+    """Takes care of one cluster; see above. The methods and attributes are for the run's loop.
+
+    Args:
+        record: as written.
+        provider: who rents.
+        provisioner: makes nodes of machines.
+        write: puts a record into the store. Raises `LeaseLostError` when somebody else drives the run.
+        patience: how long to wait for what.
+        clock: gives Unix seconds; never set back, and goes on while the machine sleeps.
+        wall: gives Unix seconds as other processes have them, for what they read.
+        tasks: makes what does the work, woken by an event; simulations have their own.
+
+    Attributes:
+        record: the cluster as it is written now.
+        affords: whether the budget allows to ask for what is not there yet.
+    """
+
+    def __init__(
+        self,
+        record: ClusterRecord,
+        provider: Provider,
+        provisioner: NodeProvisioner,
+        write: Callable[[ClusterRecord], None],
+        patience: Patience | None = None,
+        clock: Callable[[], float] = steady_s,
+        wall: Callable[[], float] = time.time,
+        tasks: Callable[[threading.Event], Tasks] = Tasks,
+    ) -> None:
+        self.record = record
+        self.affords: Callable[[], bool] = lambda: True
+        self._patience = patience or Patience()
+        self._provider = provider
+        self._provisioner = provisioner
+        self._write = write
+        self._clock = clock
+        self._wall = wall
+        self._wake = threading.Event()
+        self._tasks = tasks(self._wake)
+        self._watch = NodeWatch(provisioner, clock)
+        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._losses: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._observed = Observed(self._notes.put)
+        self._observed.head = provisioner.head_of(record)
+        self._actuator = Actuator(provider, provisioner, self._tasks, self._observed)
+        self._wanted = self._ending = self._closed = False
+        self._broken: int | None = None
+        self._grown: dict[str, RolePlan] = {}
+        self._booting_until = 0.0
+        self._outage = ProviderOutage(record.plan.name, record.provider)
+        self._told_waits = Reminder()
+        self._look_at = float("-inf")
+        self._is_look_stale = False
+        self._decide_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    # --- for the run's loop ------------------------------------------------------------------------
+
+    @property
+    def formation(self) -> Formation | None:
+        """Where gangs are sent to; None while there is none."""
+        return self._observed.formation
+
+    @property
+    def accesses(self) -> dict[str, NodeAccess]:
+        """Nodes by machine id, those that have gone too: what they left may be read for a while."""
+        return self._observed.accesses
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Ids of nodes of which the provider says that they are no more."""
+        return self._observed.gone
+
+    @property
+    def leaving(self) -> dict[str, float]:
+        """When machines go, Unix seconds, by private address: the provider takes them back, or others come.
+
+        Those that are replaced wait until nothing works on them any more.
+        """
+        found = dict(self._observed.leaving)
+        record = self.record
+        for machine in record.rented:
+            node = self._observed.node(machine.id)
+            if node is not None and record.is_outgrown(machine):
+                found.setdefault(node.private_address, math.inf)
+        return found
+
+    @property
+    def fatal(self) -> Exception | None:
+        """Why the run cannot go on; None while it can."""
+        return self._observed.fatal
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is left."""
+        return self.record.state is ClusterState.ENDED
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it waits, warm, for another run."""
+        return self.record.state is ClusterState.KEPT
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anybody looks after it."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether a cluster that an earlier control process has left may still be found."""
+        head = self._observed.head
+        return (
+            self.record.state is ClusterState.ACTIVE
+            and self.formation is None
+            and self.fatal is None
+            and any(machine.id == head for machine in self.record.rented)
+        )
+
+    @property
+    def lease_s(self) -> float:
+        """Machines end themselves when nobody has renewed for so long; one for all clusters of the run.
+
+        It may be set at any time: from the next renewal on it holds, and renewals come three times as often.
+        """
+        return self._provisioner.lease_s
+
+    @lease_s.setter
+    def lease_s(self, lease_s: float) -> None:
+        self._provisioner.lease_s = max(lease_s, LEAST_LEASE_S)
+
+    @property
+    def leased_until(self) -> float:
+        """When the last of its machines ends itself if nobody renews any more; 0 while there are none."""
+        watched = self._watch.leased_until()
+        last = max(watched.values(), default=0.0)
+        if any(machine.id not in watched for machine in self.record.rented):  # it boots, or was found again
+            return max(last, self._booting_until, self.record.leased_until or 0.0)
+        return last
+
+    @property
+    def head_address(self) -> str:
+        """Private address of the machine that the cluster stands or falls with; empty while there is none."""
+        formation = self.formation
+        return "" if formation is None else formation.ray.head.address
+
+    @property
+    def head_answers(self) -> bool:
+        """Whether the machine that the cluster stands or falls with answers us by SSH."""
+        formation = self.formation
+        return formation is not None and formation.head not in self._watch.lost_since()
+
+    def start(self) -> None:
+        """Begin, or go on after `close`."""
+        self._closed = False
+        self._outage.paused()
+        if not self.is_running:
+            self._thread = threading.Thread(target=self._run, name=f"cluster {self.record.id}", daemon=True)
+            self._thread.start()
+
+    def recall(self) -> None:
+        """It was kept warm: go on with what is known of its machines, and ask their provider in a moment."""
+        record = self.record
+        nodes = self._remembered()
+        unknown = len(nodes) < len(record.rented)
+        if unknown or any(m.id and m.ended_at is None for m in record.machines if m.is_over):
+            return
+        now = self._clock()
+        self._observed.nodes, self._observed.is_told, self._observed.told_at = nodes, True, now
+        self._look_at = now + _LOOK_S
+        self._watch.renewed(now + _LOOK_S - self._provisioner.lease_s / RENEWALS)
+
+    def want(self) -> None:
+        """Experiments of it run: it must have its machines."""
+        if not self._wanted:
+            self._wanted = True
+            self._wake.set()
+
+    def unwant(self) -> None:
+        """Nothing new will run there: what is lost from now on is not replaced."""
+        self._wanted = False
+
+    def end(self) -> None:
+        """It is needed no more: give all back. `is_over` tells when that is done."""
+        if not self._ending:
+            self._ending = True
+            self._wake.set()
+
+    def grow(self, role: RolePlan) -> None:
+        """From now on nodes of a role have other machines; those that are there go when they are free."""
+        self._grown[role.role] = role
+        self._wake.set()
+
+    def broken(self, number: int) -> None:
+        """The cluster of that formation answers no more, though its head does: make it anew."""
+        self._broken = number
+        self._wake.set()
+
+    def alive(self, keys: frozenset[str]) -> None:
+        """Which nodes Ray takes to be alive."""
+        self._observed.alive(keys, self._clock())
+
+    def idle(self, addresses: frozenset[str]) -> None:
+        """On which nodes that are taken back nothing works any more, by private address."""
+        accesses = list(self.accesses.items())
+        self._observed.vacant = frozenset(id_ for id_, access in accesses if access.address in addresses)
+
+    def is_gone(self, key: str) -> bool:
+        """Second witness for a node that Ray cannot reach: whether it is no more."""
+        machine = next((m for m in self.record.rented if key_of(m.id) == key), None)
+        if machine is None:
+            return True
+        node = self._observed.node(machine.id)
+        return node is not None and node.state is NodeState.GONE
+
+    def notes(self) -> list[str]:
+        """What the user is to be told, since the last call."""
+        return _taken(self._notes)
+
+    def losses(self) -> list[str]:
+        """Which machines were lost, and what follows, since the last call."""
+        return _taken(self._losses)
+
+    def keep(self, keep_s: float, now: float) -> bool:
+        """Leave it warm for another run instead of ending it; False if that is not possible."""
+        self.close()
+        if self.formation is None or self.record.state is not ClusterState.ACTIVE:
+            return False
+        try:
+            for machine in self.record.rented:
+                node = self._observed.node(machine.id)
+                if node is None or machine.is_leaving:
+                    return False
+                self._watch.renew(machine.id, node, keep_s)
+            self._tell_provider(keep_s)
+        except (TrainmasterError, OSError) as error:
+            self._notes.put(f"{self.record.id} cannot be kept: {words(error)}")
+            return False
+        finally:
+            self._watch.close()
+        until = now + keep_s
+        kept = replace(self.record, state=ClusterState.KEPT, keep_s=keep_s, kept_until=until)
+        self._record(replace(kept, leased_until=until + TICK_S))
+        return True
+
+    def _tell_provider(self, keep_s: float) -> None:
+        """Have it write down that machines are kept, and end those that nobody will see to any more.
+
+        If it does not answer, the machines' own switches hold: those that are kept live on, the others end.
+        """
+        given_up = [m.id for m in self.record.machines if m.is_over and m.id and m.ended_at is None]
+        try:
+            self._provider.renew(self.record.id, keep_s)
+            if given_up:
+                self._provider.release(self.record.id, given_up)
+        except (TrainmasterError, OSError) as error:
+            self._notes.put(
+                f"{self.record.id}: {self.record.provider} could not be told that it is kept: {words(error)}"
+            )
+
+    def close(self) -> None:
+        """Stop looking after it; machines live on as long as their leases do."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSE_S)
+        self._watch.close()
+
+    # --- the loop ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not (self._closed or self.is_over):
+                self._turn()
+                self._wake.wait(_TICK_S)
+                self._wake.clear()
+        except Exception as error:
+            self._observed.fatal = error if isinstance(error, TrainmasterError) else _internal(error)
+            if isinstance(error, LeaseLostError):  # somebody else looks after it now
+                self.record = replace(self.record, state=ClusterState.ENDED)
+            else:
+                log.exception("the loop of cluster %s has ended", self.record.id)
+
+    def _turn(self) -> None:
+        now = self._clock()
+        observed = self._observed
+        self._notice_sleep(now)
+        while self._grown:
+            _, role = self._grown.popitem()
+            self._record(replace(self.record, plan=grown(self.record.plan, [role])))
+        for name, result in self._tasks.collect():
+            self._take(name, result, now)
+        had = self.formation
+        if had is not None and (
+            had.number == self._broken or all(m.id != had.head for m in self.record.rented)
+        ):
+            self._actuator.dissolve(self.record)
+        self._look(now)
+        self._notice_outage(now)
+        if now < self._decide_at and not self._ending:
+            return  # what is known is of before we slept: nothing is given up, or asked for, because of it
+        is_forming = self._tasks.is_running("form") or bool(
+            self._tasks.running("join ") or self._tasks.running("drop ")
+        )
+        self._note_known()
+        seen = observed.seen(
+            self._watch.lost_since(),
+            self._tasks.running("rent "),
+            now,
+            is_forming=is_forming,
+            lapsed=self._outage.lapsed(self._watch.leased_until(), self._watch.lost_since(), now),
+        )
+        decision = decide_cluster(
+            self.record, seen, now, wanted=self._wanted, ending=self._ending, patience=self._patience
+        )
+        self._record(decision.record)
+        for note in decision.notes:
+            self._notes.put(note)
+        for loss in decision.losses:
+            self._losses.put(loss)
+        self._tell_waiting(decision, now)
+        if decision.fatal and observed.fatal is None:
+            observed.fatal = ProviderError(decision.fatal, "Nothing runs on; what was rented is given back.")
+        if observed.fatal is not None and not self._ending:
+            return
+        self._renew(now)
+        for action in decision.actions:
+            if action.kind is ActionKind.RENT:
+                if not self.affords():
+                    continue  # asked for again in the next turn
+                self._booting_until = now + BOOTING_S + self._provisioner.lease_s
+            self._actuator.perform(self.record, action, now)
+        if had is not None and self.formation is None and not self._ending:
+            self._record(replace(self.record, formed=had.number + 1))
+
+    def _take(self, name: str, result: object, now: float) -> None:
+        if name == "look" and self._is_look_stale:  # what it says was true before we slept
+            self._is_look_stale, self._look_at = False, now
+            return
+        if name == "look":
+            self._decide_at = 0.0
+        was_away = self._observed.away_since is not None
+        self._observed.take(self.record.id, name, result, now)
+        if name != "look":
+            return
+        away_since = self._observed.away_since
+        if was_away and away_since is None:  # it could not be told of leases, by which others reap
+            self._watch.renewed(float("-inf"))
+        if away_since is None:
+            return
+        if now - away_since > AWAY_S:
+            self._look_at = now + _LOOK_AGAIN_S
+        for machine, node in self._remembered().items():  # an earlier control process had learnt it
+            self._observed.nodes.setdefault(machine, node)
+
+    def _remembered(self) -> dict[str, Node]:
+        return self._provisioner.memory(self.record.id).nodes(machine.id for machine in self.record.rented)
+
+    def _record(self, record: ClusterRecord) -> None:
+        if record == self.record:
+            return
+        # Others judge it by their own clocks, which may have been set since this process began.
+        ahead_s = self._wall() - self._clock()
+        self._write(record if abs(ahead_s) < 1 else record.moved(ahead_s))
+        self.record = record
+        self._note_known()
+
+    def _note_known(self) -> None:
+        """Machines are known as soon as they have a name: this machine may sleep before the next turn."""
+        for machine in self.record.rented:
+            self._observed.known_since.setdefault(machine.id, self._clock())
+
+    def _notice_sleep(self, now: float) -> None:
+        """This machine may have slept, or this process been stopped: nobody renewed anything meanwhile."""
+        if not self._outage.turned(now):
+            return
+        self._watch.woke(now)
+        self._observed.is_told = False
+        self._is_look_stale = self._tasks.is_running("look")
+        self._look_at = now
+        self._decide_at = now + AWAY_S
+        if self.record.rented:
+            last = max(self._watch.leased_until().values(), default=self.record.leased_until or now)
+            self._notes.put(self._outage.sleep_note(last))
+
+    def _notice_outage(self, now: float) -> None:
+        """A provider that does not answer is no reason to end anything, but one to tell."""
+        observed, rented = self._observed, self.record.rented
+        lost = self._watch.lost_since().keys()
+        # Neither the provider nor any machine answers: then it is we who cannot be reached.
+        is_cut_off = bool(rented) and now - observed.told_at > AWAY_S and all(m.id in lost for m in rented)
+        if is_cut_off:
+            self._watch.excuse(now)
+        if self.record.state is not ClusterState.ENDING:
+            since, error, is_used = observed.away_since, observed.away_error, bool(rented)
+            note = self._outage.away_note(since, error, now, is_cut_off=is_cut_off, is_used=is_used)
+            if note:
+                self._notes.put(note)
+
+    def _tell_waiting(self, decision: Decision, now: float) -> None:
+        """For what the run waits, and until when: once, and now and then as long as it lasts."""
+        waits = decision.waits if decision.retry_at is not None else ""
+        if not self._told_waits.is_due(waits, now) or decision.retry_at is None:
+            return
+        left = format_duration(max(decision.retry_at - now, 1.0))
+        self._notes.put(
+            f"{self.record.plan.name} {waits}; asked again at {clock_time(decision.retry_at)}, in {left} "
+            "(TRAINMASTER_CAPACITY_PATIENCE says how often)"
+        )
+
+    def _look(self, now: float) -> None:
+        """Ask the provider, and the machines themselves."""
+        if self.record.state is ClusterState.PLANNED:
+            return
+        if now >= self._look_at and not self._tasks.is_running("look"):
+            self._look_at = now + _LOOK_S
+            self._tasks.start("look", partial(self._provider.nodes, self.record.id))
+        lease_s = self._provisioner.lease_s
+        if self.record.state is ClusterState.ENDING:
+            return
+        stages = self._observed.stages
+        watched = {m.id for m in self.record.rented if stages.get(m.id) in (Stage.READY, Stage.JOINED)}
+        self._watch.only(watched, lease_s)
+        lost = self._watch.lost_since()
+        for machine in self._watch.due(now):
+            access, node = self.accesses.get(machine), self._observed.node(machine)
+            if access is not None and node is not None:
+                # Those that do not answer take long: they have threads of their own.
+                kind = "search" if machine in lost else "probe"
+                self._tasks.start(f"{kind} {machine}", partial(self._watch.probe, access, node, lease_s))
+
+    def _renew(self, now: float) -> None:
+        """Tell the provider that machines are still wanted, and write down until when they live at most."""
+        record, lease_s = self.record, self.lease_s
+        if record.state is not ClusterState.ACTIVE:
+            return
+        is_due = self._watch.renewal_is_due(now, lease_s)
+        if is_due:
+            self._tasks.start("renew", partial(self._provider.renew, record.id, lease_s))
+        if not is_due and now < (record.leased_until or 0.0):
+            return
+        # Only on evidence: while nobody could renew anything, machines may have ended themselves.
+        ends = self._watch.leased_until()
+        next_s = lease_s / RENEWALS
+        known = [until + next_s for until in ends.values() if until > now]
+        is_asked = any(not machine.id for machine in record.live)
+        if is_asked or (self._observed.is_told and any(m.id in self._observed.nodes for m in record.live)):
+            known.append(now + lease_s + next_s)
+        if known and any(machine.id not in ends for machine in record.rented):
+            known.append(record.leased_until or 0.0)  # its lease may still be one of before
+        if known:
+            self._record(replace(record, leased_until=max(known)))
+
+
+def _taken(lines: queue.SimpleQueue[str]) -> list[str]:
+    found = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            found.append(lines.get_nowait())
+    return found
+
+
+def _internal(error: Exception) -> ProviderError:
+    hint = "Nothing runs on; what was rented is given back."
+    return ProviderError(f"internal error of a cluster's loop: {words(error)}", hint)

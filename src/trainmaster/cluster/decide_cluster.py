@@ -1,0 +1,404 @@
+"""What to do next about a cluster: pure, without a clock or a provider.
+
+`decide_cluster` looks at what is written of a cluster and at what was observed of its machines. It gives the
+record as it must be written next, then what is to be done to the world. Everything may be repeated: machines
+are asked for by token, a bootstrap finds what is there, and who is gone may be given back once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from trainmaster.cluster.decision import Action, ActionKind, Decision, Patience, Refusal, Seen, Stage
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Failure, Machine
+from trainmaster.cluster.renting.plan import Rental, RolePlan
+from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.capacity_memory import CapacityFailure, next_offer
+
+#: A machine that has not come up so long after this process knows of it is given back.
+BOOT_S: Final = 600.0
+#: A provider that has not listed a machine of ours for so long has forgotten it, and does not show it late.
+FORGOTTEN_S: Final = 120.0
+#: Times that differ by more are by clocks that were set otherwise.
+_CLOCKS_DIFFER_S: Final = 5.0
+#: Hosts that others use now may be free soon.
+HOSTS_S: Final = 15.0
+#: Names of one kind in a line for people.
+_NAMED_MOST: Final = 4
+#: So many machines of one seat may fail to become nodes before the run is ended.
+BROKEN_MOST: Final = 3
+
+
+def decide_cluster(
+    record: ClusterRecord, seen: Seen, now: float, *, wanted: bool, ending: bool, patience: Patience
+) -> Decision:
+    """The next step of a cluster.
+
+    Args:
+        record: as written.
+        seen: as observed.
+        now: Unix seconds.
+        wanted: one of its experiments runs: it must have all its machines; else none is asked for.
+        ending: the run needs it no more.
+        patience: how long to wait for what.
+    """
+    decision = Decision(record)
+    if record.state in (ClusterState.KEPT, ClusterState.ENDED):
+        return decision
+    _take_answers(decision, seen, now)
+    _take_news(decision, seen, now, patience)
+    if ending or record.state is ClusterState.ENDING:
+        _end(decision, seen, now)
+        return decision
+    if not wanted and decision.record.state is ClusterState.PLANNED:
+        return decision
+    if wanted:
+        _fill_seats(decision, seen, now, patience)
+    _bring_up(decision, seen, now)
+    _tell_lost(decision, wanted=wanted)
+    decision.actions = list(dict.fromkeys(decision.actions))
+    return decision
+
+
+# --- what has become of the machines -----------------------------------------------------------------
+
+
+def _take_answers(decision: Decision, seen: Seen, now: float) -> None:
+    """Requests that were answered, with machines or without."""
+    record = decision.record
+    for token, ids in seen.rented.items():
+        waiting = [m for m in record.live if m.token == token and not m.id]
+        named = [replace(machine, id=node) for machine, node in zip(waiting, ids, strict=False)]
+        left_out = [replace(m, is_over=True, reason="left out") for m in waiting[len(named) :]]
+        record = record.changed([*named, *left_out])
+    for token, refusal in seen.refusals.items():
+        waiting = [m for m in record.live if m.token == token and not m.id]
+        if not waiting or (not refusal.is_capacity and not refusal.is_final):
+            continue  # it could not be asked: asked again with the same token
+        if refusal.is_final and (seen.is_formed or record.waited_s is not None):
+            decision.notes.append(_goes_on(record, waiting, refusal))
+            continue
+        rental = waiting[0].rental
+        record = record.changed(replace(m, is_over=True, reason=refusal.reason) for m in waiting)
+        if refusal.is_final:
+            decision.fatal = refusal.reason
+            continue
+        # Who names no zone has been refused in all of them; hosts have none.
+        places = (refusal.zones or (rental.zone,)) if rental.zone else ("",)
+        failures = [Failure(rental.region, zone, rental.spot, now, rental.instance_type) for zone in places]
+        record = replace(record, failures=(*record.failures, *failures))
+        decision.notes.append(f"no capacity for {len(waiting)} {rental.words}: {refusal.reason}")
+    decision.record = record
+
+
+def _goes_on(record: ClusterRecord, missing: list[Machine], refusal: Refusal) -> str:
+    """What is told while machines cannot be replaced until somebody mends something: nothing else ends."""
+    there = len(record.rented)
+    so_far = f"goes on with {there} of its machines" if there else "waits, and nothing is rented"
+    return (
+        f"{record.plan.name} {so_far}: {_names(record, missing)} cannot be rented now, and is asked for "
+        f"again in a minute: {refusal.reason}"
+    )
+
+
+def _take_news(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
+    """Machines that are gone, leave, never came up, or answer nobody."""
+    for machine in decision.record.rented:
+        node = seen.latest.get(machine.id)
+        if node is not None:
+            machine = _told(decision, machine, node, seen)
+        why = _why_over(machine, node, seen, now, patience)
+        if node is not None and node.state is NodeState.LEAVING and not machine.is_leaving and not why:
+            _leaves(decision, machine, node, now)
+        elif why:
+            _is_over(decision, machine, node, seen, now, why)
+        elif decision.record.is_outgrown(machine):
+            _is_replaced(decision, machine, node, seen, now)
+    _settle_over(decision, seen, now)
+
+
+def _settle_over(decision: Decision, seen: Seen, now: float) -> None:
+    """Machines that were given up cost money until their provider says that they have ended."""
+    if seen.nodes is None:
+        return
+    live = {machine.id for machine in decision.record.live}
+    for machine in decision.record.machines:
+        if not (machine.is_over and machine.id) or machine.ended_at is not None or machine.id in live:
+            continue
+        node = seen.nodes.get(machine.id)
+        if node is not None and node.state is not NodeState.GONE:
+            decision.act(ActionKind.GIVE_BACK, [machine.id])
+        elif machine.started_at is not None:
+            if node is not None:
+                machine = _told(decision, machine, node, seen)
+            ended_at = (node.ended_at if node else None) or _ended_by(decision.record, machine, now)
+            decision.record = decision.record.changed([replace(machine, ended_at=ended_at)])
+
+
+def _told(decision: Decision, machine: Machine, node: Node, seen: Seen) -> Machine:
+    """What the provider says of it, written down: the bill depends on it.
+
+    A driver whose clock was set otherwise may have written when it started: then what is told now holds.
+    """
+    started_at = machine.started_at or node.started_at or None
+    if started_at and node.started_at and seen.nodes is not None:
+        differ_s = abs(started_at - node.started_at)
+        started_at = started_at if differ_s <= _CLOCKS_DIFFER_S else node.started_at
+    known = replace(machine, zone=node.zone or machine.zone, started_at=started_at)
+    if known != machine:
+        decision.record = decision.record.changed([known])
+    return known
+
+
+def _why_over(
+    machine: Machine, node: Node | None, seen: Seen, now: float, patience: Patience
+) -> tuple[str, bool] | None:
+    """Why a machine must be given up, and whether it is there to be given back."""
+    if node is not None and node.state is NodeState.GONE:
+        return _with_lapse(node.reason or "it is gone", machine, seen), False
+    # By when we heard of it: times that others have stated, or written down, are by clocks of theirs.
+    known_s = now - seen.known_since.get(machine.id, now) if machine.started_at else 0.0
+    if seen.nodes is not None and node is None and known_s > FORGOTTEN_S:
+        return _with_lapse("its provider knows nothing of it any more", machine, seen), False
+    stage = seen.stages.get(machine.id, Stage.NEW)
+    if stage is Stage.BROKEN:
+        return seen.troubles.get(machine.id, "it cannot become a node"), True
+    is_booting = seen.nodes is not None and node is not None and node.state is NodeState.STARTING
+    if is_booting and known_s > BOOT_S:
+        return f"it has not come up for {BOOT_S:.0f} s", True
+    lost_since = seen.lost_since.get(machine.id)
+    if lost_since is not None and now - lost_since > patience.lost_s:
+        return f"it has answered nobody for {now - lost_since:.0f} s", True
+    return None
+
+
+def _with_lapse(reason: str, machine: Machine, seen: Seen) -> str:
+    lapse = seen.lapsed.get(machine.id)
+    return f"{reason}; {lapse}" if lapse else reason
+
+
+def _leaves(decision: Decision, machine: Machine, node: Node, now: float) -> None:
+    left_s = max((node.leaves_at or now) - now, 0.0)
+    record = decision.record.changed([replace(machine, is_leaving=True)])
+    decision.record = _with_failure(record, machine, now)
+    decision.act(ActionKind.DRAIN, [machine.id])
+    decision.lost[machine.seat] = f"{_name(record, machine)} is taken back in {left_s:.0f} s"
+
+
+def _is_replaced(decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float) -> None:
+    """A machine with too little memory goes as soon as nothing works on it any more."""
+    is_unused = not (seen.is_formed or seen.head)
+    leaving = replace(machine, is_leaving=True)  # no loss: why it goes was told
+    if is_unused or machine.id in seen.vacant:
+        _is_over(decision, leaving, node, seen, now, ("one with more memory takes its place", True))
+    elif not machine.is_leaving:
+        decision.record = decision.record.changed([leaving])
+        decision.act(ActionKind.DRAIN, [machine.id])
+
+
+def _is_over(
+    decision: Decision, machine: Machine, node: Node | None, seen: Seen, now: float, why: tuple[str, bool]
+) -> None:
+    reason, is_there = why
+    ended_at = None
+    if not is_there:
+        ended_at = (node.ended_at if node else None) or _ended_by(decision.record, machine, now)
+    stuck = is_there and seen.stages.get(machine.id) is Stage.BROKEN
+    over = replace(
+        machine,
+        is_over=True,
+        is_broken=stuck,
+        reason=reason,
+        ended_at=machine.ended_at or ended_at,
+        leased_until=decision.record.leased_until,
+    )
+    record = decision.record.changed([over])
+    if machine.rental.spot and not is_there and not machine.is_leaving:
+        record = _with_failure(record, machine, now)
+    decision.record = record
+    if seen.stages.get(machine.id) is Stage.JOINED:
+        decision.act(ActionKind.DROP, [machine.id])
+    if is_there:
+        decision.act(ActionKind.GIVE_BACK, [machine.id])
+    if record.state is not ClusterState.ENDING and not machine.is_leaving:  # else that it goes was told
+        if seen.stages.get(machine.id) is Stage.JOINED:
+            decision.lost[machine.seat] = f"{_name(record, machine)} is lost: {reason}"
+        else:
+            decision.notes.append(f"{_name(record, machine)} is given up: {reason}")
+    if stuck and (not machine.rental.instance_type or _broken_in_a_row(record, machine.seat) >= BROKEN_MOST):
+        role = next(role for seat, role in record.seats if seat == machine.seat)
+        if _count(record, role) < role.needed or machine.rental.instance_type:
+            decision.fatal = f"{_name(record, machine)} cannot be used: {reason}"
+
+
+def _tell_lost(decision: Decision, *, wanted: bool) -> None:
+    """One line for each machine: which one, why, and what follows."""
+    for seat, what in decision.lost.items():
+        follows = "; what ran there goes on from its newest checkpoint" if wanted else ""
+        rental = decision.replaced.get(seat)
+        if rental is not None:
+            follows += f", {rental.words} is asked for in its place"
+        decision.losses.append(what + follows)
+
+
+def _name(record: ClusterRecord, machine: Machine) -> str:
+    """For people: its name in the cluster, and that of its provider."""
+    return f"{record.name_of(machine.seat)} ({machine.id})"
+
+
+def _names(record: ClusterRecord, machines: Iterable[Machine]) -> str:
+    return ", ".join(record.name_of(machine.seat) for machine in machines)
+
+
+def _ended_by(record: ClusterRecord, machine: Machine, now: float) -> float:
+    """When a machine has ended of which its provider does not say when: with its lease at the latest."""
+    # Leases of a cluster go on with those that were asked for since it was given up.
+    leased_until = machine.leased_until or record.leased_until or now
+    if machine.started_at is not None and machine.started_at > now:
+        return max(leased_until, machine.started_at)  # both were written by a clock that was ahead
+    return min(now, leased_until)
+
+
+def _broken_in_a_row(record: ClusterRecord, seat: str) -> int:
+    """How many machines of a seat could not become nodes, since one could."""
+    tried = [m for m in record.machines if m.seat == seat and m.is_over and m.id]
+    return next((n for n, m in enumerate(reversed(tried)) if not m.is_broken), len(tried))
+
+
+def _with_failure(record: ClusterRecord, machine: Machine, now: float) -> ClusterRecord:
+    rental = machine.rental
+    failure = Failure(rental.region, machine.zone or rental.zone, rental.spot, now, rental.instance_type)
+    return replace(record, failures=(*record.failures, failure))
+
+
+# --- what is missing --------------------------------------------------------------------------------------
+
+
+def _count(record: ClusterRecord, role: RolePlan) -> int:
+    return sum(m.role == role.role and not m.is_leaving for m in record.live)
+
+
+def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience) -> None:
+    """Ask for machines for the seats that have none."""
+    for machine in decision.record.live:
+        if not machine.id and machine.token not in seen.renting:
+            decision.act(ActionKind.RENT, token=machine.token)  # asked before a crash, or not answered
+    if decision.fatal:
+        return
+    for role in decision.record.plan.roles:
+        held = {m.seat for m in decision.record.live if not m.is_leaving}
+        free = [seat for seat, of in decision.record.seats if of is role and seat not in held]
+        if not role.rentals[0].instance_type and _count(decision.record, role) >= role.needed:
+            # Another host is no other than the one that could not be used: those that are left are enough.
+            free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
+        if free:
+            _ask(decision, role, free, now, patience)
+
+
+def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: Patience) -> None:
+    record = decision.record
+    cool_down_s = (
+        patience.cool_down_s if role.rentals[0].instance_type else min(patience.cool_down_s, HOSTS_S)
+    )
+    failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]
+    found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
+    if found.offer is None:
+        decision.retry_at = found.retry_at
+        names = [record.name_of(seat) for seat in seats]
+        decision.waits = f"waits for {_missing(role, names)}: there are none {_where(role)}"
+        return
+    rental = cast("Rental", found.offer)
+    token = f"{role.role}-{record.asked}"
+    asked = tuple(Machine(seat, role.role, token, rental, asked_at=now) for seat in seats)
+    decision.record = replace(
+        record,
+        state=ClusterState.ACTIVE,
+        asked=record.asked + 1,
+        asked_at=record.asked_at or now,
+        machines=(*record.machines, *asked),
+        failures=tuple(f for f in record.failures if now < f.at + patience.cool_down_s),
+    )
+    decision.act(ActionKind.RENT, token=token)
+    decision.replaced |= {seat: rental for seat in seats if seat in decision.lost}
+    if new := [machine for machine in asked if machine.seat not in decision.lost]:
+        decision.notes.append(f"{len(new)} x {rental.words} for {_names(record, new)}")
+
+
+def _missing(role: RolePlan, names: list[str]) -> str:
+    kinds = list(dict.fromkeys(rental.instance_type or "host" for rental in role.rentals))
+    return f"{len(names)} x {' or '.join(kinds[:_NAMED_MOST])} ({', '.join(names[:_NAMED_MOST])})"
+
+
+def _where(role: RolePlan) -> str:
+    """The places that were asked, for people."""
+    places = list(dict.fromkeys(rental.place for rental in role.rentals if rental.place))
+    more = f" and {len(places) - _NAMED_MOST} more" if len(places) > _NAMED_MOST else ""
+    return f"in {', '.join(places[:_NAMED_MOST])}{more}" if places else "free that are suited"
+
+
+# --- becoming one cluster -----------------------------------------------------------------------------
+
+
+def _bring_up(decision: Decision, seen: Seen, now: float) -> None:
+    record = decision.record
+    there = [m for m in record.rented if (node := seen.latest.get(m.id)) and node.state is NodeState.READY]
+    stages = {m.id: seen.stages.get(m.id, Stage.NEW) for m in there}
+    if new := [node for node, stage in stages.items() if stage is Stage.NEW]:
+        decision.act(ActionKind.PREPARE, new)
+    if seen.is_forming:
+        return
+    answers = [m for m in there if m.id not in seen.lost_since]
+    ready = [m for m in answers if stages[m.id] in (Stage.READY, Stage.JOINED)]
+    if not seen.is_formed:
+        is_there = any(m.id == seen.head for m in ready)  # what runs there need not wait for the others
+        if is_there or (ready and all(_enough(record, role, ready) for role in record.plan.roles)):
+            decision.act(ActionKind.FORM, [m.id for m in _in_order(record, ready, seen.head)])
+        return
+    if record.waited_s is None and record.asked_at is not None:
+        decision.record = replace(record, waited_s=now - record.asked_at)
+    free = [m.id for m in record.live if m.id in seen.vacant and seen.stages.get(m.id) is Stage.JOINED]
+    if drop := [*(m.id for m in answers if m.id in seen.disconnected), *free]:
+        decision.act(ActionKind.DROP, drop)
+    if join := [m.id for m in answers if stages[m.id] is Stage.READY]:
+        decision.act(ActionKind.JOIN, join)
+
+
+def _enough(record: ClusterRecord, role: RolePlan, ready: list[Machine]) -> bool:
+    """Whether a role has the nodes that it needs, and nobody else is on the way."""
+    mine = [m for m in ready if m.role == role.role]
+    coming = [m for m in record.live if m.role == role.role and m not in ready and not m.is_leaving]
+    return len(mine) >= role.count or (len(mine) >= role.needed and not coming)
+
+
+def _in_order(record: ClusterRecord, machines: list[Machine], head: str) -> list[Machine]:
+    """As the seats are: the first one becomes the head, on demand before what may be taken back."""
+    order = {seat: number for number, (seat, _) in enumerate(record.seats)}
+    return sorted(machines, key=lambda m: (m.id != head, m.rental.spot, order[m.seat]))
+
+
+# --- the end ------------------------------------------------------------------------------------------------
+
+
+def _end(decision: Decision, seen: Seen, now: float) -> None:
+    record = decision.record
+    is_unasked = record.state is ClusterState.PLANNED and not record.live
+    if is_unasked or (seen.is_released and not seen.renting):
+        over = [
+            replace(m, is_over=True, ended_at=_ended_at(m, record, seen, now) if m.started_at else None)
+            for m in record.machines
+            if m.ended_at is None
+        ]
+        decision.record = replace(record.changed(over), state=ClusterState.ENDED)
+        decision.actions = []
+        return
+    decision.record = replace(record, state=ClusterState.ENDING)
+    # What is just being started on hosts of one's own would be left there.
+    is_started = seen.is_forming and not any(m.rental.instance_type for m in record.machines)
+    decision.actions = [] if seen.renting or is_started else [Action(ActionKind.RELEASE)]
+
+
+def _ended_at(machine: Machine, record: ClusterRecord, seen: Seen, now: float) -> float:
+    node = (seen.nodes or {}).get(machine.id)
+    return (node.ended_at if node else None) or _ended_by(record, machine, now)

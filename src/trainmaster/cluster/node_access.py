@@ -1,0 +1,54 @@
+"""`NodeAccess`: how the control loop reaches a node of a cluster that has been bootstrapped."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap import HostResult
+    from trainmaster.transport import Connection, Ssh, Target
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """A node: what is needed to reach it, and where things are on it.
+
+    Attributes:
+        seat: its place in the cluster, such as ``worker-0``.
+        id: as the provider names the machine.
+        address: private; the nodes of the cluster reach each other there.
+        target: where its SSH server is.
+        result: of its bootstrap: plan, facts, host key.
+        root: on the node, absolute, the same on every node: what is ours there for this home.
+        ssh: connects; shared by threads.
+        mpi_agent: on the node, starts programs on the other nodes; empty without keys.
+    """
+
+    seat: str
+    id: str
+    address: str
+    target: Target
+    result: HostResult
+    root: str
+    ssh: Ssh = field(repr=False)
+    mpi_agent: str = ""
+
+    @property
+    def python(self) -> str:
+        """The interpreter of our runtime there."""
+        assert self.result.plan is not None
+        return self.result.plan.python
+
+    def lend(self) -> AbstractContextManager[Connection]:
+        """A login for a few quick things, for a ``with``; see `Ssh.lend`."""
+        return self.ssh.lend(self.target)
+
+    def connect(self) -> Connection:
+        """A new login; close it.
+
+        Raises:
+            TrainmasterError: it cannot be reached.
+        """
+        return self.ssh.connect(self.target)

@@ -1,0 +1,1 @@
+"""Files and data on the nodes of a cluster: brought there, mounted, published from there, removed."""

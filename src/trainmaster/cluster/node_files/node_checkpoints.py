@@ -1,0 +1,120 @@
+"""`NodeCheckpoints`: checkpoints are published from the nodes of an attempt, and restored to them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.cluster.attempt_nodes import distinct, id_of
+from trainmaster.cluster.node_files.node_fetching import fetch
+from trainmaster.cluster.node_files.node_patience import patiently
+from trainmaster.cluster.node_files.node_sending import Source
+from trainmaster.cluster.node_files.node_trees import tree_of
+from trainmaster.control.restored import noted_restored
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.attempt_nodes import AttemptNodes
+    from trainmaster.cluster.node_files.direct_store import DirectStore
+    from trainmaster.cluster.node_files.node_files import NodeFiles
+    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.cluster.node_files.node_trees import Tree
+    from trainmaster.control.job_context import TaskContext
+
+
+class NodeCheckpoints:
+    """Threads share it.
+
+    Args:
+        nodes: of attempts.
+        files: of nodes.
+        paths: here and there.
+        direct: the store, as nodes use it.
+        patience_s: how long a node that does not answer is asked again for the last one.
+    """
+
+    def __init__(
+        self,
+        nodes: AttemptNodes,
+        files: NodeFiles,
+        paths: NodePaths,
+        direct: DirectStore,
+        patience_s: float,
+    ) -> None:
+        self._nodes = nodes
+        self._files = files
+        self._paths = paths
+        self._direct = direct
+        self._patience_s = patience_s
+        self._bare: set[str] = set()
+        self._guard = threading.Lock()
+
+    def publish(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
+        """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
+        series = context.checkpoints
+        self._direct.require_lendable(series.uri)
+        if self._was_bare(context):
+            return None
+        base = _base(context)
+
+        def work() -> int | None:
+            sources = self._sources(context, is_patient=is_patient)
+            extra = {"attempt": context.attempt}
+            return self._direct.publish_checkpoint(id_of(context), sources, series, extra, base)
+
+        return patiently(work, self._patience_s) if is_patient else work()
+
+    def restore(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
+        self._direct.require_lendable(uri)
+
+        def work() -> None:
+            self._direct.restore(id_of(context), self._sources(context), uri, is_own=is_own)
+
+        patiently(work, self._patience_s)
+
+    def fetch(self, context: TaskContext, *, is_patient: bool = False) -> bool:
+        """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
+        here = context.place.checkpoint
+        if self._was_bare(context) and not _has_entries(here):
+            return True
+        base = _base(context)
+        sources = [(each.access, each.directory) for each in self._sources(context, is_patient=is_patient)]
+
+        def work() -> bool:
+            return fetch(self._files, sources, here, base=base)
+
+        return patiently(work, self._patience_s) if is_patient else work()
+
+    def note_bare(self, context: TaskContext) -> None:
+        """Nothing at all was on the nodes of an attempt that has ended: they need not be asked once more."""
+        with self._guard:
+            self._bare.add(id_of(context))
+
+    def forget(self, attempt: str) -> None:
+        """It is over."""
+        with self._guard:
+            self._bare.discard(attempt)
+        self._direct.forget(attempt)
+
+    def _sources(self, context: TaskContext, *, is_patient: bool = True) -> list[Source]:
+        there = self._paths.there(context.place.checkpoint)
+        return [Source(node, there) for node in distinct(self._nodes.members(context, is_patient=is_patient))]
+
+    def _was_bare(self, context: TaskContext) -> bool:
+        """Whether nothing was there when its output was taken; told once."""
+        attempt = id_of(context)
+        with self._guard:
+            is_bare = attempt in self._bare
+            self._bare.discard(attempt)
+        return is_bare
+
+
+def _base(context: TaskContext) -> Tree:
+    """What the attempt has begun with, on all of its nodes."""
+    manifest = noted_restored(context.place)
+    return [] if manifest is None else tree_of(manifest.files)
+
+
+def _has_entries(directory: Path) -> bool:
+    return directory.is_dir() and any(directory.iterdir())

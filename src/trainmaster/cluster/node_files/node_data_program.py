@@ -1,0 +1,166 @@
+"""Runs on a node, with our runtime there: gets data from where they lie, to where members will find them.
+
+Read from standard input: what to do (a line of JSON), of which ``do`` is one of these:
+
+* ``volume``: a version of a volume appears at a directory, mounted if the node can, else fetched whole.
+* ``models``: models of another experiment, fetched.
+* ``url``: what a URL names, fetched.
+
+It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
+``@@refused WORDS`` if this node has no way to it, or ``@@failed WORDS``. Credentials come in that line
+only: they are in memory here, and in that of a mount.
+"""
+
+# ruff: noqa: T201 - it speaks over a pipe
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.cluster.bootstrap.guest.stores import trust_somebody
+from trainmaster.cluster.node_files.node_tables import unpack_columns
+from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
+from trainmaster.control.locking import locked
+from trainmaster.executors._core_dumps import forbid_core_dumps
+from trainmaster.spec.errors import TrainmasterError, one_line
+from trainmaster.spec.redaction import redacted
+from trainmaster.volumes.mounting.asking import ask_stores
+from trainmaster.volumes.mounting.delegated_credentials import renew
+from trainmaster.volumes.mounting.mounts import available
+from trainmaster.volumes.mounting.providing import (
+    Means,
+    answers,
+    last_trouble,
+    provide,
+    provided,
+    settle,
+    withdraw,
+)
+from trainmaster.volumes.packed import open_volume
+from trainmaster.volumes.packed.getting import GetProgress
+
+_LIFE_S: Final = 5.0
+_REACH_S: Final = 15.0
+_WEB: Final = ("http://", "https://")
+_speaking = threading.Lock()
+
+
+class RefusedError(Exception):
+    """There is no way from here."""
+
+
+def main() -> int:
+    """Do as told; the exit code."""
+    forbid_core_dumps()
+    order = json.loads(sys.stdin.buffer.readline())
+    # Set here, they show in no list of processes and in no /proc/PID/environ.
+    os.environ.update(order["environment"])
+    trust_somebody()
+    progress = GetProgress()
+    threading.Thread(target=_live, args=(progress,), daemon=True).start()
+    try:
+        means = _perform(order, progress)
+    except RefusedError as error:
+        return _end(f"@@refused {_flat(error)}", 1)
+    except (TrainmasterError, OSError) as error:
+        return _end(f"@@failed {one_line(error) if isinstance(error, TrainmasterError) else _flat(error)}", 1)
+    return _end(f"@@done {means}", 0)
+
+
+def _perform(order: Mapping[str, Any], progress: GetProgress) -> str:
+    directory = Path(order["directory"])
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    if _was_sent(directory):
+        return "sent"
+    if order["do"] == "volume":
+        return _volume(order, directory, progress)
+    if order["do"] == "models":
+        fetch_models([(task, uri) for task, uri in order["models"]], directory, is_single=order["is_single"])
+        return "fetched"
+    if order["url"].startswith(_WEB) and not directory.is_dir():
+        _reach(order["url"], order.get("label") or order["url"])
+    fetch_url(
+        order["url"],
+        directory,
+        sha256=order.get("sha256"),
+        size_limit_bytes=order.get("size_limit_bytes"),
+        label=order.get("label", ""),
+    )
+    return "fetched"
+
+
+def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) -> str:
+    uri, cache = order["uri"], Path(order["cache"])
+    # An engine that is another user's may not look into a mount of ours.
+    means: Means | None = "fetched" if order["is_contained"] and os.geteuid() != 0 else None
+    volumes = cache / "volumes"
+    if (sent := volumes / "sent" / order["table"]).is_dir():
+        unpack_columns(sent, volumes / "tables" / order["table"])
+    with locked(directory):
+        there = provided(uri, directory)
+        if there == "mounted" and last_trouble(directory, cache):
+            # Others read there: it stays, unless it does not work any more, and another one would.
+            if answers(directory):
+                settle(directory, cache)
+            else:
+                ask_stores(uri, open_volume(uri, cache).table)
+                withdraw(directory)
+                there = None
+        if there is not None:
+            renew(os.path.abspath(directory))  # noqa: PTH100 - as the mount's processes were told
+            return "kept"
+        problem = "a container's engine may not look into mounts" if means else available()
+        if problem:
+            _say(f"@@note all of it is fetched, as it cannot be mounted on nodes: {problem}")
+        return provide(uri, directory, cache=cache, means=means, progress=progress)
+
+
+def _was_sent(directory: Path) -> bool:
+    """Whether it came through the machine that drives the run, at a time when there was no other way."""
+    return directory.with_name(f".{directory.name}.stamp").exists() and directory.is_dir()
+
+
+def _reach(url: str, label: str) -> None:
+    try:
+        with open_web(url, _REACH_S):
+            pass
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{redacted(label)}: {error}") from error
+
+
+def _live(progress: GetProgress) -> None:
+    """Who asked may be gone without a word: then the next one asks again, and goes on where this one was."""
+    pause = threading.Event()
+    while not pause.wait(_LIFE_S):
+        try:
+            _say(f"@@at {progress.done_bytes} {progress.total_bytes}")
+        except OSError:
+            os._exit(1)
+
+
+def _say(line: str) -> None:
+    with _speaking:
+        print(line, flush=True)
+
+
+def _end(line: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        _say(line)
+    return code
+
+
+def _flat(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    # Threads of the libraries that speak with stores need not be waited for.
+    ended = main()
+    sys.stdout.flush()
+    os._exit(ended)

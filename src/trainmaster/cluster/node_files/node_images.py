@@ -1,0 +1,261 @@
+"""`NodeImages`: what the experiments of a run name as ``container``, made ready on the nodes of its clusters.
+
+Each node brings an image to its own docker or podman: it has it, or pulls it; and if no registry gives it but
+this machine has it, it is sent there. What starts containers on a node is written down on the node, where its
+supervisor finds it, as it differs from node to node.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.control.image_shelf import added_inside, base_inside
+from trainmaster.control.images import REMEMBER_REFUSAL_S, image_of, mounts_of
+from trainmaster.executors.base import Container
+from trainmaster.executors.engines import Engine, Image, find_engine
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.errors import CommandError
+from trainmaster.transport.ssh_command import Exchange
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.control.job_context import TaskContext
+    from trainmaster.transport.ssh_command import Result
+
+#: An image may have many gigabytes, and a setup may build things.
+_TIMEOUT_S: Final = 6 * 3600.0
+_PIECE_BYTES: Final = 1 << 20
+_COMPRESSION: Final = 1  # a network is mostly faster than better compression
+_ENGINE_FILE: Final = "engine.json"
+# What is raised where an answer is not as our program gives it.
+_NOT_OURS: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
+class NodeImages:
+    """One run's, shared by its jobs; safe to use from several threads. Close it.
+
+    Args:
+        paths: where things of this machine lie on nodes.
+        environ: the caller's.
+    """
+
+    def __init__(self, paths: NodePaths, environ: Mapping[str, str] | None = None) -> None:
+        self._paths = paths
+        self._environ = dict(os.environ if environ is None else environ)
+        self._ready: dict[tuple[str, str], Image] = {}
+        self._users: dict[str, str] = {}
+        self._refused: dict[tuple[str, str], tuple[float, UsageError]] = {}
+        self._locks: dict[tuple[str, str], threading.Lock] = {}
+        self._own: dict[str, tuple[Engine, Image] | None] = {}
+        self._archives: dict[str, Path] = {}
+        self._guard = threading.Lock()
+        self._saving = threading.Lock()
+
+    def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
+        """The container of an attempt's members, wherever they go; see `ImageSource.request`."""
+        mounts = [*map(self._paths.there, mounts_of(context, data)), f"{self._paths.root}/lib"]
+        return Container(
+            image_of(context),
+            program="",
+            kind="docker",
+            mounts=tuple(dict.fromkeys(mounts)),
+            engine_file=self._engine_file,
+        )
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a member finds in an image that is ready on some node, with what every member gets on top."""
+        return base_inside(self._any(name), self._users.get(name, ""))
+
+    def additions(self, name: str) -> dict[str, str]:
+        """What every member gets that the image does not set."""
+        return added_inside(self._any(name), self._users.get(name, ""))
+
+    def prepare(self, node: NodeAccess, context: TaskContext) -> Image:
+        """Bring an image to a node unless it is there, and see that scripts can run in it; once.
+
+        Raises:
+            UsageError: the node has no engine, or the image cannot be had or used there.
+            TrainmasterError: the node cannot be reached.
+        """
+        name = image_of(context)
+        key = (node.id, name)
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key in self._ready:
+                return self._ready[key]
+            refused_at, refusal = self._refused.get(key, (0.0, None))
+            if refusal is not None and time.monotonic() - refused_at < REMEMBER_REFUSAL_S:
+                raise refusal
+            try:
+                image = self._prepare(node, context, name)
+            except UsageError as error:
+                where = f"experiments.{context.experiment.name}.container"
+                refusal = UsageError(f"{where}: {node.target.shown}: {error.args[0]}", error.hint)
+                self._refused[key] = (time.monotonic(), refusal)
+                raise refusal from None
+            self._ready[key] = image
+            return image
+
+    def set_up(self, node: NodeAccess, context: TaskContext, here: Path) -> None:
+        """Make the experiment's virtual environment on a node with the image's Python, unless it is there.
+
+        Args:
+            node: the image is ready there.
+            context: the attempt.
+            here: where the environment would lie on this machine; its log goes beside it.
+
+        Raises:
+            UsageError: the recipe's ``setup`` failed; its log is named.
+        """
+        order = {
+            **self._order(context, image_of(context)),
+            "path": self._paths.there(here),
+            "script": context.experiment.setup,
+            "env": dict(context.variables),
+        }
+        with node.connect() as connection:
+            result = connection.exchange(_exchange(node, order, lambda _: None), _TIMEOUT_S)
+        log = here.with_name(f"{here.name}-{re.sub(r'[^A-Za-z0-9.-]', '_', node.target.name)}.log")
+        for line in _said(result, "@@log "):
+            with contextlib.suppress(OSError, ValueError):  # the error matters more
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.write_bytes(base64.b64decode(line))
+        if failed := _said(result, "@@setup "):
+            code, _, words = failed[-1].partition(" ")
+            hint = f"Its whole output: {log}" if log.exists() else ""
+            raise UsageError(f"{node.target.shown}: setup failed with exit code {code}: {words}", hint)
+        if result.code != 0:
+            raise _error(node, result)
+
+    def close(self) -> None:
+        """Remove what was saved to be sent."""
+        for path in self._archives.values():
+            shutil.rmtree(path.parent, ignore_errors=True)
+
+    @property
+    def _engine_file(self) -> str:
+        return f"{self._paths.root}/{_ENGINE_FILE}"
+
+    def _any(self, name: str) -> Image | None:
+        return next((image for (_, known), image in self._ready.items() if known == name), None)
+
+    def _order(self, context: TaskContext, name: str) -> dict[str, Any]:
+        return {
+            "root": self._paths.root,
+            "run": context.run,
+            "image": name,
+            "code": self._paths.there(context.home.code_directory(context.run)),
+            "gpus": bool(context.experiment.hardware.gpu_count),
+            "engine_file": self._engine_file,
+            "offered": "",
+            "is_own": False,
+            "has_archive": False,
+        }
+
+    def _prepare(self, node: NodeAccess, context: TaskContext, name: str) -> Image:
+        own = self._find_own(name)
+        order = self._order(context, name)
+        facts = node.result.facts
+        order["gpus"] = order["gpus"] and bool(facts and facts.gpus)  # that of a parameter server has none
+        if own is not None:
+            order |= {"offered": own[1].id, "is_own": own[1].is_own}
+        with node.connect() as connection:
+            result = connection.exchange(_exchange(node, order, lambda _: None), _TIMEOUT_S)
+            if own is not None and _said(result, "@@want "):
+                archive = self._saved(context, own[0], own[1], name)
+                order["has_archive"] = True
+                pieces = _exchange(
+                    node, order, lambda line: _pieces(archive) if line.startswith("@@want ") else None
+                )
+                result = connection.exchange(pieces, _TIMEOUT_S)
+        if not (have := _said(result, "@@have ")):
+            raise _error(node, result)
+        try:
+            found = json.loads(have[-1])
+            image = Image(str(found["id"]), {str(key): str(value) for key, value in found["env"].items()})
+            self._users[name] = str(found["user"])
+        except _NOT_OURS:
+            raise _error(node, result) from None
+        return image
+
+    def _find_own(self, name: str) -> tuple[Engine, Image] | None:
+        """What this machine's own engine has of that name; it need not have an engine."""
+        with self._saving:
+            if name not in self._own:
+                self._own[name] = None
+                with contextlib.suppress(UsageError):
+                    engine = find_engine(self._environ)
+                    image = engine.image(name)
+                    self._own[name] = (engine, image) if image is not None else None
+            return self._own[name]
+
+    def _saved(self, context: TaskContext, engine: Engine, image: Image, name: str) -> Path:
+        """An archive of an image, made once for all nodes."""
+        with self._saving:
+            if name not in self._archives:
+                images = context.home.cache / "images"
+                in_use = {path.parent for path in self._archives.values()}
+                for left in images.glob(f"{context.run}-*"):  # by a driver of this run that was killed
+                    if left not in in_use:
+                        shutil.rmtree(left, ignore_errors=True)
+                digest = hashlib.sha256(f"{image.id} {name}".encode()).hexdigest()[:12]
+                place = images / f"{context.run}-{digest}"
+                place.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._archives[name] = place / "image.tar.gz"
+                plain = place / "image.tar"
+                try:
+                    plain.unlink(missing_ok=True)
+                    engine.save(name, str(plain))
+                    with (
+                        plain.open("rb") as source,
+                        gzip.open(self._archives[name], "wb", compresslevel=_COMPRESSION) as target,
+                    ):
+                        shutil.copyfileobj(source, target, _PIECE_BYTES)
+                except BaseException:
+                    del self._archives[name]
+                    raise
+                finally:
+                    plain.unlink(missing_ok=True)
+            return self._archives[name]
+
+
+def _exchange(
+    node: NodeAccess, order: dict[str, Any], answer: Callable[[str], Iterator[bytes] | None]
+) -> Exchange:
+    command = f"exec {shlex.quote(node.python)} -u -m trainmaster.control.image_program"
+    return Exchange(command, answer, lead=json.dumps(order).encode() + b"\n", expects="@@")
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _said(result: Result, beginning: str) -> list[str]:
+    lines = result.out.splitlines()
+    return [line.removeprefix(beginning) for line in lines if line.startswith(beginning)]
+
+
+def _error(node: NodeAccess, result: Result) -> Exception:
+    """What the program says is wrong; else what became of it."""
+    if said := _said(result, "@@error "):
+        with contextlib.suppress(*_NOT_OURS):
+            words, hint = json.loads(said[-1])
+            return UsageError(str(words), str(hint))
+    return CommandError(f"{node.target.shown}: {result.last_words}", code=result.code)

@@ -1,0 +1,114 @@
+"""`NodeStaging`: what an attempt needs is put on a node."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from trainmaster.cluster.node_files.node_setup import set_up_node
+from trainmaster.control.staging import data_path, environment_path
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.errors import CommandError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.cluster.node_files.node_data import NodeData
+    from trainmaster.cluster.node_files.node_files import NodeFiles
+    from trainmaster.cluster.node_files.node_images import NodeImages
+    from trainmaster.cluster.node_files.node_paths import NodePaths
+    from trainmaster.control.job_context import TaskContext
+    from trainmaster.spec import DataSource
+
+
+class NodeStaging:
+    """Threads share it.
+
+    Args:
+        files: of nodes.
+        images: what experiments name as ``container``.
+        paths: here and there.
+        data: what nodes get by themselves.
+    """
+
+    def __init__(self, files: NodeFiles, images: NodeImages, paths: NodePaths, data: NodeData) -> None:
+        self._files = files
+        self._data = data
+        self._images = images
+        self._paths = paths
+        self._linked: set[tuple[str, str]] = set()
+        self._set_up: dict[tuple[str, str], threading.Lock] = {}
+        self._is_set_up: set[tuple[str, str]] = set()
+        self._guard = threading.Lock()
+
+    def bring(self, node: NodeAccess, context: TaskContext) -> None:
+        """Put directories, data, image and environment on a node; safe to repeat.
+
+        Raises:
+            UsageError: the recipe's ``setup`` failed there, or its ``container`` cannot be had.
+            TrainmasterError: the node cannot be reached or has no room.
+        """
+        place = context.place
+        outputs = [place.output(name, first=rank == 0) for rank, name in enumerate(context.members)]
+        self._files.make(node, [self._paths.there(each) for each in (place.checkpoint, *outputs)])
+        if place.checkpoint.is_dir() and any(place.checkpoint.iterdir()):
+            self._files.push(node, place.checkpoint, self._paths.there(place.checkpoint))
+        for name, source in context.experiment.data.items():
+            here = data_path(context, name)
+            if not self._data.has(node, self._paths.there(here)):
+                if not here.is_dir():
+                    self._refuse(node, name, source, here)
+                self._files.push(node, here, self._paths.there(here), is_shared=True)
+            if source.at is not None:
+                code = self._paths.there(context.home.code_directory(context.run))
+                self._link(node, posixpath.normpath(f"{code}/{source.at}"), here)
+        if context.experiment.container is not None:
+            self._images.prepare(node, context)
+        self._set_up_on(node, context)
+
+    @staticmethod
+    def _refuse(node: NodeAccess, name: str, source: DataSource, here: Path) -> NoReturn:
+        if source.directory is not None or here.exists():
+            raise UsageError(f"data.{name}: {here} is no directory", "Only directories come to nodes.")
+        # It has taken another one's place after the others got the data themselves: the next attempt does so.
+        raise CommandError(f"{node.target.shown}: data.{name} is not there yet", "It is safe to try again.")
+
+    def _link(self, node: NodeAccess, link: str, here: Path) -> None:
+        if (node.id, link) in self._linked:
+            return
+        place, target = shlex.quote(link), shlex.quote(self._paths.there(here))
+        above = shlex.quote(link.rpartition("/")[0])
+        command = (
+            f'is() {{ [ "$(readlink {place})" = {target} ]; }}; '
+            f"is || {{ mkdir -p -- {above} && ln -sT -- {target} {place}; }} || is"
+        )
+        result = self._files.shell(node, command)
+        if result.code != 0:
+            raise CommandError(f"{node.target.shown}: {result.last_words}")
+        self._linked.add((node.id, link))
+
+    def _set_up_on(self, node: NodeAccess, context: TaskContext) -> None:
+        here = environment_path(context)
+        if here is None:
+            return
+        key = (node.id, str(here))
+        with self._guard:
+            lock = self._set_up.setdefault(key, threading.Lock())
+        with lock:
+            if key in self._is_set_up:
+                return
+            if context.experiment.container is not None:
+                self._images.set_up(node, context, here)
+                self._is_set_up.add(key)
+                return
+            set_up_node(
+                node,
+                self._paths.there(here),
+                context.experiment.setup or "",
+                self._paths.there(context.home.code_directory(context.run)),
+                context.variables,
+                here.with_suffix(".log"),
+            )
+            self._is_set_up.add(key)

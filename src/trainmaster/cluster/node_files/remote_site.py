@@ -1,0 +1,364 @@
+"""`RemoteSite`: the nodes of a run's clusters; attempts are brought there, and what they leave is fetched."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.artifacts import UnstableDirectory
+from trainmaster.cluster.attempt_nodes import AttemptNodes, Members, distinct, id_of, require
+from trainmaster.cluster.bootstrap.guest.trees import remove
+from trainmaster.cluster.node_files.direct_store import DirectStore
+from trainmaster.cluster.node_files.node_checkpoints import NodeCheckpoints
+from trainmaster.cluster.node_files.node_data import NodeData
+from trainmaster.cluster.node_files.node_fetching import fetch
+from trainmaster.cluster.node_files.node_files import NodeFiles, each
+from trainmaster.cluster.node_files.node_images import NodeImages
+from trainmaster.cluster.node_files.node_paths import NodePaths
+from trainmaster.cluster.node_files.node_patience import patiently, persistently
+from trainmaster.cluster.node_files.node_removal import Remover
+from trainmaster.cluster.node_files.node_sending import Source
+from trainmaster.cluster.node_files.node_staging import NodeStaging
+from trainmaster.cluster.node_verdicts import NodeVerdicts
+from trainmaster.control.environment import UNBUFFERED
+from trainmaster.control.gangs import helpers_of
+from trainmaster.control.layout import Home
+from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.objects.delegated_credentials import Lender
+from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
+from trainmaster.transport.errors import CommandError
+
+if TYPE_CHECKING:
+    from trainmaster.artifacts import JSON
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.control.job_context import TaskContext
+
+log = logging.getLogger(__name__)
+
+#: How long a node that does not answer is asked again for what an attempt that ended well has left.
+PATIENCE_S: Final = 60.0
+#: Mounts whose store is away when a driver takes over are asked for again so much later.
+_ADOPT_AGAIN_S: Final = 60.0
+_STABLE_TRIES: Final = 3
+#: Of what a failed attempt has left more is not fetched: the next one is not to wait for it.
+_LOOK_BYTES: Final = 64 << 20
+#: A disk with less is full; of the words of ``df -Pk``, this one says what is free.
+_FULL_KIB: Final = 64
+_DF_FREE: Final = 3
+_USUAL_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class RemoteSite:
+    """See `trainmaster.control.site.Site`. Threads share it; close it.
+
+    Args:
+        home: here.
+        run: its id.
+        nodes_of: given an attempt's id, names of its members and their nodes, in rank order; members whose
+            node is gone are missing.
+        all_nodes: given an experiment's name, the nodes of its cluster.
+        root: of all nodes; see `NodeAccess`.
+        slots_of: given an experiment's name, the slots of each node of its cluster, as planned.
+        patience_s: how long a node that does not answer is asked again when a task is saved.
+        tell: shows lines to the user.
+        is_over: see `NodeData`.
+        is_coming: given an attempt's id, whether a machine that one of its members ran on is rented, and was
+            not prepared for this driver yet.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        run: str,
+        nodes_of: Callable[[str], Members],
+        all_nodes: Callable[[str], Sequence[NodeAccess]],
+        *,
+        root: str,
+        slots_of: Callable[[str], Sequence[int]] = lambda _: (),
+        patience_s: float = PATIENCE_S,
+        tell: Callable[[str], None] = lambda _: None,
+        is_over: Callable[[str], bool] = lambda _: False,
+        is_coming: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._paths = NodePaths(home, run, root)
+        self._all_nodes = all_nodes
+        self._slots_of = slots_of
+        self._patience_s = patience_s
+        self._files = NodeFiles()
+        self._images = NodeImages(self._paths)
+        lender = Lender()
+        self._data = NodeData(self._files, self._paths, lender, tell, is_over=is_over)
+        self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
+        self._direct = DirectStore(self._files, lender, home.run_uris(run), tell)
+        self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
+        self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
+        self._tell = tell
+        self._is_coming = is_coming
+        self._unfetched: set[str] = set()
+        self._guard = threading.Lock()
+        self._remover = Remover(self._files)
+
+    @property
+    def root(self) -> str:
+        """Our directory on every node."""
+        return self._paths.root
+
+    def path(self, here: Path) -> str:
+        """Where something lies on every node; see `Site.path`."""
+        return self._paths.there(here)
+
+    def here(self, there: str) -> Path:
+        """Where something in the run's directory of a node lies here."""
+        return self._paths.here(there)
+
+    def slots(self, experiment: str) -> Sequence[int]:
+        """Slots of each node of an experiment's cluster."""
+        return self._slots_of(experiment)
+
+    def environment(self, experiment: str) -> Mapping[str, str]:
+        """What members find before anything of the recipe is added; nothing of the caller's is in it."""
+        found = {
+            "PATH": f"{self.root}/bin:{self.root}/tools:{_USUAL_PATH}",
+            "LANG": "C.UTF-8",
+            **UNBUFFERED,
+            **self._data.environment(),
+        }
+        nodes = self._all_nodes(experiment)
+        facts = [node.result.facts for node in nodes if node.result.facts is not None]
+        if len({(each.home, each.user) for each in facts}) == 1:  # else it is for the scripts to ask
+            found |= {"HOME": facts[0].home, "USER": facts[0].user, "LOGNAME": facts[0].user}
+        agents = {node.mpi_agent for node in nodes}
+        if len(agents) == 1 and (agent := agents.pop()):
+            command = f"bash {agent}"  # split at blanks, never unquoted
+            found |= {"OMPI_MCA_plm_rsh_agent": command, "PRTE_MCA_plm_ssh_agent": command}
+        return found
+
+    @property
+    def library(self) -> str:
+        """A directory on every node for the end of PYTHONPATH."""
+        return f"{self.root}/lib"
+
+    @property
+    def images(self) -> NodeImages:
+        """What experiments name as ``container``, on the nodes."""
+        return self._images
+
+    def bring(self, context: TaskContext) -> None:
+        """Put what an attempt needs on its nodes; see `Site.bring`."""
+
+        def work() -> None:
+            each(distinct(self._nodes.members(context)), lambda node: self._staging.bring(node, context))
+
+        # A node that has just been lost is seen to be by others, and then all of it begins anew.
+        persistently(work, self._patience_s, self._tell)
+
+    def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
+        """Have the nodes of an attempt get data themselves; see `Site.provide`."""
+
+        def work() -> None:
+            nodes = distinct(self._nodes.members(context))
+            self._data.provide(id_of(context), nodes, context, name, models)
+
+        persistently(work, self._patience_s, self._tell)
+
+    def adopt(self, context: TaskContext) -> None:
+        """Keys of mounts that an earlier driver made are renewed from now on; see `Site.adopt`."""
+        names = [name for name, source in context.experiment.data.items() if source.volume is not None]
+        if names:
+            threading.Thread(target=self._adopt, args=(context, names), name="adopt", daemon=True).start()
+
+    def _adopt(self, context: TaskContext, names: list[str]) -> None:
+        """Mounts that are there are found, and take the present keys."""
+        while names and not self._data.is_withdrawn and self._nodes.present(id_of(context)):
+            try:
+                self.provide(context, names[-1], ())
+            except (TrainmasterError, OSError) as error:
+                log.info("data.%s of %s: %s", names[-1], id_of(context), one_line(error))
+                if not isinstance(error, (RelayError, UsageError)):  # else nobody will ever get keys for it
+                    time.sleep(_ADOPT_AGAIN_S)
+                    continue
+            names = names[:-1]
+
+    def lost_data(self, context: TaskContext) -> tuple[bool, str]:
+        """What went wrong with data on an attempt's nodes; see `Site.lost_data`."""
+        attempt = id_of(context)
+        return self._data.lost(attempt, distinct(self._nodes.present(attempt)), context)
+
+    def withdraw_data(self, experiments: Iterable[str]) -> None:
+        """The run is over: end its mounts on nodes that may go on without it.
+
+        Args:
+            experiments: of the run.
+        """
+        nodes = [node for name in experiments for node in self._all_nodes(name)]
+        self._data.withdraw(list({node.id: node for node in nodes}.values()))
+
+    def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
+        """Have the nodes publish their checkpoint directories; see `Site.publish_checkpoint`."""
+        return self._checkpoints.publish(context, is_patient=is_patient)
+
+    def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
+        """Fetch and unite the checkpoint directories; see `Site.fetch_checkpoint`."""
+        return self._checkpoints.fetch(context, is_patient=is_patient)
+
+    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint; see `Site.restore_checkpoint`."""
+        self._checkpoints.restore(context, uri, is_own=is_own)
+
+    def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
+        """Have the nodes publish what their members left; see `Site.publish_model`."""
+        self._direct.require_lendable(context.model_uri)
+
+        def publish(members: Members) -> bool:
+            nodes = dict(members)
+            sources = [
+                Source(nodes[name], self.path(here), prefix)
+                for name, (prefix, here) in zip(context.members, context.parts.items(), strict=True)
+                if name in nodes
+            ]
+            for last in (False, False, True):
+                try:
+                    return self._direct.publish_model(sources, context.model_uri, extra, context.owner)
+                except UnstableDirectory:
+                    if last:
+                        raise
+            raise AssertionError("the last time either returns or raises")
+
+        return self._take_output(context, publish)
+
+    def lost(self, attempt: str, members: Sequence[str]) -> None:
+        """Members of an attempt were lost: nodes that do not answer us either are not waited for.
+
+        Args:
+            attempt: its id.
+            members: their names.
+        """
+        self._nodes.doubt(attempt, members)
+
+    def fetch_output(
+        self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None
+    ) -> None:
+        """Fetch the members' output directories of an attempt that has ended; see `Site.fetch_output`.
+
+        Args:
+            context: the attempt.
+            is_final: it all has to be here; else what cannot be had is left out.
+            limit_bytes: most bytes of a member.
+        """
+        if not is_final:
+            for name, node in self._nodes.present(id_of(context)):
+                try:
+                    self._fetch_outputs(node, [name], context, _LOOK_BYTES)
+                except (TrainmasterError, OSError):  # it is only for the user to look at
+                    continue
+            return
+
+        def fetch_all(members: Members) -> bool:
+            def fetch_of(node: NodeAccess) -> None:
+                names = [name for name, its in members if its.id == node.id]
+                self._fetch_outputs(node, names, context, limit_bytes)
+
+            each(distinct(members), fetch_of)
+            return True
+
+        self._take_output(context, fetch_all)
+
+    def full_disks(self, context: TaskContext) -> str:
+        """Which of an attempt's nodes have no room left, in words; see `Site.full_disks`."""
+        full = []
+        for node in distinct(self._nodes.present(id_of(context))):
+            try:
+                said = self._files.shell(node, f"df -Pk {shlex.quote(self.root)} | tail -n 1").out.split()
+            except TrainmasterError:
+                continue
+            if len(said) > _DF_FREE and said[_DF_FREE].isdigit() and int(said[_DF_FREE]) < _FULL_KIB:
+                full.append(node.target.shown)
+        return f"no space left on the disk of {', '.join(full)}" if full else ""
+
+    def where(self, context: TaskContext) -> str:
+        """Where what an attempt left lies, in words; see `Site.where`."""
+        names = [node.target.shown for node in distinct(self._nodes.known(id_of(context)))]
+        return f"on {', '.join(names) or 'its nodes'} in {self.path(context.place.directory)}"
+
+    def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
+        """Have an attempt's directories removed from its nodes, soon; see `Site.clean_up`."""
+        attempt = id_of(context)
+        for left in context.place.directory.glob(".*.draft*"):
+            remove(str(left))
+        with self._guard:
+            is_unfetched = attempt in self._unfetched
+            self._unfetched.discard(attempt)
+        nodes = [] if is_unfetched or not is_saved else distinct(self._nodes.present(attempt))
+        self._checkpoints.forget(attempt)
+        self._data.forget(attempt)
+        self._nodes.forget(attempt)
+        directory = self.path(context.place.directory)
+        for node in nodes:
+            self._remover.remove(node, directory)
+
+    def close(self) -> None:
+        """Finish removing, for a short while, and hang up."""
+        self._remover.close()
+        self._files.close()
+        self._images.close()
+
+    def _take_output(self, context: TaskContext, take: Callable[[Members], bool]) -> bool:
+        """Take what an attempt that ended well left on its nodes; False if that is nothing.
+
+        Args:
+            context: the attempt.
+            take: given members and their nodes, takes it; False if there was nothing.
+        """
+        attempt = id_of(context)
+        with self._guard:
+            self._unfetched.add(attempt)
+
+        def work() -> bool:
+            members = self._nodes.known(attempt)
+            require(context, members, helpers_of(context.experiment, context.launcher))
+            bare = each(distinct(members), lambda node: self._is_bare(node, members, context))
+            if not all(bare):
+                return take(members)
+            if len(members) == len(context.members):
+                self._checkpoints.note_bare(context)
+            return False
+
+        try:
+            # Of a node that is silent nothing is known; if it is lost, its cluster says so before long.
+            taken = patiently(work, self._patience_s, is_returning=False)
+        except NodeGoneError as error:
+            if not self._is_coming(attempt):
+                raise
+            raise ProviderError(f"a machine cannot be reached yet: {one_line(error)}") from error
+        with self._guard:
+            self._unfetched.discard(attempt)
+        return taken
+
+    def _is_bare(self, node: NodeAccess, members: Members, context: TaskContext) -> bool:
+        """Whether an attempt left nothing at all on a node."""
+        outputs = dict(zip(context.members, context.parts.values(), strict=True))
+        places = [context.place.checkpoint, *(outputs[name] for name, its in members if its.id == node.id)]
+        return self._files.probe.are_empty(node, [self.path(place) for place in places])
+
+    def _fetch_outputs(
+        self, node: NodeAccess, names: Sequence[str], context: TaskContext, limit_bytes: int | None = None
+    ) -> None:
+        """Fetch what members have written on a node."""
+        place = context.place
+        here = {name: place.output(name, first=name == context.members[0]) for name in names}
+        if self._files.probe.are_empty(node, [self.path(directory) for directory in here.values()]):
+            return
+        for directory in here.values():
+            for _ in range(_STABLE_TRIES):
+                if fetch(self._files, [(node, self.path(directory))], directory, limit_bytes=limit_bytes):
+                    break
+            else:
+                raise CommandError(
+                    f"{node.target.shown}: {self.path(directory)} changes though its member has ended",
+                    "Something that the task left behind still writes into it.",
+                )

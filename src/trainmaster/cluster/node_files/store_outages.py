@@ -1,0 +1,109 @@
+"""`StoreOutages`: since when stores do not answer."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
+
+#: For one question to a store; one that is out of reach would be waited for much longer.
+_ASK_S: Final = 15.0
+_WEB: Final = ("http://", "https://")
+_FULL: Final = re.compile(
+    r"no space left|no room left|disk quota exceeded|bytes do not fit into", re.IGNORECASE
+)
+#: `s3://train` is not meant by `s3://train-raw`, nor by `s3://train.raw`; a full stop may follow it.
+_NAME_ENDS: Final = r"(?![\w-]|\.\w)"
+
+#: What to do then.
+NO_ROOM_HINT: Final = "Free some space there, or ask for machines with a larger `hardware.disk`."
+
+
+class StoreAwayError(ProviderError):
+    """A store that data come from does not answer; later it may."""
+
+
+def is_full(words: str) -> bool:
+    """Whether an error says that a disk has no room: the same again would fail in the same way.
+
+    >>> is_full("[Errno 28] No space left on device: '/var/tmp/x'")
+    True
+    """
+    return bool(_FULL.search(words))
+
+
+class StoreOutages:
+    """Threads share it.
+
+    Args:
+        clock: gives Unix seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = steady_s) -> None:
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._guard = threading.Lock()
+
+    def away(self, name: str, stores: Sequence[str], words: str) -> StoreAwayError:
+        """Note that a store does not answer; what to raise.
+
+        Args:
+            name: of the data in the recipe.
+            stores: that they come from; the one that the words name is meant (of several the longest:
+                one may lie within another), or else the first.
+            words: of whoever has asked.
+        """
+        named = [each for each in stores if re.search(re.escape(each.rstrip("/")) + _NAME_ENDS, words)]
+        store = max(named, key=len, default=stores[0])
+        now_s = self._clock()
+        with self._guard:
+            since_s = self._since.setdefault(store, now_s)
+        at = time.strftime("%H:%M:%S", time.localtime(since_s))
+        long = f" ({now_s - since_s:.0f} s)" if now_s - since_s >= 1 else ""
+        return StoreAwayError(f"data.{name}: {store} has not answered since {at}{long}: {words}")
+
+    def answers(self, stores: Sequence[str]) -> None:
+        """Note that stores are well."""
+        with self._guard:
+            for store in stores:
+                self._since.pop(store, None)
+
+
+def trouble_from_here(uri: str, limit_s: float = _ASK_S) -> str:
+    """Ask a store, or the web, from this machine; what is in the way, in words, empty if it answers.
+
+    Args:
+        uri: of anything there.
+        limit_s: who says nothing for so long does not answer.
+    """
+    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=lambda: heard.put(_asked(uri, limit_s)), name="ask a store", daemon=True).start()
+    try:
+        return heard.get(timeout=limit_s)
+    except queue.Empty:
+        return f"{uri}: no answer for {limit_s:g} s"
+
+
+def _asked(uri: str, limit_s: float) -> str:
+    from trainmaster.artifacts.sending import reach
+
+    try:
+        if uri.startswith(_WEB):
+            with urllib.request.urlopen(uri, timeout=limit_s):  # noqa: S310 - http(s) only
+                return ""
+        reach(uri)
+    except urllib.error.HTTPError as error:
+        return f"{uri}: {error.code} {error.reason}"
+    except (OSError, ValueError) as error:
+        return f"{uri}: {error}"
+    except TrainmasterError as error:
+        return one_line(error)
+    return ""

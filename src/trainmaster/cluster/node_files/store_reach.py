@@ -1,0 +1,87 @@
+"""`StoreReach`: which stores nodes can use: asked once for each node, and a refusal holds for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from trainmaster.cluster.node_files.data_wanted import store_of
+from trainmaster.cluster.node_files.direct_store import AGAIN_S
+from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+
+
+class StoreReach:
+    """Threads share it.
+
+    Args:
+        stores: asks.
+        clock: gives seconds.
+    """
+
+    def __init__(self, stores: NodeStores, clock: Callable[[], float]) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._reached: set[tuple[str, str]] = set()
+        self._refused: dict[tuple[str, str], tuple[float, str]] = {}
+        self._guard = threading.Lock()
+
+    def require(self, node: NodeAccess, uri: str, lent: Mapping[str, str]) -> None:
+        """See that a node can use a store.
+
+        Args:
+            node: which.
+            uri: of anything there.
+            lent: see `lent_environment`.
+
+        Raises:
+            StoreRefusedError: it cannot.
+            ProviderError: the node cannot be reached.
+        """
+        key = (node.id, store_of(uri))
+        with self._guard:
+            if key in self._reached:
+                return
+        self.require_not_refused(node, key[1])
+        try:
+            try:
+                self._stores.reach(node, uri, lent)
+            except StoreRefusedError:  # much depends on it, and a node may be busy
+                self._stores.reach(node, uri, lent)
+        except StoreRefusedError as error:
+            self.refuse(node, key[1], error)
+            raise
+        with self._guard:
+            self._reached.add(key)
+
+    def require_not_refused(self, node: NodeAccess, what: str) -> None:
+        """See that a node has not refused a moment ago.
+
+        Args:
+            node: which.
+            what: a store, or a directory that is to be filled.
+
+        Raises:
+            StoreRefusedError: it has.
+        """
+        with self._guard:
+            at, reason = self._refused.get((node.id, what), (0.0, ""))
+        if reason and self._clock() - at < AGAIN_S:
+            raise StoreRefusedError(node, reason)
+
+    def refuse(self, node: NodeAccess, what: str, error: StoreRefusedError) -> None:
+        """Note that a node refuses."""
+        with self._guard:
+            self._refused[(node.id, what)] = (self._clock(), str(error.args[0]).partition(": ")[2])
+
+    def forget_refusals(self, whats: Collection[str]) -> None:
+        """They were no node's fault: all are asked again.
+
+        Args:
+            whats: stores and directories.
+        """
+        with self._guard:
+            self._refused = {key: known for key, known in self._refused.items() if key[1] not in whats}

@@ -1,0 +1,424 @@
+"""`NodeProvisioner`: makes nodes of machines, and one Ray of nodes. All of it blocks; none of it decides."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.node_access import NodeAccess
+from trainmaster.cluster.node_memory import NodeMemory
+from trainmaster.cluster.node_watch import RENEWALS
+from trainmaster.cluster.record import ClusterRecord, Machine
+from trainmaster.providers.base import Node, NodeState
+from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap import KeyPair, PhaseReport, RuntimeLayer, RuntimePackage
+    from trainmaster.control.layout import Home
+    from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
+    from trainmaster.executors.ray.ssh_nodes import SshNodes
+    from trainmaster.transport import Connection, Ssh, Target
+
+#: A machine's SSH server comes up a little later than the machine.
+_LOGIN_S: Final = 180.0
+#: And our key is put there while it boots, perhaps after its SSH server has come up.
+_REFUSED_S: Final = 30.0
+_RENEW_TIMEOUT_S: Final = 10.0
+#: How often it is looked whether the lease of a machine that is bootstrapped must be renewed.
+_LEASE_LOOK_S: Final = 1.0
+#: What a supervisor and Ray need on a node.
+_KIT: Final = ("trainmaster", "ray")
+#: For volumes; little, so every node gets it, if it is installed here.
+_VOLUME_KIT: Final = ("blake3", "mfusepy")
+_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray")
+_KEY: Final = "key.pair"
+
+
+def root_on_nodes(identity: str) -> str:
+    """Where everything of a home lies on every node; short, as Ray's sockets have little room."""
+    return f"/var/tmp/trainmaster-{identity[:8]}"  # noqa: S108 - made with 0700, and refused if not ours
+
+
+def key_of(machine: str) -> str:
+    """The name of a machine within Ray.
+
+    >>> key_of("gpu1.lab.org")
+    'gpu1-lab-org'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", "-", machine)
+
+
+class NodeProvisioner:
+    """The nodes of one run's clusters. Threads share it.
+
+    Args:
+        home: of the run.
+        run: its id.
+        ssh: connects.
+        code: where the snapshot of its code lies here.
+        lease_s: rented machines end themselves when nobody renews for so long.
+        tell: is told how far a bootstrap is, by any thread.
+
+    Attributes:
+        lease_s: may be changed at any time; each renewal sets the present one.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        run: str,
+        ssh: Ssh,
+        code: Path,
+        lease_s: float,
+        tell: Callable[[PhaseReport], None] | None = None,
+    ) -> None:
+        self.home = home
+        self.run = run
+        self.ssh = ssh
+        self.root = root_on_nodes(home.identity())
+        self.lease_s = lease_s
+        self._code = code
+        self._tell = tell
+        self._packing = threading.Lock()
+        self._remembering = threading.Lock()
+        self._packages: tuple[RuntimePackage, RuntimePackage] | None = None
+        self._layer: RuntimeLayer | None = None
+        self._shells: dict[str, SshNodes] = {}
+        self._memories: dict[str, NodeMemory] = {}
+
+    # --- one machine -----------------------------------------------------------------------------------
+
+    def prepare(self, machine: Machine, node: Node) -> NodeAccess:
+        """Make a node of a machine that runs: log in, set its switch, bootstrap it, put the code there.
+
+        Raises:
+            TrainmasterError: it cannot become one.
+        """
+        from trainmaster.cluster.bootstrap import Bootstrap
+        from trainmaster.cluster.node_files.node_files import prepare_node
+        from trainmaster.providers.ssh_target import target_of
+
+        target = target_of(node)
+        with self._login(target, is_new=bool(node.instance_type)) as connection:
+            self.set_switch(connection, node, self.lease_s, patient=True)
+        packages, layer = self._packed()
+        memory = self.memory(node.cluster)
+        with self._kept_alive(target, node):
+            bootstrap = Bootstrap(self.ssh, packages, self.home.cache / "runtimes", listener=self._tell)
+            result = bootstrap.one(target, layer, memory.facts(node.id))
+        if not result.ok:
+            raise ProviderError(f"{result.failed}: {result.reason}", result.hint)
+        assert result.plan is not None
+        if result.known is not None:
+            memory.learn(node, result.known, is_new=not result.was_known)
+        access = NodeAccess(
+            seat=machine.seat,
+            id=machine.id,
+            address=node.private_address or node.address,
+            target=target,
+            result=result,
+            root=self.root,
+            ssh=self.ssh,
+        )
+        prepare_node(access, self.run, self._code)
+        return access
+
+    def set_switch(
+        self, connection: Connection, node: Node, lease_s: float, *, patient: bool = False
+    ) -> None:
+        """Renew the lease of a rented machine's dead-man switch; hosts of one's own have none.
+
+        Raises:
+            TrainmasterError: it could not be set.
+        """
+        if not node.instance_type:
+            return
+        from trainmaster.providers.dead_man_switch import renewal_command
+
+        deadline = time.monotonic() + (_LOGIN_S if patient else 0)
+        while True:
+            result = connection.run(renewal_command(lease_s), timeout_s=_RENEW_TIMEOUT_S)
+            if result.code == 0:
+                return
+            if time.monotonic() >= deadline:
+                raise ProviderError(
+                    f"{node.id}: its dead-man switch cannot be set: {result.last_words}",
+                    "Is its image one that runs user data at boot?",
+                )
+            time.sleep(0.3)
+
+    @contextlib.contextmanager
+    def _kept_alive(self, target: Target, node: Node) -> Iterator[None]:
+        """Renew the lease of a rented machine while it is bootstrapped: over a slow line that takes long."""
+        over = threading.Event()
+
+        def renew() -> None:
+            renewed_at = boot_s()
+            while not over.wait(_LEASE_LOOK_S):
+                if boot_s() - renewed_at < self.lease_s / RENEWALS:
+                    continue
+                with contextlib.suppress(TrainmasterError, OSError), self.ssh.connect(target) as connection:
+                    self.set_switch(connection, node, self.lease_s)
+                    renewed_at = boot_s()
+
+        if node.instance_type:
+            threading.Thread(target=renew, name=f"lease of {node.id}", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    @contextlib.contextmanager
+    def _login(self, target: Target, *, is_new: bool) -> Iterator[Connection]:
+        from trainmaster.transport import LoginRefusedError, UnreachableError
+
+        begun = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    connection = stack.enter_context(self.ssh.lend(target))
+                    break
+                except UnreachableError:
+                    if time.monotonic() - begun > _LOGIN_S:
+                        raise
+                except LoginRefusedError:
+                    if not is_new or time.monotonic() - begun > _REFUSED_S:
+                        raise
+                time.sleep(0.3)
+            yield connection
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for shell in self._shells.values():
+            shell.close()
+
+    def warm_up(self) -> None:
+        """Find out what nodes need, while machines boot."""
+        self._packed()
+
+    def _packed(self) -> tuple[tuple[RuntimePackage, RuntimePackage], RuntimeLayer]:
+        from trainmaster.cluster.bootstrap import cached_runtime_packages, code_layer
+
+        with self._packing:
+            if self._packages is None:
+                extra = (name for name in _VOLUME_KIT if find_spec(name) is not None)
+                self._packages = cached_runtime_packages(
+                    self.home.cache / "runtimes", (*_KIT, *extra), _IMPORTS
+                )
+            if self._layer is None:
+                self._layer = code_layer(self._code)
+            return self._packages, self._layer
+
+    # --- one cluster -------------------------------------------------------------------------------------
+
+    def form(self, record: ClusterRecord, nodes: Sequence[tuple[Machine, NodeAccess]]) -> RayCluster:
+        """One Ray of nodes, the first is the head; what is there already from an earlier try is found.
+
+        Raises:
+            TrainmasterError: a node cannot be reached, or Ray does not start there.
+        """
+        from trainmaster.executors.ray.cluster import RayCluster
+
+        directory = self._directory(record)
+        members = [self._cluster_node(record, machine, access) for machine, access in nodes]
+        shell = self._shell(record)
+        for node, (_, access) in zip(members, nodes, strict=True):
+            shell.add(node.key, access.target)
+        rented = {key_of(machine.id) for machine in record.rented}
+        old = self._recorded(record)
+        if old and old[0].key not in rented:  # its head is lost: what it left on the others must not go on
+            here = {node.key for node in members}
+            lost = RayCluster(directory, old, shell.run, shell.stream)
+            lost.stop({node.key for node in old} - here)
+        try:
+            found = RayCluster.find(directory, shell.run, shell.stream)
+            if found is None:
+                return RayCluster.start(directory, members, shell.run, shell.stream)
+            known = {node.key for node in found.nodes}
+            for key in known - rented:
+                found.remove(key, is_gone=True)
+            if new := [node for node in members if node.key not in known]:
+                found.add(new)
+        except TrainmasterError:
+            self.memory(record.id).clear()  # perhaps something of what was taken for granted is not there
+            raise
+        return found
+
+    def join(
+        self, record: ClusterRecord, cluster: RayCluster, nodes: Sequence[tuple[Machine, NodeAccess]]
+    ) -> None:
+        """Further nodes become part of a cluster.
+
+        Raises:
+            TrainmasterError: one cannot be reached, or Ray does not start there.
+        """
+        members = [self._cluster_node(record, machine, access) for machine, access in nodes]
+        shell = self._shells[record.id]
+        for node, (_, access) in zip(members, nodes, strict=True):
+            shell.add(node.key, access.target)
+        cluster.add(members)
+
+    def give_keys(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> list[NodeAccess]:
+        """Let the nodes in to each other, as MPI wants it; the nodes with the way to do so.
+
+        Raises:
+            TrainmasterError: it did not work on some.
+        """
+        from trainmaster.cluster.bootstrap import ClusterKeys
+
+        keys, memory = ClusterKeys(self.ssh, record.id), self.memory(record.id)
+        machines = [access.id for access in accesses]
+        if not memory.have_keys(machines):
+            keys.give([access.result for access in accesses], self._pair(record))
+            memory.gave_keys(machines)
+        return [replace(access, mpi_agent=keys.agent(access.result)) for access in accesses]
+
+    def take_back(
+        self,
+        record: ClusterRecord,
+        cluster: RayCluster | None,
+        accesses: Sequence[NodeAccess],
+        machines: Mapping[str, Node],
+    ) -> None:
+        """End what is ours on hosts of one's own: they go on without us. Rented machines are simply ended.
+
+        Args:
+            record: the cluster.
+            cluster: its Ray; None for what an earlier control process may have started.
+            accesses: nodes that were reached.
+            machines: as the provider lists them, by id.
+        """
+        if any(machine.rental.instance_type for machine in record.machines):
+            return
+        from trainmaster.cluster.bootstrap import ClusterKeys
+        from trainmaster.cluster.node_files.node_files import remove_run
+        from trainmaster.executors.ray.cluster import RayCluster
+        from trainmaster.providers.ssh_target import target_of
+
+        rented = {key_of(machine.id) for machine in record.rented}
+        if cluster is None and (old := self._recorded(record)):
+            shell = self._shell(record)
+            for node in machines.values():
+                shell.add(key_of(node.id), target_of(node))
+            cluster = RayCluster(self._directory(record), old, shell.run, shell.stream)
+        results = [access.result for access in accesses]
+        with contextlib.suppress(TrainmasterError):
+            if cluster is not None:
+                cluster.stop({node.key for node in cluster.nodes} - rented)
+        with contextlib.suppress(TrainmasterError):
+            ClusterKeys(self.ssh, record.id).remove(results)
+        for access in accesses:
+            with contextlib.suppress(TrainmasterError):
+                remove_run(access, self.run)
+
+    def end_machines(self, accesses: Sequence[NodeAccess], machines: Mapping[str, Node]) -> None:
+        """Have rented machines end themselves: their provider does not answer, and they cost money.
+
+        Args:
+            accesses: nodes that were reached.
+            machines: as the provider listed them last, by id.
+        """
+        from trainmaster.cluster.node_files.node_files import each
+        from trainmaster.providers.dead_man_switch import end_command
+
+        def end(access: NodeAccess) -> None:
+            with contextlib.suppress(TrainmasterError, OSError), self.ssh.lend(access.target) as connection:
+                connection.run(end_command(), timeout_s=_RENEW_TIMEOUT_S)
+
+        known = ((access, machines.get(access.id)) for access in accesses)
+        there = [a for a, node in known if node and node.instance_type and node.state is not NodeState.GONE]
+        each(there, end)
+
+    def memory(self, cluster: str) -> NodeMemory:
+        """What is known of a cluster's nodes from an earlier time."""
+        with self._remembering:
+            return self._memories.setdefault(cluster, NodeMemory(self._place(cluster)))
+
+    def forget(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> None:
+        """Remove what is kept here of a cluster that was given back: its keys, and those of its machines."""
+        if any(machine.rental.instance_type for machine in record.machines):
+            for access in accesses:
+                self.ssh.host_keys.forget(access.target)
+        self.memory(record.id).clear()
+        shutil.rmtree(self._place(record.id), ignore_errors=True)
+
+    def head_of(self, record: ClusterRecord) -> str:
+        """Id of the machine that an earlier control process's cluster stands on; empty if it is not there."""
+        recorded = self._recorded(record)
+        keys = {key_of(machine.id): machine.id for machine in record.rented}
+        return keys.get(recorded[0].key, "") if recorded else ""
+
+    def _recorded(self, record: ClusterRecord) -> list[ClusterNode]:
+        """Nodes of the cluster that was started last, the head first."""
+        from trainmaster.executors.ray.cluster import recorded
+
+        return recorded(self._directory(record))[0]
+
+    def _shell(self, record: ClusterRecord) -> SshNodes:
+        from trainmaster.executors.ray.ssh_nodes import SshNodes
+
+        return self._shells.setdefault(record.id, SshNodes(self.ssh, {}))
+
+    def _pair(self, record: ClusterRecord) -> KeyPair:
+        from trainmaster.cluster.bootstrap import KeyPair, make_key_pair
+
+        path = self._place(record.id) / _KEY
+        with self._packing:
+            if not path.exists():
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                pair = make_key_pair()
+                draft = path.with_suffix(".new")
+                with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                    file.write(f"{pair.public}\n{pair.private}")
+                draft.replace(path)
+            public, _, private = path.read_text().partition("\n")
+        return KeyPair(private=private, public=public)
+
+    def _directory(self, record: ClusterRecord) -> Path:
+        return self._place(record.id) / str(record.formed)
+
+    def _place(self, cluster: str) -> Path:
+        return self.home.root / "clusters" / cluster
+
+    def _cluster_node(self, record: ClusterRecord, machine: Machine, access: NodeAccess) -> ClusterNode:
+        from trainmaster.executors.ray.cluster import ClusterNode
+
+        short = hashlib.sha256(record.id.encode()).hexdigest()[:5]
+        place = f"{self.root}/{short}{record.formed}"
+        role = next(role for seat, role in record.seats if seat == machine.seat)
+        labels = {
+            **role.labels,
+            "role": machine.role,
+            "market": "spot" if machine.rental.spot else "on-demand",
+        }
+        return ClusterNode(
+            key=key_of(machine.id),
+            address=access.address,
+            slots=machine.rental.slots,
+            directory=place,
+            home=f"{place}/node",
+            labels=labels,
+            gpus=tuple(str(index) for index in range(machine.rental.gpus)),
+            python=access.python,
+        )
+
+
+def is_there(node: Node | None) -> bool:
+    """Whether a machine runs, as its provider says."""
+    return node is not None and node.state in (NodeState.READY, NodeState.LEAVING)
+
+
+def words(error: Exception) -> str:
+    """One line for the user."""
+    return one_line(error) if isinstance(error, TrainmasterError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,86 @@
+"""`NodeVerdicts`: whether machines that are taken for lost still answer us."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.node_links import NodeLinks
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.transport import Target
+
+#: An SSH server that is well says who it is at once; on a busy machine it may take a second.
+_ANSWER_S: Final = 2.0
+_AGAIN_S: Final = 0.5
+_GREETING: Final = b"SSH-"
+
+
+class NodeVerdicts:
+    """Threads share it.
+
+    Args:
+        links: connections to nodes.
+    """
+
+    def __init__(self, links: NodeLinks) -> None:
+        self._links = links
+        self._guard = threading.Lock()
+        self._verdicts: dict[tuple[str, str], Future[bool]] = {}
+        self._asked: dict[str, Future[bool]] = {}
+
+    def doubt(self, attempt: str, nodes: Iterable[NodeAccess]) -> None:
+        """Members of an attempt were lost with their nodes: see in the background whether those answer us."""
+        for node in nodes:
+            with self._guard:
+                if (attempt, node.id) in self._verdicts:
+                    continue
+                asked = self._asked.get(node.id)
+                if asked is not None and not asked.done():  # for another attempt: one knock will do
+                    self._verdicts[attempt, node.id] = asked
+                    continue
+                verdict = self._verdicts[attempt, node.id] = self._asked[node.id] = Future()
+            threading.Thread(target=self._judge, args=(verdict, node), name="verdict", daemon=True).start()
+
+    def is_there(self, attempt: str, node: NodeAccess) -> bool:
+        """False if it was doubted and does not answer; waits until that is known."""
+        with self._guard:
+            verdict = self._verdicts.get((attempt, node.id))
+        return verdict is None or verdict.result()
+
+    def forget(self, attempt: str) -> None:
+        """It is over."""
+        with self._guard:
+            for key in [key for key in self._verdicts if key[0] == attempt]:
+                del self._verdicts[key]
+
+    def _judge(self, verdict: Future[bool], node: NodeAccess) -> None:
+        began = time.monotonic()
+        answers = greets(node.target)
+        if not answers and time.monotonic() - began < _ANSWER_S / 2:
+            time.sleep(_AGAIN_S)  # a server that many call at once turns some away without a word
+            answers = greets(node.target)
+        verdict.set_result(answers)
+        if not answers:  # keepalives would find out much later
+            self._links.hang_up(node.id)
+
+
+def greets(target: Target, timeout_s: float = _ANSWER_S) -> bool:
+    """Whether an SSH server greets whoever connects; True if that cannot be seen from here.
+
+    Args:
+        target: the machine.
+        timeout_s: for the connection, and for each of its words.
+    """
+    if target.jump is not None:
+        return True
+    try:
+        with socket.create_connection((target.address, target.port), timeout_s) as connection:
+            return connection.recv(len(_GREETING)) == _GREETING
+    except OSError:
+        return False

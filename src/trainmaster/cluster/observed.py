@@ -1,0 +1,300 @@
+"""`Observed`: what this process knows of a cluster's machines. Nothing of it needs to survive a crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from trainmaster.cluster.decision import Refusal, Seen, Stage
+from trainmaster.cluster.node_provisioner import key_of, words
+from trainmaster.cluster.provider_outage import Reminder
+from trainmaster.providers.base import NoCapacityError, Node, NodeState, ProviderGoneError
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.node_access import NodeAccess
+    from trainmaster.executors.ray.cluster import RayCluster
+
+log = logging.getLogger(__name__)
+
+#: After a request that could not be sent, and after a cluster that could not be formed.
+AGAIN_S: Final = 3.0
+#: After a refusal that only somebody else can mend, such as credentials that have expired.
+REFUSED_AGAIN_S: Final = 60.0
+#: Nodes that are well but do not become one cluster for so long, and so many times, never will.
+_FORM_TRIES: Final = 5
+_FORM_PATIENCE_S: Final = 60.0
+#: A node that has not joined so many times is given up.
+_JOIN_TRIES: Final = 4
+#: A node that has just joined is seen by Ray after so long at most.
+_APPEAR_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Formation:
+    """Nodes that are one cluster.
+
+    Attributes:
+        number: of the time that it was formed.
+        ray: it.
+        head: id of the machine that it stands or falls with.
+    """
+
+    number: int
+    ray: RayCluster
+    head: str
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was observed, and the results of what was done.
+
+    Attributes:
+        tell: shows a line to the user.
+        nodes: the provider's machines of the cluster by id, as it told last; kept while it does not answer.
+        is_told: it has just been asked; else ``nodes`` may be out of date, and is not all that there is.
+        known_since: since when this process knows of machines, Unix seconds, by id.
+        told_at: when it answered last, Unix seconds.
+        away_since: since when it has not answered, Unix seconds; None while it does. away_error: why, then.
+        stages: how far machines are as nodes, by id.
+        troubles: why machines are BROKEN, by id.
+        accesses: nodes by machine id, those that have gone too: what they left may be read for a while.
+        leaving: when the provider takes machines back, Unix seconds, by private address.
+        formation: where gangs are sent to; None while there is none.
+        rented, refusals: answers to requests, by token, until they were taken in.
+        head: id of the machine that the cluster of an earlier control process stands on; or empty.
+        vacant: ids of machines that are taken back, and on which nothing works any more.
+        ask_at: when what failed may be tried again, Unix seconds, by token.
+        form_at: the same for forming.
+        is_released: all has been given back.
+        fatal: why the run cannot go on; None while it can.
+    """
+
+    tell: Callable[[str], None]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    is_told: bool = False
+    known_since: dict[str, float] = field(default_factory=dict)
+    told_at: float = 0.0
+    away_since: float | None = None
+    away_error: str = ""
+    stages: dict[str, Stage] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
+    accesses: dict[str, NodeAccess] = field(default_factory=dict)
+    leaving: dict[str, float] = field(default_factory=dict)
+    formation: Formation | None = None
+    rented: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    head: str = ""
+    vacant: frozenset[str] = frozenset()
+    ask_at: dict[str, float] = field(default_factory=dict)
+    form_at: float = 0.0
+    is_released: bool = False
+    fatal: Exception | None = None
+    _rent_told: Reminder = field(default_factory=Reminder)
+    _form_failures: list[float] = field(default_factory=list)
+    _form_told: str = ""
+    _join_failures: dict[str, int] = field(default_factory=dict)
+    _alive: frozenset[str] = frozenset()
+    _alive_at: dict[str, float] = field(default_factory=dict)
+
+    def node(self, machine: str) -> Node | None:
+        """What the provider said last of a machine."""
+        return self.nodes.get(machine)
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Ids of nodes that the provider says are no more; one that it does not name may only be late."""
+        nodes = self.nodes
+        found = ((machine, nodes.get(machine)) for machine in list(self.accesses))
+        return frozenset(
+            machine for machine, node in found if node is not None and node.state is NodeState.GONE
+        )
+
+    def alive(self, keys: frozenset[str], now: float) -> None:
+        """Which nodes Ray takes to be alive."""
+        for key in keys:
+            self._alive_at[key] = max(now, self._alive_at.get(key, now))
+        self._alive = keys
+
+    def seen(
+        self,
+        lost_since: Mapping[str, float],
+        renting: set[str],
+        now: float,
+        *,
+        is_forming: bool,
+        lapsed: Mapping[str, str],
+    ) -> Seen:
+        """What `decide_cluster` looks at.
+
+        Args:
+            lost_since: since when machines do not answer.
+            renting: tokens of requests under way.
+            now: Unix seconds.
+            is_forming: the cluster is being made or changed.
+            lapsed: why the leases of machines were not renewed in time, by id.
+        """
+        waiting = {token for token, at in self.ask_at.items() if now < at}
+        found = Seen(
+            nodes=self.nodes if self.is_told else None,
+            known=self.nodes,
+            known_since=self.known_since,
+            stages=self.stages,
+            troubles=self.troubles,
+            lost_since=lost_since,
+            disconnected=self._disconnected(now),
+            rented=dict(self.rented),
+            refusals=dict(self.refusals),
+            renting=frozenset(renting | waiting),
+            head=self.head,
+            vacant=self.vacant,
+            is_formed=self.formation is not None,
+            is_forming=is_forming or now < self.form_at,
+            is_released=self.is_released,
+            lapsed=lapsed,
+        )
+        self.rented.clear()
+        self.refusals.clear()
+        return found
+
+    def _disconnected(self, now: float) -> frozenset[str]:
+        if self.formation is None or not self._alive:
+            return frozenset()
+        return frozenset(
+            machine
+            for machine, stage in self.stages.items()
+            if stage is Stage.JOINED
+            and key_of(machine) not in self._alive
+            and now - self._alive_at.get(key_of(machine), 0.0) > AGAIN_S
+        )
+
+    # --- results, by the names under which they were asked for -------------------------------------------
+
+    def take(self, cluster: str, name: str, result: object, now: float) -> None:
+        """Take in what a piece of work came to.
+
+        Args:
+            cluster: for the log.
+            name: ``look``, ``rent TOKEN``, ``prepare ID``, ``form``, ``join ID...``, ``release``, ...
+            result: or the exception.
+            now: Unix seconds.
+        """
+        kind, _, what = name.partition(" ")
+        failed = isinstance(result, Exception)
+        if failed:
+            log.info("%s: %s: %s", cluster, name, words(cast("Exception", result)))
+        match kind:
+            case "look" if isinstance(result, ProviderGoneError):
+                self.is_told = False
+                self.fatal = self.fatal or result
+            case "look" if failed:
+                self.is_told = False
+                self.away_since = now if self.away_since is None else self.away_since
+                self.away_error = words(cast("Exception", result))
+            case "look":
+                self._take_nodes(cast("list[Node]", result), now)
+            case "rent":
+                self._take_rented(what, result, now)
+            case "prepare":
+                self._take_prepared(what, result)
+            case "form" if failed:
+                self._take_failure(cast("Exception", result), now)
+            case "form":
+                self._take_formed(*cast("tuple[Formation, list[NodeAccess]]", result), now)
+            case "join":
+                self._take_joined(what.split(), result, now)
+            case "release" if failed:
+                self.ask_at["release"] = now + AGAIN_S
+                self.tell(
+                    f"machines could not be given back: {words(cast('Exception', result))}; it is tried again"
+                )
+            case "release":
+                self.is_released = True
+                if result is not None:
+                    self._take_nodes(cast("list[Node]", result), now)
+            case _:
+                pass
+
+    def _take_nodes(self, nodes: list[Node], now: float) -> None:
+        self.nodes = {node.id: node for node in nodes}
+        self.is_told, self.told_at, self.away_since = True, now, None
+        self.leaving = {
+            node.private_address: node.leaves_at
+            for node in nodes
+            if node.state is NodeState.LEAVING and node.leaves_at is not None
+        }
+
+    def _take_rented(self, token: str, result: object, now: float) -> None:
+        if isinstance(result, NoCapacityError):
+            self.refusals[token] = Refusal(result.zones, Exception.__str__(result))
+        elif isinstance(result, UsageError):
+            self.ask_at[token] = now + REFUSED_AGAIN_S
+            self.refusals[token] = Refusal(reason=words(result), is_final=True)
+        elif isinstance(result, Exception):
+            self.ask_at[token] = now + AGAIN_S
+            if self._rent_told.is_due(words(result), now):
+                self.tell(f"{words(result)}; it is asked again")
+        else:
+            nodes = cast("list[Node]", result)
+            # One that has cost something is ours, and on the bill, though it is no more.
+            had = [node for node in nodes if node.state is not NodeState.GONE or node.started_at]
+            for node in nodes:
+                if node not in had:
+                    self.tell(f"left out: {node.reason}")
+            self.rented[token] = tuple(node.id for node in had)
+            self.nodes = {**self.nodes, **{node.id: node for node in had}}
+
+    def _take_prepared(self, machine: str, result: object) -> None:
+        if self.stages.get(machine) is not Stage.PREPARING:
+            return  # given up meanwhile
+        if isinstance(result, Exception):
+            self.stages[machine] = Stage.BROKEN
+            self.troubles[machine] = words(result)
+        else:
+            self.accesses[machine] = cast("NodeAccess", result)
+            self.stages[machine] = Stage.READY
+
+    def _take_failure(self, error: Exception, now: float) -> None:
+        self.form_at = now + AGAIN_S
+        self._form_failures.append(now)
+        if self._form_told != words(error):
+            self._form_told = words(error)
+            self.tell(f"the nodes do not become one cluster: {self._form_told}; it is tried again")
+        first = self._form_failures[0]
+        if len(self._form_failures) >= _FORM_TRIES and now - first >= _FORM_PATIENCE_S:
+            self.fatal = error
+
+    def _take_formed(self, formation: Formation, accesses: list[NodeAccess], now: float) -> None:
+        self._form_failures.clear()
+        self._form_told = self.head = ""
+        self._alive = self.vacant = frozenset()
+        for access in accesses:
+            self.accesses[access.id] = access
+            self._joins(access.id, now)
+        self.formation = formation
+
+    def _take_joined(self, machines: list[str], result: object, now: float) -> None:
+        """Those that could not are tried again, not for ever: gangs wait for them."""
+        if isinstance(result, Exception):
+            failed: Mapping[str, str] = dict.fromkeys(machines, words(result))
+        else:
+            failed = cast("Mapping[str, str]", result)
+        for machine in machines:
+            if self.stages.get(machine) is not Stage.READY:
+                continue  # given up meanwhile
+            if machine not in failed:
+                self._join_failures.pop(machine, None)
+                self._joins(machine, now)
+                continue
+            self.form_at = now + AGAIN_S
+            self._join_failures[machine] = self._join_failures.get(machine, 0) + 1
+            if self._join_failures[machine] >= _JOIN_TRIES:
+                del self._join_failures[machine]
+                self.stages[machine] = Stage.BROKEN
+                self.troubles[machine] = f"it cannot join the cluster: {failed[machine]}"
+
+    def _joins(self, machine: str, now: float) -> None:
+        self.stages[machine] = Stage.JOINED
+        self._alive_at[key_of(machine)] = now + _APPEAR_S - AGAIN_S  # from then on Ray must know it

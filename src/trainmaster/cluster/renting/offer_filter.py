@@ -1,0 +1,92 @@
+"""Which offers have what a recipe's ``hardware`` asks for; if none has, what comes nearest. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.advisor.market.memory_floor import roomy
+from trainmaster.providers import Offer, OfferFilter
+from trainmaster.providers.billing import unknown_extras
+from trainmaster.spec import Hardware
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.renting.plan_clusters import Shop
+
+#: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
+_KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
+_GIB: Final = 2**30
+
+
+def suited(shop: Shop, hardware: Hardware, where: str) -> tuple[list[Offer], list[str]]:
+    """The offers that have what is asked for, and what had to be given up.
+
+    Raises:
+        UsageError: there are none.
+    """
+    wishes = replace(OfferFilter.from_hardware(hardware), gpus=hardware.gpu_count or hardware.gpus)
+    notes = []
+    found = [offer for offer in shop.offers if wishes.accepts(offer)]
+    if not found and hardware.spot:
+        found = [offer for offer in shop.offers if replace(wishes, spot=False).accepts(offer)]
+        if found:
+            notes.append(f"{where}.spot: {shop.source} has no such machines; they are rented on demand")
+    if not found:
+        raise _nothing(shop, wishes, where)
+    if not hardware.instance and shop.arch:
+        found = [offer for offer in found if offer.arch in ("", shop.arch)] or found
+    if untold := unknown_extras(shop.provider):
+        notes.append(untold)
+    billed = [shop.extras.added_to(offer, hardware.disk_bytes) for offer in roomy(found, hardware)]
+    return billed, notes
+
+
+def _nothing(shop: Shop, wishes: OfferFilter, where: str) -> UsageError:
+    """What was asked for, which wish nothing meets, and what comes nearest."""
+    blamed = wishes.blamed(shop.offers)
+    asked = ", ".join(
+        f"{_KEYS.get(name, name)}: {_shown(name, getattr(wishes, name))}"
+        for name in wishes.__slots__
+        if getattr(wishes, name) not in (None, ()) and (name != "spot" or wishes.spot)
+    )
+    hints = [hint for name in blamed if (hint := _nearest(shop.offers, wishes, name))]
+    keys = ", ".join(_KEYS.get(name, name) for name in blamed)
+    return UsageError(
+        f"{where}: {shop.source} has nothing for provider {shop.provider} with {asked or 'that'}",
+        " ".join([f"Change {keys}.", *hints, "`trainmaster offers` shows what there is."]),
+    )
+
+
+def _nearest(offers: Sequence[Offer], wishes: OfferFilter, name: str) -> str:
+    """What there is instead of one wish."""
+    if name == "instances":
+        known = sorted({offer.instance_type for offer in offers})
+        near = [close for wish in wishes.instances for close in difflib.get_close_matches(wish, known, n=3)]
+        return f"The nearest types are {', '.join(dict.fromkeys(near))}." if near else ""
+    if name == "gpu":
+        models = sorted({offer.accelerator for offer in offers if offer.accelerator})
+        return f"Its GPUs are {', '.join(models)}." if models else "It has no GPUs."
+    if name == "region":
+        return f"Its regions are {', '.join(sorted({offer.region for offer in offers}))}."
+    if name == "spot":
+        return "What it has is to be had as spot machines only: set spot: true."
+    given: dict[str, Any] = {key: getattr(wishes, key) for key in wishes.__slots__ if key != name}
+    without = OfferFilter(**given)
+    left = [offer for offer in offers if without.accepts(offer)] or list(offers)
+    fact = {"gpus": "accelerators", "cpus": "vcpus"}.get(name, name)
+    most = max(left, key=lambda offer: float(getattr(offer, fact)), default=None)
+    if most is None:
+        return ""
+    what = f"{most.instance_type}: {_shown(name, getattr(most, fact))}"
+    return f"The most {_KEYS.get(name, name)} has {what}."
+
+
+def _shown(name: str, value: object) -> str:
+    if name == "memory_bytes" and isinstance(value, int | float):
+        return f"{value / _GIB:.4g} GiB"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower() if value is True else str(value)

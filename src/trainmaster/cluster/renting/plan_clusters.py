@@ -1,0 +1,418 @@
+"""`plan_clusters`: from what experiments need, and what there is, to the machines to have. Pure.
+
+A cluster is in one region, as its nodes reach each other by their private addresses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from trainmaster.advisor.market.memory_floor import Memory, Shares
+from trainmaster.cluster.renting.offer_filter import suited
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
+from trainmaster.providers import Offer
+from trainmaster.providers.billing import Extras
+from trainmaster.providers.capacity_memory import in_zones
+from trainmaster.providers.inventory import InventoryHost
+from trainmaster.spec import Experiment, Hardware, Recipe
+from trainmaster.spec.errors import UsageError
+
+#: Label of every node that is planned: what it is for.
+ROLE_LABEL: Final = "role"
+#: Ways to have a machine that are kept: for when there is no capacity.
+MOST_RENTALS: Final = 20
+#: Where there is no capacity, machines up to so much dearer are taken, unless the recipe names types.
+DEARER: Final = 2.0
+#: Spot machines are had, and kept, up to so many times the price that was planned with.
+SPOT_RISE: Final = 1.2
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What there is to be had.
+
+    Attributes:
+        provider: whose.
+        offers: of a provider that rents.
+        zones: by region, where they are known.
+        hosts: the user's own machines; None if machines are rented.
+        arch: processors that the code is known to run on, as in `Offer`; empty is any.
+        source: where the offers, or the hosts, are listed.
+        extras: what is rented with every machine.
+        shares: how much of what offers say machines really have; None: all of it.
+        memory: what a process of an experiment was measured to need, by name.
+    """
+
+    provider: str
+    offers: tuple[Offer, ...] = ()
+    zones: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    hosts: tuple[InventoryHost, ...] | None = None
+    arch: str = ""
+    source: str = ""
+    extras: Extras = field(default_factory=Extras)
+    shares: Shares | None = None
+    memory: Mapping[str, Memory] = field(default_factory=dict)
+
+    def on_demand_usd_per_hour(self, offer: Offer) -> float:
+        """The price of the same machine on demand, without what is rented with it; infinite if unknown."""
+        same = (o for o in self.offers if o.instance_type == offer.instance_type and o.region == offer.region)
+        return min((o.price_usd_per_hour for o in same if not o.spot), default=math.inf)
+
+
+def plan_clusters(
+    recipe: Recipe, shop: Shop, picks: Mapping[str, Pick] | None = None
+) -> tuple[ClusterPlan, ...]:
+    """The clusters of a run, in the order of the recipe.
+
+    Args:
+        recipe: with every number of workers settled.
+        shop: what there is.
+        picks: what a quote took, by experiment.
+
+    Raises:
+        UsageError: an experiment asks for what is not there; names it and the nearest that is.
+    """
+    plans = []
+    for group in grouped(recipe, dict(picks or {})):
+        roles, notes = _rented(group, shop) if shop.hosts is None else _lent(group, shop, shop.hosts)
+        told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
+        names = tuple(needs.name for needs in group)
+        plans.append(ClusterPlan(names[0], names, shop.provider, roles, tuple(told)))
+    return tuple(plans)
+
+
+def pinned(recipe: Recipe, plans: Sequence[ClusterPlan]) -> Recipe:
+    """The recipe with what the plans have decided, for those who place members on the machines.
+
+    Args:
+        recipe: that was planned.
+        plans: of all its experiments.
+
+    Returns:
+        ``per_node`` is a number, ``gpus`` too where a model is asked for, and hardware of roles that have no
+        machines of their own is gone.
+    """
+    experiments = dict(recipe.experiments)
+    for plan in plans:
+        roles = {role.role: role for role in plan.roles}
+        gpus = min(rental.gpus for rental in roles[WORKER].rentals)
+        for name in plan.experiments:
+            experiments[name] = _pinned(experiments[name], roles, gpus)
+    return recipe.model_copy(update={"experiments": experiments})
+
+
+def _pinned(experiment: Experiment, roles: Mapping[str, RolePlan], gpus: int) -> Experiment:
+    distributed, hardware = experiment.distributed, experiment.hardware
+    if distributed is None:
+        return experiment
+    needs = Needs.of(experiment, 0)
+    per_node = max(needs.per_node(gpus), math.ceil(needs.workers / roles[WORKER].count))
+    own = {name: each for name, each in distributed.hardware.items() if name in roles}
+    if needs.hardware.gpu is not None and needs.hardware.gpus is None:
+        hardware = hardware.model_copy(update={"gpus": gpus})
+    placed = distributed.model_copy(update={"per_node": per_node, "hardware": own})
+    return experiment.model_copy(update={"distributed": placed, "hardware": hardware})
+
+
+# --- renting ---------------------------------------------------------------------------------------
+
+
+def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], list[str]]:
+    """Of machines that cost something: the cheapest, all in one region."""
+    first = group[0]
+    where = f"experiments.{first.name}.hardware"
+    offers, notes = suited(shop, first.hardware, where)
+    for needs in group:
+        offers, more = _that_hold(offers, needs, shop)
+        notes += more
+    servers: list[Offer] | None = None
+    if first.server_hardware is not None:
+        servers, more = suited(
+            shop, first.server_hardware, f"experiments.{first.name}.distributed.hardware.{SERVER}"
+        )
+        notes += more
+
+    def count(offer: Offer) -> int:
+        return max(needs.nodes(offer.accelerators) for needs in group)
+
+    def key(offer: Offer) -> tuple[object, ...]:
+        return (not _is_picked(offer, first.pick), count(offer) * offer.price_usd_per_hour, *_better(offer))
+
+    def server_key(offer: Offer) -> tuple[object, ...]:
+        picked = first.pick is not None and offer.instance_type == first.pick.server
+        return (not picked, offer.price_usd_per_hour, *_better(offer))
+
+    regions = {offer.region for offer in offers}
+    if servers is not None:
+        regions &= {offer.region for offer in servers}
+        if not regions:
+            raise UsageError(
+                f"experiments.{first.name}: no region has both the workers' and the servers' machines",
+                "Widen hardware.region, or distributed.hardware.ps.",
+            )
+
+    def whole(region: str) -> tuple[object, ...]:
+        """How good a region is: what is picked, what all machines cost there, how many kinds it has."""
+        here = [offer for offer in offers if offer.region == region]
+        best = min(here, key=key)
+        usd = count(best) * best.price_usd_per_hour
+        if servers is not None:
+            server = min((offer for offer in servers if offer.region == region), key=server_key)
+            usd += max(needs.server_nodes(best.accelerators) for needs in group) * server.price_usd_per_hour
+        return (not _is_picked(best, first.pick), usd, -len(here), region)
+
+    region = min(regions, key=whole)
+    ranked = sorted((offer for offer in offers if offer.region == region), key=key)
+    best = ranked[0]
+    nodes = count(best)
+    enough = [offer for offer in ranked if count(offer) <= nodes]
+    rentals = [_rental(offer, group, shop) for offer in _kept(enough, first.hardware, shop)]
+    least = max(needs.gang_nodes(best.accelerators) for needs in group)
+    roomier = [
+        offer
+        for offer in enough
+        if all(needs.per_node(offer.accelerators) >= needs.per_node(best.accelerators) for needs in group)
+    ]
+    tries = max(needs.retries for needs in group)
+    larger = _larger(rentals[0], [_rental(offer, group, shop) for offer in roomier], tries, shop)
+    notes += _told_larger(group, larger)
+    roles = [_role(WORKER, nodes, rentals, first.hardware, least, larger)]
+    if servers is not None and first.server_hardware is not None:
+        there = sorted((offer for offer in servers if offer.region == region), key=server_key)
+        many = max(needs.server_nodes(best.accelerators) for needs in group)
+        slots = max(needs.node_slots for needs in group)
+        kept = [_as_rental(offer, slots, shop) for offer in _kept(there, first.server_hardware, shop)]
+        larger = _larger(kept[0], [_as_rental(offer, slots, shop) for offer in there], tries, shop)
+        one = max(needs.servers for needs in group)
+        roles.append(_role(SERVER, many, kept, first.server_hardware, one, larger))
+    return tuple(roles), [*notes, *_silent(group)]
+
+
+def _that_hold(offers: Sequence[Offer], needs: Needs, shop: Shop) -> tuple[list[Offer], list[str]]:
+    """Offers whose memory can hold what was measured, and a note of those that cannot.
+
+    Raises:
+        UsageError: none can.
+    """
+    memory = shop.memory.get(needs.name)
+    if memory is None:
+        return list(offers), []
+
+    def holds(offer: Offer) -> bool:
+        real = shop.shares.of(offer) if shop.shares else offer
+        return not memory.rules_out(real, needs.per_node(offer.accelerators))
+
+    fitting = [offer for offer in offers if holds(offer)]
+    if not fitting:
+        raise UsageError(
+            f"experiments.{needs.name}.hardware: the memory of no machine that is allowed suffices: "
+            f"{memory.words}",
+            "Allow larger types in hardware.instance, or take a smaller batch or fewer workers per node.",
+        )
+    left = len(offers) - len(fitting)
+    return fitting, [f"{needs.name}: {left} of {len(offers)} offers are left out: {memory.words}"] * bool(
+        left
+    )
+
+
+def _kept(ranked: Sequence[Offer], hardware: Hardware, shop: Shop) -> list[Offer]:
+    """The first so many, one per zone, and not much dearer than the best."""
+    most = math.inf if hardware.instance else DEARER * ranked[0].price_usd_per_hour
+    near = [offer for offer in ranked if offer.price_usd_per_hour <= most + 1e-12]
+    return in_zones(near, shop.zones)[:MOST_RENTALS]
+
+
+def _larger(first: Rental, ways: Sequence[Rental], tries: int, shop: Shop) -> list[Rental]:
+    """For each further attempt the cheapest way to have more memory than before, of either kind.
+
+    Args:
+        first: what is rented if all goes well.
+        ways: that have what is asked for, in the same region.
+        tries: further attempts.
+        shop: knows the zones.
+    """
+    found: list[Rental] = []
+    for device in (False, True):
+        last = first
+        for _ in range(tries):
+            more = [way for way in ways if way.outgrows(last, device=device)]
+            if not more:
+                break
+            last = min(more, key=lambda way: (way.usd_per_hour, -way.memory_bytes, way.instance_type))
+            zones = [last.zone] if last.zone else shop.zones.get(last.region) or [""]
+            found += [replace(last, zone=zone) for zone in zones]
+    return list(dict.fromkeys(found))
+
+
+def _told_larger(group: Sequence[Needs], larger: Sequence[Rental]) -> list[str]:
+    """What may be rented beyond what is planned, told before anybody agrees to it."""
+    prices = {way.instance_type: f"{way.instance_type} at ${way.usd_per_hour:.4g} per hour" for way in larger}
+    if not prices:
+        return []
+    names = ", ".join(needs.name for needs in group if needs.retries)
+    ways = ", then ".join(prices.values())
+    return [f"{names}: an attempt that runs out of memory begins again on a larger machine: {ways}"]
+
+
+def _better(offer: Offer) -> tuple[object, ...]:
+    """Of equally dear ones the one that has more; then always the same."""
+    nic = offer.nic_gbps or (offer.nic_burst_gbps or 0.0) / 2
+    rationed = bool(offer.cpu_credits)
+    return (
+        -offer.accelerators,
+        rationed,
+        -offer.vcpus,
+        -offer.memory_bytes,
+        -nic,
+        offer.region,
+        offer.instance_type,
+        offer.zone,
+        offer.spot,
+    )
+
+
+def _is_picked(offer: Offer, pick: Pick | None) -> bool:
+    if pick is None:
+        return True
+    return (offer.instance_type, offer.spot) == (pick.instance, pick.spot) and pick.region in (
+        "",
+        offer.region,
+    )
+
+
+def _rental(offer: Offer, group: Iterable[Needs], shop: Shop) -> Rental:
+    slots = max(needs.slots_on(needs.per_node(offer.accelerators)) for needs in group)
+    return _as_rental(offer, slots, shop)
+
+
+def _most_usd_per_hour(offer: Offer, shop: Shop) -> float:
+    """What may be billed for it: the price of spot machines moves."""
+    if not offer.spot:
+        return offer.price_usd_per_hour
+    price = offer.price_usd_per_hour - offer.extras_usd_per_hour
+    dearest = max(min(SPOT_RISE * price, shop.on_demand_usd_per_hour(offer)), price)
+    return math.ceil(dearest * 1e6) / 1e6 + offer.extras_usd_per_hour  # as it is sent
+
+
+def _as_rental(offer: Offer, least_slots: int, shop: Shop) -> Rental:
+    real = shop.shares.of(offer) if shop.shares else offer
+    return Rental(
+        instance_type=offer.instance_type,
+        region=offer.region,
+        zone=offer.zone,
+        spot=offer.spot,
+        usd_per_hour=offer.price_usd_per_hour,
+        quantum_s=offer.billing_quantum_s,
+        minimum_s=offer.billing_minimum_s,
+        slots=max(int(offer.vcpus), least_slots, 1),
+        gpus=int(offer.accelerators),
+        as_of=offer.as_of.isoformat(),
+        most_usd_per_hour=_most_usd_per_hour(offer, shop),
+        extras_usd_per_hour=offer.extras_usd_per_hour,
+        memory_bytes=real.memory_bytes,
+        gpu_memory_bytes=int(real.accelerator_memory_bytes or 0),
+    )
+
+
+def _role(
+    role: str,
+    count: int,
+    rentals: Sequence[Rental],
+    hardware: Hardware,
+    least: int = 0,
+    larger: Sequence[Rental] = (),
+) -> RolePlan:
+    """Nodes of one kind, of which ``least`` are enough for the largest task."""
+    return RolePlan(
+        role=role,
+        count=count,
+        rentals=tuple(rentals),
+        labels={ROLE_LABEL: role},
+        disk_bytes=hardware.disk_bytes or 0,
+        least=least if least < count else 0,
+        larger=tuple(larger),
+    )
+
+
+def _silent(group: Sequence[Needs]) -> list[str]:
+    """What was decided for the user where the recipe says nothing."""
+    return [
+        f"{needs.name}: {needs.tasks} tasks share the machines of one at a time; `workers: N` spreads them "
+        "over more"
+        for needs in group
+        if needs.tasks > 1 and needs.spread is None and needs.pick is None
+    ]
+
+
+# --- hosts of one's own ------------------------------------------------------------------------------
+
+
+def _lent(
+    group: Sequence[Needs], shop: Shop, hosts: Sequence[InventoryHost]
+) -> tuple[tuple[RolePlan, ...], list[str]]:
+    """Of the user's own machines: all that are wanted, whatever they cost others."""
+    first = group[0]
+    gpus, cpus = first.hardware.gpu_count, first.hardware.cpus or 0
+    fitting = [host for host in hosts if host.gpus >= gpus and (not host.slots or host.slots >= cpus)]
+    if not fitting:
+        raise UsageError(
+            f"experiments.{first.name}.hardware: no host of {shop.source} has "
+            + " and ".join(
+                text for text in (f"{gpus} GPUs" if gpus else "", f"{cpus} slots" if cpus else "") if text
+            ),
+            f"The most that one has: {max((host.gpus for host in hosts), default=0)} GPUs, "
+            f"{max((host.slots for host in hosts), default=0)} slots.",
+        )
+    notes = [
+        f"{first.name}: hardware.{key} is only a wish on hosts of one's own"
+        for key, wish in (
+            ("instance", first.hardware.instance),
+            ("gpu", first.hardware.gpu),
+            ("spot", first.hardware.spot),
+            ("region", first.hardware.region),
+        )
+        if wish
+    ]
+    least_gpus = min(host.gpus for host in fitting)
+    wanted, share, least, memory_bytes = 1, 1, 1, 0
+    for needs in group:
+        gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), shop)
+        notes += more
+        if memory := shop.memory.get(needs.name):
+            memory_bytes = max(memory_bytes, memory.least_bytes(per_node))
+        wanted = max(wanted, gang_nodes * needs.at_once(gang_nodes, len(fitting)))
+        share = max(share, needs.slots_on(per_node))
+        least = max(least, gang_nodes)
+    servers = max(needs.servers for needs in group)
+    if servers and wanted + servers > len(fitting):
+        notes.append(f"{first.name}: too few hosts for parameter servers of their own: they sit with workers")
+        share += servers * max(needs.node_slots for needs in group)
+        servers = 0
+    slots = max(min(host.slots for host in fitting), share)
+    rental = Rental(slots=slots, gpus=least_gpus)
+    role = _role(WORKER, wanted, [rental], first.hardware, least)
+    roles = [replace(role, host_gpus=gpus, memory_bytes=memory_bytes)]
+    if servers:
+        roles.append(_role(SERVER, servers, [replace(rental, gpus=0)], Hardware()))
+    return tuple(roles), notes
+
+
+def _folded(needs: Needs, gpus: int, hosts: int, shop: Shop) -> tuple[int, int, list[str]]:
+    """Nodes of one task, workers on each, and a note where several share a host that were not meant to."""
+    per_node, gang_nodes = needs.per_node(gpus), needs.gang_nodes(gpus)
+    if gang_nodes <= hosts:
+        return gang_nodes, per_node, []
+    if needs.fixed_per_node is not None or needs.hardware.gpu_count:
+        raise UsageError(
+            f"experiments.{needs.name}: its {needs.workers} workers need {gang_nodes} hosts, "
+            f"{shop.source} has {hosts} that are suited",
+            "Ask for fewer workers, more per node, or list more hosts.",
+        )
+    per_node = math.ceil(needs.workers / hosts)
+    machines = "1 host" if hosts == 1 else f"{hosts} hosts, up to {per_node} on each"
+    note = f"{needs.name}: {needs.workers} workers on {machines}"
+    return math.ceil(needs.workers / per_node), per_node, [note]

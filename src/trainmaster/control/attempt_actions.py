@@ -1,0 +1,388 @@
+"""`AttemptActions`: turns decisions about tasks into requests, environments and background jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.artifacts import Listing
+from trainmaster.control.effects import Effect, EffectKind, Job
+from trainmaster.control.gang_environments import gang_environments
+from trainmaster.control.gangs import (
+    gang_of,
+    gpus_on_nodes,
+    member_names,
+    node_labels,
+    slots_of,
+    slots_on_nodes,
+    slots_per_member,
+    spread_on_nodes,
+    workers_per_node,
+)
+from trainmaster.control.job_context import TaskContext
+from trainmaster.control.jobs import MOST_STAGED, THREADS, Jobs
+from trainmaster.control.layout import Home, attempt_id
+from trainmaster.control.run_state import Task
+from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
+from trainmaster.launchers import Gang, Launcher, get_launcher
+from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.artifacts.owner import Owner
+    from trainmaster.control.images import Images, ImageSource
+    from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.run_state import Experiment as BoardExperiment
+    from trainmaster.control.searching import Searcher
+    from trainmaster.control.site import Site
+    from trainmaster.sweeps import Curve
+
+LOOPBACK = "127.0.0.1"
+
+#: Models of an experiment: (experiment, metric or None) -> [(task, uri)]; the best one only with a metric.
+FindModels = Callable[[str, str | None], list[tuple[int, str]]]
+
+
+class AttemptActions:
+    """Performs what the loop decided for one run.
+
+    Args:
+        home: where things lie.
+        run: its id.
+        recipe: what the user wants.
+        base: what every member inherits; of no effect with a site.
+        secrets: per experiment, names and values; they go nowhere but into members' environments.
+        find_models: looks up what another experiment left.
+        slots: of this machine for this run, or of all nodes of the site.
+        site: where its attempts run; None for this machine.
+        owner: what its artifacts say of whose they are; without one they say nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        run: str,
+        recipe: Recipe,
+        base: Mapping[str, str],
+        secrets: Mapping[str, Mapping[str, str]],
+        find_models: FindModels,
+        slots: int,
+        site: Site | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        self.jobs = Jobs(THREADS if site is None else MOST_STAGED)
+        self._home = home
+        self._run = run
+        self._recipe = recipe
+        self._base = base
+        self._secrets = secrets
+        self._find_models = find_models
+        self._slots = slots
+        self._site = site
+        self._owner = owner
+        self._spaces: dict[str, TaskSpace] = {}
+        self._launchers: dict[str, Launcher] = {}
+        self._searchers: dict[str, Searcher] = {}
+        self._listings: dict[Path, Listing] = {}
+        self._environments_of_setups: dict[str, Path] = {}
+        self._images: Images | None = None
+        self._adopted: set[tuple[str, int, int]] = set()
+
+    def columns(self, experiment: BoardExperiment, number: int) -> Mapping[str, object] | None:
+        """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
+        searcher = self._searcher(experiment.name)
+        if searcher is not None and searcher.chooses:
+            return searcher.columns(experiment, number)
+        return {"parameters": self.parameters(experiment.name, number)}
+
+    def judge(self, experiment: BoardExperiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+        """Which of the running tasks are to be pruned, and why."""
+        searcher = self._searcher(experiment.name)
+        return {} if searcher is None else searcher.judge(experiment, running)
+
+    def curve(self, task: Task) -> Curve:
+        """The search's metric by step, over all attempts of a task, read from what they left."""
+        from trainmaster.control.progress import read_curve
+
+        return read_curve(
+            self._recipe.experiments[task.experiment],
+            (
+                self._home.attempt(self._run, task.experiment, task.number, attempt)
+                for attempt in range(1, task.attempt + 1)
+            ),
+        )
+
+    def parameters(self, experiment: str, number: int) -> dict[str, ParameterValue]:
+        """A task's parameters; none where a sampler chooses them."""
+        if experiment not in self._spaces:
+            self._spaces[experiment] = self._recipe.experiments[experiment].tasks(self._recipe.seed)
+        return dict(self._spaces[experiment].parameters(number) or {})
+
+    def context(self, task: Task) -> TaskContext:
+        """What the jobs of a task's present attempt need to know."""
+        return self._context(task.experiment, task.number, task.attempt, task.bad_checkpoints, task)
+
+    def request(self, task: Task) -> GangRequest:
+        """What the executor is to start. A gang that needs ports or staging waits for `launch`."""
+        context = self.context(task)
+        experiment = context.experiment
+        hold = self._needs_hold(context)
+        if not hold:
+            try:
+                context.place.make_directories(context.members)
+            except OSError:  # a full disk, ...: the STAGE job of a held gang tries again and tells
+                hold = True
+        script = experiment.script(context.parameters)
+        gang = gang_of(experiment, LOOPBACK, {})
+        cwd = self._path(self._home.code_directory(self._run))
+        environments = {} if hold else self._environments(context, {})
+        if self._site is not None:
+            return self._remote_request(context, gang, script, cwd, environments, hold)
+        container = None if context.images is None else context.images.request(context, context.data_places)
+        members = tuple(
+            MemberRequest(
+                name=member.name,
+                script=context.launcher.script(gang, member, script),
+                cwd=cwd,
+                env=environments.get(member.name, {}),
+                ports=context.launcher.ports_per_member(member.role),
+                essential=context.launcher.is_essential(gang, member),
+                gpus=experiment.hardware.gpus or 0,
+                container=container,
+            )
+            for member in gang.members
+        )
+        return GangRequest(
+            attempt=attempt_id(self._run, experiment.name, task.number, task.attempt),
+            directory=str(context.place.directory),
+            members=members,
+            slots=slots_of(experiment),
+            group=f"{self._run}/{experiment.name}",
+            group_slots=min(self._slots, slots_per_member(experiment) * (experiment.workers or self._slots)),
+            hold=hold,
+            grace_s=experiment.grace_s,
+            share_gpus=context.launcher.shares_gpus,
+        )
+
+    def _remote_request(
+        self,
+        context: TaskContext,
+        gang: Gang,
+        script: str,
+        cwd: str,
+        environments: Mapping[str, Mapping[str, str]],
+        hold: bool,
+    ) -> GangRequest:
+        assert self._site is not None
+        experiment, place = context.experiment, context.place
+        outputs = [place.output(name, first=rank == 0) for rank, name in enumerate(context.members)]
+        images = self._source_of(experiment)
+        container = None if images is None else images.request(context, context.data_places)
+        return GangRequest(
+            attempt=attempt_id(self._run, experiment.name, context.task, context.attempt),
+            directory=self._path(place.directory),
+            members=tuple(
+                MemberRequest(
+                    name=member.name,
+                    script=context.launcher.script(gang, member, script),
+                    cwd=cwd,
+                    env=environments.get(member.name, {}),
+                    ports=context.launcher.ports_per_member(member.role),
+                    essential=context.launcher.is_essential(gang, member),
+                    gpus=gpus_on_nodes(experiment, member.role),
+                    container=container,
+                    node_labels=node_labels(experiment, member.role),
+                )
+                for member in gang.members
+            ),
+            slots=slots_on_nodes(experiment),
+            group=f"{self._run}/{experiment.name}",
+            group_slots=spread_on_nodes(experiment, self._site.slots(experiment.name), self._slots),
+            hold=hold,
+            grace_s=experiment.grace_s,
+            share_gpus=context.launcher.shares_gpus,
+            per_node=workers_per_node(experiment),
+            directories=tuple(map(self._path, (place.checkpoint, *outputs))),
+        )
+
+    def _path(self, here: Path) -> str:
+        """Where members find what lies here."""
+        return str(here) if self._site is None else self._site.path(here)
+
+    def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
+        """The members' variables, now that their ports are known."""
+        return self._environments(self.context(task), gang.ports, gang.addresses)
+
+    def begin(self, kind: EffectKind, task: Task) -> None:
+        """Start a background job of a task's present attempt; quick ones are over at once."""
+        # Not needed until the first member has started.
+        from trainmaster.control import saving, staging, unpublished
+
+        context = self.context(task)
+        work: Callable[[], Job]
+        quick = False
+        match kind:
+            case EffectKind.STAGE:
+                models: dict[str, list[tuple[int, str]]] = {}
+                refusal = ""
+                try:
+                    for name, source in context.experiment.data.items():
+                        if source.experiment is not None:
+                            models[name] = self._find_models(source.experiment, source.best)
+                except UsageError as error:
+                    refusal = str(error)
+
+                def work() -> Job:
+                    if refusal:
+                        return Job(done=True, error=refusal, users_fault=True)
+                    return staging.stage(context, models)
+
+                quick = bool(refusal) or (
+                    self._site is None
+                    and task.attempt == 1
+                    and not models
+                    and not any(source.volume or source.url for source in context.experiment.data.values())
+                    and context.experiment.setup is None
+                    and context.images is None
+                    and task.parent is None
+                )
+            case EffectKind.SAVE:
+
+                def work() -> Job:
+                    return saving.save(context)
+
+                quick = saving.is_quick(context)
+            case EffectKind.RECOVER:
+
+                def work() -> Job:
+                    return saving.recover(context)
+
+                quick = saving.is_quick(context)
+            case EffectKind.KEEP:
+                # The model of one that is recovered was lost.
+                has_won = EffectKind.RECOVER not in self.jobs.of(task.experiment, task.number, task.attempt)
+
+                def work() -> Job:
+                    return unpublished.keep(context, has_won=has_won)
+
+                quick = self._site is None
+            case EffectKind.CHECKPOINT:
+
+                def work() -> Job:
+                    return saving.checkpoint(context)
+
+            case _:
+                raise AssertionError(f"{kind} is no job")
+        self.jobs.begin((task.experiment, task.number, task.attempt, kind), work, quick=quick)
+
+    def adopt(self, task: Task) -> None:
+        """An attempt that an earlier driver began goes on: what that did for it all the time is done here."""
+        self._adopted.add((task.experiment, task.number, task.attempt))
+        if self._site is not None:
+            self._site.adopt(self.context(task))
+
+    def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
+        """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
+        from trainmaster.control.progress import TaskProgress
+
+        context = self.context(task)
+        if known is not None and known.directory == context.place.directory:
+            return known
+        searcher, curve = self._searcher(task.experiment), None
+        if searcher is not None and searcher.prunes:
+            curve = self.curve(replace(task, attempt=task.attempt - 1))
+        is_behind = (task.experiment, task.number, task.attempt) in self._adopted
+        return TaskProgress.of(context, curve, earlier=task.metrics, is_behind=is_behind)
+
+    def clean_up(self, effect: Effect) -> None:
+        """Remove the working directories of an attempt whose end is recorded."""
+        from trainmaster.control import saving
+
+        context = self._context(effect.experiment, effect.task, effect.attempt, ())
+        jobs = self.jobs.of(effect.experiment, effect.task, effect.attempt)
+        save, recover = jobs.get(EffectKind.SAVE), jobs.get(EffectKind.RECOVER)
+        last = jobs.get(EffectKind.KEEP) or recover or save
+        recovered = last is not None and last.done and not last.error
+        is_published = save is not None and save.done and "model_uri" in save.fields
+        saved = save is not None and recover is None and (recovered or is_published)
+        if self._site is not None:
+            is_left = last is not None and not saved and (last.unsaved or not last.done)
+            self._site.clean_up(context, is_saved=not is_left)
+        saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
+
+    def _searcher(self, experiment: str) -> Searcher | None:
+        found = self._recipe.experiments[experiment]
+        if found.search is None:
+            return None
+        if experiment not in self._searchers:
+            from trainmaster.control.searching import Searcher
+
+            self._searchers[experiment] = Searcher(found, self._recipe.seed, self.curve)
+        return self._searchers[experiment]
+
+    def _context(
+        self, experiment: str, number: int, attempt: int, bad: tuple[int, ...], task: Task | None = None
+    ) -> TaskContext:
+        found = self._recipe.experiments[experiment]
+        return TaskContext(
+            home=self._home,
+            run=self._run,
+            recipe=self._recipe,
+            experiment=found,
+            launcher=self._launcher(found),
+            task=number,
+            attempt=attempt,
+            place=self._home.attempt(self._run, experiment, number, attempt),
+            members=tuple(f"{role}-{index}" for role, index in member_names(found)),
+            bad_checkpoints=bad,
+            parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
+            parent=task.parent if task else None,
+            kept_model=task.kept_model if task else None,
+            kept_checkpoint=task.kept_checkpoint if task else None,
+            variables={**found.env, **self._secrets.get(experiment, {})},
+            images=self._images_of(found),
+            environments=self._environments_of_setups,
+            listings=self._listings,
+            site=self._site,
+            owner=self._owner,
+        )
+
+    def _images_of(self, experiment: Experiment) -> Images | None:
+        if experiment.container is None or self._site is not None:
+            return None
+        if self._images is None:
+            from trainmaster.control.images import Images
+
+            self._images = Images()
+        return self._images
+
+    def _source_of(self, experiment: Experiment) -> ImageSource | None:
+        """Where the experiment's image comes from, wherever its tasks run."""
+        if experiment.container is None or self._site is None:
+            return self._images_of(experiment)
+        return self._site.images
+
+    def _launcher(self, experiment: Experiment) -> Launcher:
+        if experiment.name not in self._launchers:
+            self._launchers[experiment.name] = get_launcher(experiment.launcher)
+        return self._launchers[experiment.name]
+
+    def _needs_hold(self, context: TaskContext) -> bool:
+        ports = any(context.launcher.ports_per_member(name.rpartition("-")[0]) for name in context.members)
+        experiment = context.experiment
+        restores = context.attempt > 1 or context.parent is not None
+        prepares = experiment.setup is not None or experiment.container is not None
+        scattered = self._site is not None and len(context.members) > 1  # they are told where the others are
+        return ports or restores or prepares or scattered or bool(experiment.data)
+
+    def _environments(
+        self,
+        context: TaskContext,
+        ports: Mapping[str, tuple[int, ...]],
+        addresses: Mapping[str, str] | None = None,
+    ) -> dict[str, dict[str, str]]:
+        gang = gang_of(context.experiment, LOOPBACK, ports, addresses)
+        return gang_environments(context, gang, self._base, self._source_of(context.experiment))

@@ -1,0 +1,114 @@
+"""What a controller needs of its surroundings. The simulation stands in for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from trainmaster.control.decide_task import Effect, EffectKind, Job
+from trainmaster.control.effects import MoreMemory
+from trainmaster.control.progress import TaskProgress
+from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.db import Change, Lease, Note
+from trainmaster.executors.base import GangRequest, GangStatus
+from trainmaster.spec.states import EndReason
+
+if TYPE_CHECKING:
+    from trainmaster.control.budget import Meter
+
+
+class Records(Protocol):
+    """What a controller writes to; see `trainmaster.db.Store`."""
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """Write changes in one transaction."""
+
+    def renew(self, lease: Lease, now: float) -> EndReason | None:
+        """Extend the lease."""
+
+    def stop_wanted(self, run: str) -> EndReason | None:
+        """Why somebody wants the end of the run."""
+
+    def want_stop(self, run: str, reason: EndReason) -> None:
+        """Ask for the end of the run."""
+
+
+class Background(Protocol):
+    """Jobs under way; see `trainmaster.control.jobs.Jobs`."""
+
+    @property
+    def pending(self) -> int:
+        """How many have not ended yet."""
+
+    def of(self, experiment: str, task: int, attempt: int) -> Mapping[EffectKind, Job]:
+        """What is known of an attempt's jobs."""
+
+    def collect(self) -> bool:
+        """Take in what has ended."""
+
+    def drop(self, experiment: str, task: int, attempt: int) -> None:
+        """Forget an attempt's jobs."""
+
+
+class Forecaster(Protocol):
+    """Who keeps an eye on the quote; see `trainmaster.service.quote_tracker.QuoteTracker`."""
+
+    def look(
+        self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
+    ) -> list[str]:
+        """What the user is to be told of time and cost, if anything; quick, and never raises."""
+
+
+class Clusters(Protocol):
+    """Who rents and gives back; see `trainmaster.cluster.cluster_executor.ClusterExecutor`."""
+
+    def find(self, attempts: Sequence[str]) -> bool:
+        """Look for where an earlier driver's attempts may run; False while that may still be found.
+
+        Waits a moment.
+        """
+
+    def look(self, run_state: RunState, meter: Meter | None, now: float) -> list[Note]:
+        """What the user is to be told; tells the meter what has been spent.
+
+        Raises:
+            TrainmasterError: there is no way to have the machines that the run needs.
+        """
+
+    def more_memory(self, gang: GangStatus, message: str) -> MoreMemory | None:
+        """Larger machines for an attempt that ran out of memory; None if there are none to choose."""
+
+    def enlarge(self, gang: GangStatus, message: str) -> None:
+        """From now on its cluster has such machines, and gives up the others."""
+
+
+class Actions(Protocol):
+    """What performs decisions; see `trainmaster.control.attempt_actions.AttemptActions`."""
+
+    @property
+    def jobs(self) -> Background:
+        """Jobs begun by `begin`."""
+
+    def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
+        """Columns of a task that gets its row now; None if it has to wait for others."""
+
+    def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
+        """Which of the running tasks are to be pruned, and why."""
+
+    def request(self, task: Task) -> GangRequest:
+        """What the executor is to start."""
+
+    def launch_environment(self, task: Task, gang: GangStatus) -> Mapping[str, Mapping[str, str]]:
+        """Variables that are known once the gang holds its ports."""
+
+    def begin(self, kind: EffectKind, task: Task) -> None:
+        """Start a background job."""
+
+    def adopt(self, task: Task) -> None:
+        """An attempt that an earlier driver began goes on; never waits."""
+
+    def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
+        """What a running attempt tells."""
+
+    def clean_up(self, effect: Effect) -> None:
+        """Remove what an attempt needs no more."""

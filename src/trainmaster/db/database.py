@@ -1,0 +1,414 @@
+"""The store: what a control loop reads when it starts, and the transactions it writes.
+
+It knows tables, leases and events, no business rules. Every write of a driver names its lease;
+a stale one changes nothing. A transition and its event are in the same transaction. While the
+database is away each transaction is tried again; none is ever written twice.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, RowMapping
+
+from trainmaster.db import cluster_rows, quote_rows, run_rows
+from trainmaster.db import tables as t
+from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange
+from trainmaster.db.cluster_rows import ClusterRow
+from trainmaster.db.engine import open_database
+from trainmaster.db.events import change_event, insert_events, storable
+from trainmaster.db.leases import LEASE_S, Lease, this_process
+from trainmaster.db.patience import Patience, Try
+from trainmaster.db.quote_rows import MEASUREMENTS, NewMeasurement, NewQuote, Truth
+from trainmaster.db.requeue import requeue_rows
+from trainmaster.db.run_rows import NewRun
+from trainmaster.db.task_rows import write_tasks
+from trainmaster.db.transactions import Transactions
+from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.states import EndReason, State
+
+#: How often a server is asked for its time; between that, our boot-time clock carries it on.
+_SERVER_TIME_EVERY_S = 60.0
+_SERVER_TIME: sa.Select[Any] = sa.select(sa.extract("epoch", sa.func.clock_timestamp()).label("now"))
+
+
+class Database:
+    """One database. Safe to use from several threads; each call is one transaction.
+
+    Args:
+        url: ``sqlite:///FILE`` or ``postgresql://...``.
+        patience: how long each transaction is tried while the database is away; once by default.
+
+    Raises:
+        StoreError: (every method) the database cannot be used.
+    """
+
+    def __init__(self, url: str, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience()
+        self._transactions = Transactions(open_database(url), self.patience)
+        self._experiment_ids: dict[str, dict[str, int]] = {}
+        # Machines that share a server have one clock for leases, however their own are set.
+        self._has_clock = self.engine.dialect.name != "sqlite"
+        self._server_time = (0.0, 0.0)  # the server's, and by our boot-time clock when that was
+
+    @property
+    def engine(self) -> Engine:
+        """The connections."""
+        return self._transactions.engine
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self.engine.dispose()
+
+    def clock_s(self, most_age_s: float = _SERVER_TIME_EVERY_S) -> float:
+        """Unix seconds by the clock that leases are judged by: the server's; with SQLite this machine's.
+
+        Never a caller's own: what one process writes of its lease, others read.
+
+        Args:
+            most_age_s: a server that was asked longer ago is asked again.
+        """
+        if not self._has_clock:
+            return time.time()
+        server_s, asked_at = self._server_time
+        if not server_s or boot_s() - asked_at > most_age_s:
+            begun = boot_s()
+            server_s = float(self.read(_SERVER_TIME)[0]["now"])
+            asked_at = (begun + boot_s()) / 2  # it was asked for somewhere in between
+            self._server_time = (server_s, asked_at)
+        return server_s + boot_s() - asked_at
+
+    # --- runs and leases -------------------------------------------------------------------
+
+    def create_run(self, new: NewRun, now: float) -> Lease:
+        """Write a new run with its experiments; this process drives it."""
+        owner = this_process()
+        expires_at = self.clock_s() + LEASE_S
+
+        def insert(connection: Connection, this: Try) -> None:
+            if not (this.again and run_rows.was_inserted(connection, new, owner, now)):
+                run_rows.insert_run(connection, new, owner, now, expires_at)
+
+        self._transactions.write(insert)
+        return Lease(new.id, 1, owner)
+
+    def has_run(self, run: str) -> bool:
+        """True if there is a run with this id."""
+        return bool(self.read(run_rows.RUN_ROW, {"run": run}))
+
+    def acquire(self, run: str, now: float) -> Lease | None:
+        """Take the lease of a run; None if a living process holds it.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        owner = this_process()
+        lease_now = self.clock_s()
+        return self._transactions.write(
+            lambda connection, this: run_rows.take_lease(
+                connection, run, owner, now + this.waited_s, lease_now + this.waited_s
+            )
+        )
+
+    def renew(self, lease: Lease, now: float) -> EndReason | None:
+        """Extend a lease; also tells whether somebody wants the run to stop.
+
+        Raises:
+            LeaseLostError: it is not ours any more.
+        """
+        expires_at = self.clock_s() + LEASE_S
+        self._transactions.write(
+            lambda connection, this: run_rows.renew_lease(connection, lease, expires_at + this.waited_s)
+        )
+        return self.stop_wanted(lease.run)
+
+    def release(self, lease: Lease, now: float) -> None:
+        """Give a lease up (no effect if it is lost already). Tried only once: it expires by itself.
+
+        Of a run that has ended meanwhile this is when everything was given back.
+        """
+        ended_now = (t.run.c.state == State.DONE) & (t.run.c.ended_at >= t.run.c.session_at)
+        give_up = (
+            t.run.update()
+            .where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
+            .values(
+                lease_owner=None,
+                # Who could write the lease knows the server's time: one that is away is not waited for.
+                lease_expires_at=self.clock_s(math.inf),
+                closed_at=sa.case((ended_now, now), else_=t.run.c.closed_at),
+            )
+        )
+        self._transactions.write(lambda connection, _: connection.execute(give_up), patient=False)
+
+    def want_stop(self, run: str, reason: EndReason | None) -> None:
+        """Ask whoever drives a run to end it (None takes the wish back).
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+
+        def wish(connection: Connection, _: Try) -> None:
+            run_rows.run_row(connection, run)
+            connection.execute(t.run.update().where(t.run.c.id == run).values(stop_wanted=reason))
+
+        self._transactions.write(wish)
+
+    def stop_wanted(self, run: str) -> EndReason | None:
+        """The wish of `want_stop`, if any."""
+        rows = self.read(run_rows.STOP_WANTED, {"run": run})
+        wanted = rows[0]["stop_wanted"] if rows else None
+        return EndReason(wanted) if wanted else None
+
+    # --- transitions -----------------------------------------------------------------------
+
+    def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
+        """Write many transitions and their events in one transaction, and renew the lease.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        expires_at = self.clock_s() + LEASE_S
+
+        def write(connection: Connection, this: Try) -> None:
+            if not run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
+                return
+            ids = self._ids(connection, lease.run)
+            write_tasks(connection, changes, ids, now)
+            events = []
+            for change in changes:
+                match change:
+                    case ExperimentChange():
+                        _write_experiment(connection, ids[change.experiment], change)
+                    case RunChange():
+                        _write_run(connection, lease.run, change, now)
+                    case QueueChange():
+                        run_rows.write_queue(connection, lease.run, change, now)
+                    case _:
+                        pass
+                if not isinstance(change, Progress | QueueChange):
+                    events.append(change_event(lease.run, change, now))
+            insert_events(connection, events)
+
+        self._transactions.write(write)
+        lease.turn += 1
+
+    def requeue(self, lease: Lease, now: float) -> int:
+        """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED; how many tasks.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        count = 0
+        expires_at = self.clock_s() + LEASE_S
+
+        def write(connection: Connection, this: Try) -> None:
+            nonlocal count
+            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
+                count = requeue_rows(connection, lease.run, now)
+
+        self._transactions.write(write)
+        lease.turn += 1
+        return count
+
+    def record_saved(self, lease: Lease, experiment: str, task: int, uri: str | None, now: float) -> None:
+        """A model that was kept in the home is published now; see `kept_rows.record_saved`.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        from trainmaster.db.kept_rows import record_saved
+
+        expires_at = self.clock_s() + LEASE_S
+
+        def write(connection: Connection, this: Try) -> None:
+            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
+                record_saved(connection, lease.run, experiment, task, uri, now)
+
+        self._transactions.write(write)
+        lease.turn += 1
+
+    # --- measurements and quotes ---------------------------------------------------------------
+
+    def add_measurement(self, *found: NewMeasurement, patient: bool = True) -> None:
+        """Keep measurements, in one transaction; one with a known id replaces the earlier one.
+
+        Args:
+            *found: what was measured.
+            patient: False to try only once: a run does not wait for its measurements to be kept.
+        """
+        self._transactions.write(
+            lambda connection, _: quote_rows.put_measurements(connection, found), patient=patient
+        )
+
+    def measurements(self, fingerprint: str, limit: int = MEASUREMENTS) -> Sequence[RowMapping]:
+        """What was measured of the very same thing, newest first."""
+        return self.read(quote_rows.measurements_query("fingerprint", fingerprint, limit))
+
+    def similar_measurements(
+        self, similar: str, fingerprint: str, limit: int = MEASUREMENTS
+    ) -> Sequence[RowMapping]:
+        """What was measured of similar things that have another fingerprint, newest first."""
+        return self.read(
+            quote_rows.measurements_query("similar", similar, limit, not_fingerprint=fingerprint)
+        )
+
+    def other_measurements(self, *not_fingerprints: str, limit: int = MEASUREMENTS) -> Sequence[RowMapping]:
+        """What was measured of other things than these, newest first."""
+        return self.read(quote_rows.others_query(not_fingerprints, limit))
+
+    def add_quote(self, new: NewQuote) -> int:
+        """Keep a quote; its id. The same run, experiment, kind and time is the same quote."""
+        return self._transactions.write(lambda connection, _: quote_rows.put_quote(connection, new))
+
+    def quotes_of(self, run: str) -> Sequence[RowMapping]:
+        """The quotes of a run in the order in which they were made."""
+        return self.read(quote_rows.quotes_query(run))
+
+    def judged_quotes(self, limit: int = quote_rows.JUDGED_RUNS) -> Sequence[RowMapping]:
+        """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
+        return self.read(quote_rows.judged_query(limit))
+
+    def record_truth(self, quote: int, truth: Truth) -> None:
+        """Keep what a quote came to beside what it promised."""
+        self._transactions.write(lambda connection, _: quote_rows.put_truth(connection, quote, truth))
+
+    # --- clusters -----------------------------------------------------------------------------
+
+    def put_cluster(self, lease: Lease, row: ClusterRow, now: float) -> None:
+        """Write a cluster of a run.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        self._transactions.write(lambda connection, _: cluster_rows.put_cluster(connection, lease, row, now))
+
+    def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
+        """Make a warm cluster one of a run's own; False if somebody else was quicker, or it is too late.
+
+        What it has cost while it was warm goes on the bill of the run that has kept it.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        return self._transactions.write(
+            lambda connection, _: cluster_rows.take_kept(connection, lease, row, now, idle_usd)
+        )
+
+    def end_unused_cluster(self, row: ClusterRow, now: float, idle_usd: float = 0.0) -> bool:
+        """Write how far the end of a cluster is that no run uses; False if one does (again).
+
+        What it has cost since goes on the bill of the run that it belonged to.
+        """
+        return self._transactions.write(
+            lambda connection, _: cluster_rows.end_unused(connection, row, now, idle_usd)
+        )
+
+    def end_damaged_cluster(self, cluster: str, data: str, now: float) -> None:
+        """See `cluster_rows.end_damaged`."""
+        self._transactions.write(
+            lambda connection, _: cluster_rows.end_damaged(connection, cluster, data, now)
+        )
+
+    def put_cost(self, lease: Lease, cost_usd: float) -> None:
+        """Write what a run has cost so far.
+
+        Raises:
+            LeaseLostError: the lease is stale; nothing was written.
+        """
+        self._transactions.write(lambda connection, _: cluster_rows.put_cost(connection, lease, cost_usd))
+
+    def clusters_of(self, run: str) -> Sequence[RowMapping]:
+        """The clusters that a run has, or had last."""
+        return self.read(cluster_rows.of_run(run))
+
+    def living_clusters(self, provider: str | None, home_id: str) -> Sequence[RowMapping]:
+        """Clusters of a provider (None: of all) that may still have machines; see `not_ended`."""
+        return self.read(cluster_rows.not_ended(provider, home_id))
+
+    def cluster_waits(self, provider: str) -> list[float]:
+        """Seconds from the first request to a cluster that is up, the newest first."""
+        return [row["waited_s"] for row in self.read(cluster_rows.waits(provider))]
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read(
+        self, query: sa.Select[Any], parameters: Mapping[str, object] | None = None
+    ) -> Sequence[RowMapping]:
+        """All rows of a query; see `trainmaster.db.queries`."""
+        return self._transactions.read(query, parameters)
+
+    def run_row(self, run: str) -> RowMapping:
+        """The row of a run.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        rows = self.read(run_rows.RUN_ROW, {"run": run})
+        return run_rows.existing(rows[0] if rows else None, run)
+
+    def experiment_rows(self, run: str) -> Sequence[RowMapping]:
+        """The experiments of a run in the recipe's order."""
+        return self.read(
+            sa.select(t.experiment).where(t.experiment.c.run_id == run).order_by(t.experiment.c.ordinal)
+        )
+
+    def live_task_rows(self, run: str) -> Sequence[RowMapping]:
+        """The tasks of a run that are not DONE, with their experiment's name as ``experiment``."""
+        return self.read(
+            sa.select(t.task, t.experiment.c.name.label("experiment"))
+            .join(t.experiment)
+            .where(t.experiment.c.run_id == run, t.task.c.state != State.DONE)
+            .order_by(t.experiment.c.ordinal, t.task.c.number)
+        )
+
+    def tallies(self, run: str) -> Sequence[RowMapping]:
+        """Per experiment, state and reason: ``tasks`` (how many rows) and ``first`` (lowest number)."""
+        return self.read(
+            sa.select(
+                t.experiment.c.name.label("experiment"),
+                t.task.c.state,
+                t.task.c.reason,
+                sa.func.count().label("tasks"),
+                sa.func.min(t.task.c.number).label("first"),
+            )
+            .join(t.experiment)
+            .where(t.experiment.c.run_id == run)
+            .group_by(t.experiment.c.name, t.task.c.state, t.task.c.reason)
+        )
+
+    # --- private ----------------------------------------------------------------------------
+
+    def _ids(self, connection: Connection, run: str) -> Mapping[str, int]:
+        """Ids of a run's experiments by name: they never change, so they are asked for once."""
+        if run not in self._experiment_ids:
+            rows = connection.execute(
+                sa.select(t.experiment.c.name, t.experiment.c.id).where(t.experiment.c.run_id == run)
+            )
+            self._experiment_ids[run] = {row.name: row.id for row in rows}
+        return self._experiment_ids[run]
+
+
+def _write_experiment(connection: Connection, experiment_id: int, change: ExperimentChange) -> None:
+    connection.execute(
+        t.experiment.update()
+        .where(t.experiment.c.id == experiment_id)
+        .values(
+            state=change.after,
+            reason=change.reason,
+            message=storable(change.message),
+            rest_reason=change.rest_reason,
+        )
+    )
+
+
+def _write_run(connection: Connection, run: str, change: RunChange, now: float) -> None:
+    values: dict[str, Any] = {
+        "state": change.after, "reason": change.reason, "message": storable(change.message)
+    }  # fmt: skip
+    if change.after is State.DONE:
+        values |= {"ended_at": now, "stop_wanted": None}
+    connection.execute(t.run.update().where(t.run.c.id == run).values(values))

@@ -1,0 +1,173 @@
+"""Opening the database: SQLite in the home by default, PostgreSQL by URL.
+
+Writers on SQLite take the write lock when they begin (``BEGIN IMMEDIATE``): a deferred
+transaction that turns into a writer fails with "database is locked" whatever the timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event as sa_event
+from sqlalchemy.engine import Connection, Engine
+
+from trainmaster.db.tables import metadata
+from trainmaster.db.urls import make_engine, shown
+from trainmaster.spec.errors import StoreError
+
+#: Alembic revision that `metadata` describes; a migration that changes tables changes this too.
+SCHEMA_REVISION = "0005"
+BUSY_TIMEOUT_MS = 30_000
+#: A controller that is stopped (SIGSTOP, a vanished laptop) in mid-transaction blocks others no longer.
+IDLE_TRANSACTION_TIMEOUT_MS = 30_000
+
+_VERSION = sa.table("alembic_version", sa.column("version_num", sa.Text))
+# Any number will do, if it is always the same: who holds it may create or change the schema.
+_SCHEMA_LOCK = 7_261_001
+
+
+def open_database(url: str) -> Engine:
+    """Connect, create the tables in a new database, migrate an older one.
+
+    Args:
+        url: ``sqlite:////home/me/.trainmaster/trainmaster.db`` or ``postgresql://...``.
+
+    Raises:
+        StoreError: it cannot be opened, or was written by a newer Trainmaster.
+        UsageError: no such URL, or its driver is not installed.
+    """
+    shown_url = shown(url)
+    engine = make_engine(url)
+    try:
+        _make_private(engine)
+        _tune(engine)
+        _ensure_schema(engine, shown_url)
+    except (sa.exc.SQLAlchemyError, OSError) as error:
+        engine.dispose()
+        advice = (
+            "Is its directory writable and its disk not full? TRAINMASTER_HOME names another place."
+            if engine.dialect.name == "sqlite"
+            else "Is the server running, and are user, password and database right? See TRAINMASTER_DATABASE."
+        )
+        raise StoreError(f"cannot use the database {shown_url}: {first_line(error)}", advice) from error
+    except StoreError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def sqlite_url(path: Path) -> str:
+    """URL of a SQLite file."""
+    return f"sqlite:///{path}"
+
+
+def reader_of(engine: Engine) -> Engine:
+    """The same database for single reads: they wait for no writer, and make no transaction."""
+    if engine.dialect.name == "sqlite":
+        return engine.execution_options(reading=True)
+    return engine.execution_options(isolation_level="AUTOCOMMIT")  # one message instead of three
+
+
+def lock_schema(connection: Connection) -> None:
+    """Wait until nobody else creates or migrates the tables, to the end of the transaction."""
+    if connection.dialect.name != "sqlite":  # there, writers have the lock since they began
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+
+
+def first_line(error: BaseException) -> str:
+    """What a database says, in one line."""
+    origin = getattr(error, "orig", None) or error
+    return str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__
+
+
+def _make_private(engine: Engine) -> None:
+    """A new file is its owner's only, as are those that SQLite makes beside it; one that is there stays."""
+    file = engine.url.database or ""
+    if engine.dialect.name == "sqlite" and file and not file.startswith((":", "file:")):
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _tune(engine: Engine) -> None:
+    (_tune_sqlite if engine.dialect.name == "sqlite" else _tune_postgresql)(engine)
+
+
+def _tune_sqlite(engine: Engine) -> None:
+    @sa_event.listens_for(engine, "connect")
+    def on_connect(raw: Any, _record: object) -> None:  # noqa: ANN401 - a DBAPI connection has no type
+        raw.isolation_level = None  # we say BEGIN ourselves
+        raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        raw.execute("PRAGMA journal_mode=WAL")
+        raw.execute("PRAGMA synchronous=NORMAL")
+        raw.execute("PRAGMA foreign_keys=ON")
+
+    @sa_event.listens_for(engine, "begin")
+    def on_begin(connection: Connection) -> None:
+        reading_only = connection.get_execution_options().get("reading", False)
+        connection.exec_driver_sql("BEGIN" if reading_only else "BEGIN IMMEDIATE")
+
+
+def _tune_postgresql(engine: Engine) -> None:
+    # It logs a traceback when it cannot say goodbye to a connection that was cut; we know that already.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+
+    # By statements, not by libpq's `options`: connection poolers refuse those.
+    @sa_event.listens_for(engine, "connect")
+    def on_connect(raw: Any, _record: object) -> None:  # noqa: ANN401 - a DBAPI connection has no type
+        raw.autocommit = True
+        raw.execute(f"SET lock_timeout = {BUSY_TIMEOUT_MS}")
+        raw.execute(f"SET idle_in_transaction_session_timeout = {IDLE_TRANSACTION_TIMEOUT_MS}")
+        raw.autocommit = False
+
+
+def _ensure_schema(engine: Engine, shown_url: str) -> None:
+    found = _quick_revision(engine)
+    if found == SCHEMA_REVISION:
+        return
+    if found is None:
+        with engine.begin() as connection:
+            lock_schema(connection)
+            if _revision(connection) is None:  # two processes may open a new home at once
+                _require_utf8(connection, shown_url)
+                metadata.create_all(connection)
+                connection.exec_driver_sql(
+                    "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
+                )
+                connection.execute(_VERSION.insert().values(version_num=SCHEMA_REVISION))
+        return
+    from trainmaster.db.migrations import upgrade
+
+    upgrade(engine, found, SCHEMA_REVISION, shown_url)
+
+
+def _require_utf8(connection: Connection, shown_url: str) -> None:
+    if connection.dialect.name == "sqlite":
+        return
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+    if encoding != "UTF8":
+        raise StoreError(
+            f"the database {shown_url} has the encoding {encoding}, which cannot hold every text",
+            "Make one with `createdb --encoding=UTF8 --template=template0 NAME`.",
+        )
+
+
+def _quick_revision(engine: Engine) -> str | None:
+    # One plain query: inspecting the schema at every start would cost more than the rest of opening it.
+    try:
+        with reader_of(engine).connect() as connection:
+            return connection.execute(sa.select(_VERSION.c.version_num)).scalar()
+    except (sa.exc.OperationalError, sa.exc.ProgrammingError) as error:
+        if "alembic_version" in str(error.orig):
+            return None
+        raise
+
+
+def _revision(connection: Connection) -> str | None:
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(sa.select(_VERSION.c.version_num)).scalar()

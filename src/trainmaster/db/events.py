@@ -1,0 +1,86 @@
+"""Events: what happened to a run, one row each, in the transaction that made it so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from trainmaster.db import tables as t
+from trainmaster.db.changes import (
+    Change,
+    ExperimentChange,
+    Note,
+    Progress,
+    QueueChange,
+    RunChange,
+    TaskChange,
+)
+from trainmaster.spec.redaction import redacted
+from trainmaster.spec.states import EndReason, State
+
+
+def change_event(run: str, change: Change, now: float) -> dict[str, Any]:
+    """The event that goes with a change, as a row."""
+    match change:
+        case TaskChange():
+            return event_row(
+                run, now, "task", change.before, change.after, change.reason, change.message,
+                change.experiment, change.task, change.attempt,
+            )  # fmt: skip
+        case ExperimentChange():
+            return event_row(
+                run, now, "experiment", change.before, change.after, change.reason, change.message,
+                change.experiment,
+            )  # fmt: skip
+        case RunChange():
+            return event_row(run, now, "run", change.before, change.after, change.reason, change.message)
+        case Note():
+            return event_row(
+                run, now, "note", reason=change.reason, message=change.message,
+                experiment=change.experiment, task=change.task, attempt=change.attempt,
+            )  # fmt: skip
+        case Progress() | QueueChange():
+            raise AssertionError(f"{type(change).__name__} is no event")
+
+
+def event_row(
+    run: str,
+    at: float,
+    kind: str,
+    before: State | None = None,
+    after: State | None = None,
+    reason: EndReason | None = None,
+    message: str = "",
+    experiment: str | None = None,
+    task: int | None = None,
+    attempt: int | None = None,
+) -> dict[str, Any]:
+    """One event as a row."""
+    return {
+        "run_id": run, "at": at, "kind": kind, "before": before, "after": after, "reason": reason,
+        "message": storable(message), "experiment": experiment, "task": task, "attempt": attempt,
+    }  # fmt: skip
+
+
+def insert_events(connection: Connection, events: Sequence[dict[str, Any]]) -> None:
+    """Write events in their order."""
+    if events:
+        connection.execute(t.event.insert(), events)
+
+
+def json_column(value: object) -> str:
+    """How JSON is written into a text column: compact, never NaN."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def storable(text: str) -> str:
+    r"""A text that every database takes: what tasks print may hold anything.
+
+    >>> storable("caf\xe9 \x00 \udce9") == "caf\xe9 \ufffd \\udce9"
+    True
+    """
+    text = redacted(text).replace("\0", "\ufffd")  # PostgreSQL refuses it
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,48 @@
+"""Schema migrations (Alembic), forward only. New databases are created at the newest revision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy.engine import Engine
+
+from trainmaster.db.engine import lock_schema
+from trainmaster.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+
+def upgrade(engine: Engine, found: str | None, wanted: str, shown_url: str) -> None:
+    """Bring a database from revision ``found`` (None: an empty one) to ``wanted``.
+
+    Raises:
+        StoreError: ``found`` is not known here, so a newer Trainmaster wrote it.
+    """
+    from alembic import command
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+
+    config = alembic_config()
+    try:
+        if found is not None:
+            ScriptDirectory.from_config(config).get_revision(found)
+    except CommandError as error:
+        raise StoreError(
+            f"the database {shown_url} has schema {found}, this Trainmaster knows up to {wanted}",
+            "A newer Trainmaster wrote it: update this one (pip install -U trainmaster).",
+        ) from error
+    with engine.begin() as connection:
+        lock_schema(connection)  # who comes second finds it done: Alembic looks at the revision itself
+        config.attributes["connection"] = connection
+        command.upgrade(config, wanted)
+
+
+def alembic_config() -> Config:
+    """Where the revisions are."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return config

@@ -1,0 +1,256 @@
+"""Rows of runs: their beginning, and who may drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.events import event_row, insert_events
+from trainmaster.db.leases import LEASE_S, Lease, is_alive
+from trainmaster.spec.errors import LeaseLostError, NotFoundError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.db.changes import QueueChange
+    from trainmaster.db.cluster_rows import ClusterRow
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What is known of a run when it is accepted.
+
+    Attributes:
+        id: such as ``digits-7f3a``.
+        name: of the recipe.
+        recipe: the recipe model as JSON.
+        recipe_path: where it was read.
+        provider: name.
+        code_path: the snapshot its members work on.
+        store_url: where its models and checkpoints go.
+        experiments: name and number of tasks, in the recipe's order.
+        home: directory of the home its processes will live in.
+        home_id: identity of that home.
+        clusters: that it is to have.
+    """
+
+    id: str
+    name: str
+    recipe: str
+    recipe_path: str
+    provider: str
+    code_path: str
+    store_url: str
+    experiments: Sequence[tuple[str, int]]
+    home: str = ""
+    home_id: str = ""
+    clusters: Sequence[ClusterRow] = ()
+
+
+def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expires_at: float) -> None:
+    """Write a new run, its experiments and its first event; ``owner`` holds the lease with token 1.
+
+    Args:
+        connection: in a transaction.
+        new: the run.
+        owner: who drives it.
+        now: Unix seconds, as written down.
+        expires_at: Unix seconds by the clock of `Store.clock_s`, as everywhere for leases.
+    """
+    connection.execute(
+        t.run.insert().values(
+            id=new.id,
+            name=new.name,
+            recipe=new.recipe,
+            recipe_path=new.recipe_path,
+            provider=new.provider,
+            code_path=new.code_path,
+            store_url=new.store_url,
+            home=new.home,
+            home_id=new.home_id,
+            state=State.WAITING,
+            created_at=now,
+            session_at=now,
+            lease_owner=owner,
+            lease_token=1,
+            lease_expires_at=expires_at,
+        )
+    )
+    connection.execute(
+        t.experiment.insert(),
+        [
+            {"run_id": new.id, "ordinal": ordinal, "name": name, "state": State.WAITING, "tasks_total": total}
+            for ordinal, (name, total) in enumerate(new.experiments)
+        ],
+    )
+    if new.clusters:
+        connection.execute(
+            t.cluster.insert(), [{**asdict(row), "run_id": new.id, "changed_at": now} for row in new.clusters]
+        )
+    insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])
+
+
+def was_inserted(connection: Connection, new: NewRun, owner: str, now: float) -> bool:
+    """True if this very call of `insert_run` was committed already."""
+    mine = sa.select(t.run.c.id).where(
+        t.run.c.id == new.id, t.run.c.lease_owner == owner, t.run.c.created_at == now
+    )
+    return connection.execute(mine).first() is not None
+
+
+def run_row(connection: Connection, run: str) -> RowMapping:
+    """The row of a run.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    row = connection.execute(RUN_ROW, {"run": run}).mappings().first()
+    return existing(row, run)
+
+
+def existing(row: RowMapping | None, run: str) -> RowMapping:
+    """The row itself.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    if row is None:
+        raise NotFoundError(f"there is no run {run!r}", "`trainmaster status` lists the runs.")
+    return row
+
+
+def take_lease(connection: Connection, run: str, owner: str, now: float, lease_now: float) -> Lease | None:
+    """Take the lease of a run; None if a living process holds it.
+
+    Compare and swap: what was seen of the lease must still be so when it is written. On PostgreSQL
+    two processes may see the same lease, and the holder may renew it between a look and a write.
+
+    Args:
+        connection: in a transaction.
+        run: its id.
+        owner: who takes it.
+        now: Unix seconds, as written down.
+        lease_now: Unix seconds by the clock of `Store.clock_s`.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    while True:
+        row = run_row(connection, run)
+        if row["lease_owner"] != owner and is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
+            return None
+        token = int(row["lease_token"]) + 1
+        taken = connection.execute(
+            t.run.update()
+            .where(
+                t.run.c.id == run,
+                t.run.c.lease_token == row["lease_token"],
+                t.run.c.turn == row["turn"],
+                t.run.c.lease_owner.is_not_distinct_from(row["lease_owner"]),
+                t.run.c.lease_expires_at.is_not_distinct_from(row["lease_expires_at"]),
+            )
+            .values(
+                lease_owner=owner,
+                lease_token=token,
+                lease_expires_at=lease_now + LEASE_S,
+                earlier_s=row["earlier_s"] + _last_session_s(row, now),
+                queued_s=row["queued_s"] + _last_wait_s(row, now),
+                queued_at=None,
+                queued_for=None,
+                session_at=now,
+                # One that is over stays so until it is requeued: machines that it left are billed from then.
+                ended_at=row["ended_at"] if row["state"] == State.DONE else None,
+                closed_at=row["closed_at"] if row["state"] == State.DONE else None,
+            )
+        )
+        if taken.rowcount == 1:
+            return Lease(run, token, owner, row["turn"])
+
+
+def advance(connection: Connection, lease: Lease, expires_at: float, *, again: bool) -> bool:
+    """Begin the next turn of a run, proving and renewing the lease.
+
+    Args:
+        connection: in a transaction that ends the turn.
+        lease: of whom writes.
+        expires_at: Unix seconds.
+        again: this is tried once more, since nobody knows what became of the first time.
+
+    Returns:
+        False if that first time was committed: nothing is left to be written.
+
+    Raises:
+        LeaseLostError: the lease is stale.
+    """
+    parameters = {"run": lease.run, "token": lease.token, "expires": expires_at}
+    if connection.execute(_ADVANCE, {**parameters, "expected": lease.turn}).rowcount == 1:
+        return True
+    if again and connection.execute(_RENEW_AT, {**parameters, "expected": lease.turn + 1}).rowcount == 1:
+        return False
+    raise LeaseLostError.of(lease.run)
+
+
+def renew_lease(connection: Connection, lease: Lease, expires_at: float) -> None:
+    """Extend a lease.
+
+    Raises:
+        LeaseLostError: it is stale.
+    """
+    parameters = {"run": lease.run, "token": lease.token, "expires": expires_at}
+    if connection.execute(_RENEW, parameters).rowcount != 1:
+        raise LeaseLostError.of(lease.run)
+
+
+def write_queue(connection: Connection, run: str, change: QueueChange, now: float) -> None:
+    """Write down that a run begins to wait for what others hold, for what, or that it waits no more."""
+    since = None if change.waits_for is None else sa.func.coalesce(t.run.c.queued_at, now)
+    connection.execute(
+        t.run.update()
+        .where(t.run.c.id == run)
+        .values(queued_at=since, queued_for=change.waits_for, queued_s=t.run.c.queued_s + change.waited_s)
+    )
+
+
+def driven_until(row: Mapping[Any, Any], now: float) -> float:
+    """When a run that nobody drives was driven last: Unix seconds."""
+    ended_at = row["closed_at"] or row["ended_at"]
+    if ended_at is not None:
+        return float(ended_at)
+    seen_at = float(row["lease_expires_at"] or row["session_at"] or now)
+    # not given up in order: its last sign of life was earlier
+    return seen_at if row["lease_owner"] is None else seen_at - LEASE_S
+
+
+def _last_session_s(row: RowMapping, now: float) -> float:
+    """How long the run was driven by the one before."""
+    return _until_now(row["session_at"], driven_until(row, now), now)
+
+
+def _last_wait_s(row: RowMapping, now: float) -> float:
+    """How long it was queued when the one before was seen last."""
+    return _until_now(row["queued_at"], driven_until(row, now), now)
+
+
+def _until_now(since: float | None, until: float, now: float) -> float:
+    return 0.0 if since is None else max(0.0, min(until, now) - since)
+
+
+#: The row of the run named by the parameter ``run``.
+RUN_ROW: sa.Select[Any] = sa.select(t.run).where(t.run.c.id == sa.bindparam("run"))
+#: Why somebody wants the end of the run named by the parameter ``run``.
+STOP_WANTED: sa.Select[Any] = sa.select(t.run.c.stop_wanted).where(t.run.c.id == sa.bindparam("run"))
+_RENEW = (
+    t.run.update()
+    .where(
+        t.run.c.id == sa.bindparam("run"),
+        t.run.c.lease_token == sa.bindparam("token"),
+        t.run.c.lease_owner.is_not(None),
+    )
+    .values(lease_expires_at=sa.bindparam("expires"))
+)
+_RENEW_AT = _RENEW.where(t.run.c.turn == sa.bindparam("expected"))
+_ADVANCE = _RENEW_AT.values(turn=t.run.c.turn + 1)

@@ -1,0 +1,97 @@
+"""`Transactions`: every read and write of the store, repeated while the database is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, RowMapping
+
+from trainmaster.db.engine import first_line, reader_of
+from trainmaster.db.patience import Patience, Try, is_transient
+from trainmaster.spec.errors import StoreError
+
+T = TypeVar("T")
+
+
+class Transactions:
+    """Runs reads and writes on a database.
+
+    Args:
+        engine: an opened database.
+        patience: how long each is tried.
+    """
+
+    def __init__(self, engine: Engine, patience: Patience) -> None:
+        self.engine = engine
+        self.patience = patience
+        self._reader = reader_of(engine)
+
+    def read(
+        self, query: sa.Select[Any], parameters: Mapping[str, object] | None = None
+    ) -> Sequence[RowMapping]:
+        """All rows of a query.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
+
+        def once(_: Try) -> Sequence[RowMapping]:
+            with self._reader.connect() as connection:
+                return connection.execute(query, parameters or {}).mappings().all()
+
+        return self._repeat(
+            once,
+            "the database cannot be read",
+            f"Is {self.engine.url.render_as_string()} whole, and its disk not full?",
+        )
+
+    def write(self, work: Callable[[Connection, Try], T], *, patient: bool = True) -> T:
+        """One transaction: whole or not at all.
+
+        Args:
+            work: what to do; called once more after trouble, maybe although it was committed
+                (the answer may be what got lost), so with ``again`` it must look first.
+            patient: False to try only once.
+
+        Raises:
+            StoreError: the database refused it.
+        """
+
+        def once(this: Try) -> T:
+            with self.engine.begin() as connection:
+                return work(connection, this)
+
+        return self._repeat(
+            once,
+            "the database refused a write",
+            "Nothing of this step was recorded. Is its disk full? Then `trainmaster resume RUN`.",
+            patient=patient,
+        )
+
+    def _repeat(self, once: Callable[[Try], T], what: str, advice: str, *, patient: bool = True) -> T:
+        wait = self.patience.begin()
+        this: Try | None = Try()
+        while True:
+            assert this is not None
+            try:
+                return once(this)
+            except sa.exc.DBAPIError as error:
+                trouble = first_line(error)
+                if not is_transient(error):
+                    raise StoreError(f"{what}: {trouble}", advice) from error
+                this = wait.once_more(trouble) if patient else None
+                if this is None:
+                    after = f" for {wait.spent_s:.0f} s" if self.patience.seconds and patient else ""
+                    raise StoreError(f"{what}{after}: {trouble}", self._advice()) from error
+
+    def _advice(self) -> str:
+        if self.engine.dialect.name == "sqlite":
+            cause = f"Free its disk, or end what holds {self.engine.url.database} locked"
+        else:
+            cause = f"Start the server of {self.engine.url.render_as_string()} again, or free its disk"
+        return (
+            f"{cause}; then `trainmaster resume RUN` goes on. "
+            "What the run had started keeps running meanwhile, and nothing recorded is lost."
+        )

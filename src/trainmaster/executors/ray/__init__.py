@@ -1,0 +1,1 @@
+"""Gangs over many nodes, with Ray Core."""

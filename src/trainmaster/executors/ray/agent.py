@@ -1,0 +1,256 @@
+"""The one actor per node that speaks with its supervisor on behalf of the gateway.
+
+The supervisor is no child of Ray's: it and its members outlive the agent, the raylet and the whole Ray, and
+its journal is the truth. The agent only hands over what was asked for and tells what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainmaster.executors.base import Capacity, GangStatus, Phase
+from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
+from trainmaster.executors.ray.mirror import ANSWER_BYTES, Piece, identity, read_at, read_pieces
+from trainmaster.spec.errors import ExecutorError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.executors._wire import Message
+
+#: All gangs of a cluster are one run to the node's supervisor: the gateway decides who comes next.
+_RUN = "cluster"
+#: Ray counts the slots; the supervisor never makes a gang wait.
+_ANY_SLOTS = 1 << 30
+#: A gateway that does not ask for news for so long is gone: what it held here is dropped.
+PATIENCE_S = 15.0
+_LOOK_S = 1.0
+#: What a member prints wakes a poll; its metrics are read as often as a driver looks at them.
+_FOLLOW_S = 0.5
+#: While gangs queue here, news go out at most this often: nobody waits for them.
+_GATHER_S = 0.03
+
+
+class NodeExecutor(LocalExecutor):
+    """`LocalExecutor` that takes gangs as they came over the wire, and can be waited for."""
+
+    def submit_messages(self, gangs: Sequence[Message]) -> None:
+        """As `submit`."""
+        self._live.update(dict.fromkeys(gang["attempt"] for gang in gangs))
+        self._send({"do": "submit", "gangs": list(gangs)})
+
+    def recall(self, attempts: Sequence[str]) -> None:
+        """Un-queue those that were not started yet."""
+        self._send({"do": "recall", "attempts": list(attempts)})
+
+    def launch_message(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """As `launch`, with an environment that is portable already."""
+        self._send({"do": "launch", "attempt": attempt, "env": env})
+
+    def fileno(self) -> int:
+        """The connection to the supervisor, -1 when there is none."""
+        stream = self._connection._socket
+        return -1 if stream is None else stream.fileno()
+
+
+class Agent:
+    """Runs in a Ray worker; its methods are called from threads. ``token`` is the gateway that is served."""
+
+    def __init__(self) -> None:
+        _be_ordinary()
+        self._node = json.loads(Path(os.environ[NODE_FILE_VARIABLE]).read_text())
+        self._lock = threading.RLock()
+        self._news_came = threading.Condition(self._lock)
+        self._token = ""
+        self._executor: NodeExecutor | None = None
+        self._news: dict[str, GangStatus] = {}
+        self._output: dict[tuple[str, str], None] = {}
+        self._queued: set[str] = set()
+        self._asked_at = time.monotonic()
+        self._told_at = 0.0
+        self._error = ""
+        self._wake_in, self._wake_out = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def attach(self, token: str, attempts: Sequence[str]) -> dict[str, Any]:
+        """Serve this gateway from now on; what an earlier one held (but had not started) is dropped.
+
+        Returns:
+            The node's file, and the status of each attempt.
+        """
+        with self._lock:
+            self._detach()
+            executor = NodeExecutor(Path(self._node["home"]))
+            executor.open(_RUN, Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {})
+            executor.output()
+            statuses = self._drop_waiting(executor, list(attempts))
+            self._executor, self._token, self._error = executor, token, ""
+            self._asked_at = time.monotonic()
+            self._wake()
+            return {"node": self._node, "statuses": statuses}
+
+    def _drop_waiting(self, executor: NodeExecutor, attempts: list[str]) -> list[GangStatus]:
+        """What waits since an earlier gateway never starts; the supervisor would drop it too, but later."""
+        statuses = executor.observe(attempts)
+        queued = [each.attempt for each in statuses if each.phase is Phase.QUEUED]
+        granted = [each.attempt for each in statuses if each.phase is Phase.GRANTED]
+        if not queued and not granted:
+            return statuses
+        executor.recall(queued)
+        for attempt in granted:
+            executor.stop(attempt, 0.0)
+        return executor.observe(attempts)
+
+    def detach(self, token: str) -> None:
+        """The gateway ends."""
+        with self._lock:
+            if token == self._token:
+                self._detach()
+
+    def do(
+        self, token: str, commands: Sequence[Message]
+    ) -> tuple[dict[str, bool], list[tuple[int, GangStatus]]]:
+        """Carry out commands in their order.
+
+        Returns:
+            For each directory that was probed, whether it is the same one as the driver's; for each attempt
+            that was checked, the number that came with it, and its status in between the commands around.
+        """
+        with self._lock:
+            executor = self._serving(token)
+            shared: dict[str, bool] = {}
+            checked: list[tuple[int, GangStatus]] = []
+            for command in commands:
+                match command["do"]:
+                    case "submit":
+                        self._queued.update(gang["attempt"] for gang in command["gangs"])
+                        executor.submit_messages(command["gangs"])
+                    case "launch":
+                        executor.launch_message(command["attempt"], command["env"])
+                    case "stop":
+                        executor.stop(command["attempt"], command["grace_s"])
+                    case "recall":
+                        executor.recall(command["attempts"])
+                    case "check":
+                        (status,) = executor.observe([command["attempt"]])
+                        checked.append((command["turn"], status))
+                    case "forget":
+                        self._queued.difference_update(command["attempts"])
+                        executor.forget(command["attempts"])
+                    case "probe":
+                        path = command["directory"]
+                        shared[path] = identity(path) == command["here"]
+            self._wake()
+            return shared, checked
+
+    def poll(
+        self, token: str, timeout_s: float, follow: Mapping[str, tuple[str, Sequence[str], Mapping[str, int]]]
+    ) -> tuple[list[GangStatus], list[tuple[str, str]], list[tuple[str, Piece]], set[str]]:
+        """Wait for news; also read on in the files of attempts that are followed.
+
+        Args:
+            token: see the class.
+            timeout_s: how long to wait.
+            follow: directory, members and bytes that the driver has, by attempt.
+
+        Returns:
+            What has changed; (attempt, member) of those that wrote; pieces of files by attempt; the attempts
+            of which there is more to read.
+        """
+        deadline = time.monotonic() + (min(timeout_s, _FOLLOW_S) if follow else timeout_s)
+        with self._lock:
+            self._serving(token)
+            self._asked_at = time.monotonic()
+            while token == self._token and not self._error:
+                now = time.monotonic()
+                wait_s = deadline - now
+                if self._news or self._output:
+                    wait_s = self._told_at + _GATHER_S - now if self._queued else 0.0
+                if wait_s <= 0:
+                    break
+                self._news_came.wait(wait_s)
+            self._serving(token)
+            self._asked_at = self._told_at = time.monotonic()
+            news, self._news = list(self._news.values()), {}
+            output, self._output = list(self._output), {}
+        pieces: list[tuple[str, Piece]] = []
+        behind = set()
+        left_bytes = ANSWER_BYTES
+        for attempt, (directory, members, have) in follow.items():
+            found, more = read_pieces(directory, members, have, left_bytes)
+            left_bytes -= sum(len(data) for _, _, data in found)
+            pieces += [(attempt, piece) for piece in found]
+            if more:
+                behind.add(attempt)
+        return news, output, pieces, behind
+
+    def read(self, path: str, offset: int, limit_bytes: int) -> bytes:
+        """A part of a file of this node."""
+        return read_at(path, offset, limit_bytes)
+
+    def _serving(self, token: str) -> NodeExecutor:
+        if token != self._token or self._executor is None:
+            raise ExecutorError(
+                "the agent serves another gateway", self._error or "It has been attached to anew."
+            )
+        return self._executor
+
+    def _watch(self) -> None:
+        """Take what the supervisor says as soon as it says it."""
+        while True:
+            poll = select.poll()
+            poll.register(self._wake_in, select.POLLIN)
+            executor = self._executor
+            if executor is not None and executor.fileno() >= 0:
+                poll.register(executor.fileno(), select.POLLIN)
+            if self._queued:
+                time.sleep(_GATHER_S / 4)  # waking up for each news takes longer than the news
+            poll.poll(int(_LOOK_S * 1000))
+            with self._lock:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_in, 4096)
+                if self._executor is None:
+                    continue
+                if time.monotonic() - self._asked_at > PATIENCE_S:
+                    self._detach()
+                    continue
+                self._take(self._executor)
+
+    def _take(self, executor: NodeExecutor) -> None:
+        told = not self._news and not self._output
+        try:
+            for status in executor.changes(0.0):
+                self._news[status.attempt] = status
+                self._queued.discard(status.attempt)
+            self._output.update(dict.fromkeys(executor.output()))
+        except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
+            self._detach()
+            self._error = str(error)
+        if told or self._error or not self._queued:
+            self._news_came.notify_all()
+
+    def _detach(self) -> None:
+        if self._executor is not None:
+            self._executor.close()
+        self._executor, self._token = None, ""
+        self._news, self._output = {}, {}
+        self._queued = set()
+        self._news_came.notify_all()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is awake
+            os.write(self._wake_out, b"x")
+
+
+def _be_ordinary() -> None:
+    """The supervisor is started from here, and members inherit from it: undo what Ray set for its workers."""
+    with contextlib.suppress(OSError):  # the kernel does not let us
+        Path("/proc/self/oom_score_adj").write_text("0")

@@ -1,0 +1,249 @@
+"""The driver's end of the stream to a cluster's gateway."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.executors._connection import ConnectionLost, SupervisorConnection
+from trainmaster.executors._wire import PROTOCOL, Splitter, WireError
+from trainmaster.executors.ray.mirror import Mirror
+from trainmaster.spec.errors import ExecutorError
+
+if TYPE_CHECKING:
+    from trainmaster.executors._wire import Message
+
+#: The head may have to start the gateway, and that has to ask all nodes.
+_OPEN_TIMEOUT_S = 90.0
+#: Once it was there.
+_REOPEN_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 30.0
+_PARTING_TIMEOUT_S = 5.0
+READ_BYTES = 1 << 20
+#: What the gateway is to users.
+WHO = "what places tasks, on the cluster's first machine,"
+_LOOK_S = 1.0
+
+
+class HeadGone(Exception):  # noqa: N818 - it is handled, not shown
+    """The head is no more, and nobody else speaks for the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayNodeState:
+    """A node that Ray takes to be alive.
+
+    Attributes:
+        key: its name in the cluster.
+        address: private.
+        unreachable_since: Unix time in seconds since when it has not answered, None while it does.
+    """
+
+    key: str
+    address: str
+    unreachable_since: float | None = None
+
+
+class GatewayConnection(SupervisorConnection):
+    """The driver's end of the stream to the gateway; a thread takes what arrives.
+
+    Attributes:
+        mirror: copies of what members write.
+        addresses: of members, by attempt.
+        plans: attempts that another driver has started: directory and members, newest news last.
+        nodes: by key.
+        waits: why attempts have had no place for a while though nobody is in their way.
+        heard_at: monotonic time of its last word in seconds; it says something every 2 s.
+    """
+
+    def __init__(
+        self, connect: Callable[[], socket.socket], is_hopeless: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(Path("/"))
+        self._dial = connect
+        self._is_hopeless = is_hopeless
+        self.heard_at = time.monotonic()
+        self.mirror = Mirror()
+        self.addresses: dict[str, dict[str, str]] = {}
+        self.plans: dict[str, tuple[str, list[str]]] = {}
+        self.nodes: dict[str, RayNodeState] = {}
+        self.waits: dict[str, str] = {}
+        self.broken: set[str] = set()
+        self._inbox: deque[Message] = deque()
+        self._arrived = threading.Condition()
+        self._answers: dict[int, queue.SimpleQueue[Message]] = {}
+        self._numbers = itertools.count(1)
+        self._refusal = ""
+
+    def start(self) -> None:
+        """Nothing can be done early."""
+
+    def open(self, hello: Message) -> None:
+        """Connect to the gateway, which is started if there is none.
+
+        Raises:
+            ExecutorError: the cluster cannot be reached.
+            HeadGone: and never will be.
+        """
+        deadline = time.monotonic() + (_REOPEN_TIMEOUT_S if self.supervisor_pid else _OPEN_TIMEOUT_S)
+        while True:
+            if self._is_hopeless():
+                raise HeadGone
+            self._socket = self._dial()
+            self._inbox.clear()
+            self._early = []
+            self._refusal = ""
+            self.heard_at = time.monotonic()
+            threading.Thread(target=self._listen, args=(self._socket,), name="gateway", daemon=True).start()
+            try:
+                self.send(hello)
+                self._expect_welcome(deadline)
+                return
+            except ConnectionLost:
+                if self._refusal:
+                    raise self._error(self._refusal) from None
+                if time.monotonic() > deadline:
+                    raise self._error(f"{WHO} does not answer") from None
+                time.sleep(0.1)  # it was just about to end
+
+    def part(self) -> None:
+        """Hang up, once all that was said has been heard: the next connection may come another way."""
+        if self._socket is not None:
+            with contextlib.suppress(ExecutorError, ConnectionLost):
+                self.ask({"do": "part"}, _PARTING_TIMEOUT_S)
+        self.close()
+
+    def receive(self, timeout_s: float) -> list[Message]:
+        """Frames that have arrived, after waiting for one at most ``timeout_s``.
+
+        Raises:
+            ConnectionLost: the gateway is gone.
+        """
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        with self._arrived:
+            if not self._inbox and self._socket is None:
+                raise ConnectionLost
+            self._arrived.wait_for(lambda: self._inbox, timeout_s)
+        found = []
+        while self._inbox:
+            message = self._inbox.popleft()
+            if message.get("reply") == "closed":
+                if message["socket"] is self._socket:
+                    self.close()
+                    raise ConnectionLost
+                continue
+            found.append(message)
+        return found
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # its thread is reading
+        super().close()
+
+    def ask(self, message: Message, timeout_s: float = _ANSWER_TIMEOUT_S) -> Message:
+        """Send what has an answer of its own, and wait for that.
+
+        Raises:
+            ExecutorError: there is none.
+            ConnectionLost: the gateway is gone.
+        """
+        number = next(self._numbers)
+        answer: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._answers[number] = answer
+        try:
+            self.send({**message, "id": number})
+            found = answer.get(timeout=timeout_s)
+        except queue.Empty:
+            raise self._error(f"{WHO} did not answer for {timeout_s:.0f} s") from None
+        finally:
+            del self._answers[number]
+        if found.get("reply") == "closed":
+            raise ConnectionLost
+        return found
+
+    def _expect_welcome(self, deadline: float) -> None:
+        early: list[Message] = []
+        while time.monotonic() < deadline:
+            if self._is_hopeless():
+                self.close()
+                raise HeadGone
+            for message in self.receive(_LOOK_S):
+                if message.get("reply") != "open":
+                    early.append(message)
+                    continue
+                if message.get("protocol") != PROTOCOL:
+                    self.close()
+                    raise self._error("the cluster runs another version of Trainmaster")
+                self._take_welcome(message)
+                self._early = early
+                return
+        self.close()
+        raise self._error(f"{WHO} does not answer")
+
+    def _listen(self, stream: socket.socket) -> None:
+        splitter = Splitter()
+        try:
+            while data := stream.recv(READ_BYTES):
+                self.heard_at = time.monotonic()
+                for message in splitter.feed(data):
+                    self._take(message)
+        except (OSError, WireError):
+            pass
+        except (LookupError, TypeError, ValueError):  # what comes is no message of ours
+            stream.close()
+        closed: Message = {"reply": "closed", "socket": stream}
+        self._put(closed)
+        for waiting in list(self._answers.values()):
+            waiting.put(closed)
+
+    def _take(self, message: Message) -> None:
+        if "piece" in message:
+            attempt, node, name, offset, text = message["piece"]
+            if attempt not in self.broken:
+                try:
+                    self.mirror.write(attempt, node, name, offset, base64.b64decode(text))
+                except OSError:  # a full disk: it is asked for again
+                    self.broken.add(attempt)
+        elif "plan" in message:
+            attempt, directory, members = message["plan"]
+            self.plans[attempt] = (directory, members)
+        elif "addresses" in message:
+            self.addresses.update(message["addresses"])
+        elif "nodes" in message:
+            self.nodes = {row["key"]: RayNodeState(**row) for row in message["nodes"]}
+        elif "waits" in message:
+            self.waits = message["waits"]
+        elif "alive" in message:
+            pass
+        elif message.get("reply") in ("read", "part"):
+            if (waiting := self._answers.get(message["id"])) is not None:
+                waiting.put(message)
+        elif message.get("reply") == "error":
+            self._refusal = message["error"]
+        else:
+            self._put(message)
+
+    def _put(self, message: Message) -> None:
+        with self._arrived:
+            self._inbox.append(message)
+            self._arrived.notify()
+
+    def _error(self, message: str) -> ExecutorError:
+        return ExecutorError(
+            message,
+            "Its log is `gateway/log` in the cluster's directory there; is the Ray cluster still there?",
+        )

@@ -1,0 +1,360 @@
+"""`RayExecutor`: gangs over the nodes of a `RayCluster`."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.executors._connection import ConnectionLost
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.local import LocalExecutor, _request
+from trainmaster.executors.ray.connection import (
+    READ_BYTES,
+    GatewayConnection,
+    HeadGone,
+    RayNodeState,
+)
+from trainmaster.executors.ray.mirror import identity
+from trainmaster.spec.errors import ExecutorError
+
+if TYPE_CHECKING:
+    from trainmaster.executors._wire import Message
+    from trainmaster.executors.ray.cluster import RayCluster
+
+__all__ = ["RayExecutor", "RayNodeState"]
+
+_GONE_PAUSE_S = 1.0
+#: Who has other things to do waits so long for an answer.
+_BRIEF_S = 8.0
+#: A head that has said nothing for so long is asked after.
+SILENT_S = 8.0
+
+
+class RayExecutor(LocalExecutor):
+    """Starts gangs on the nodes of a cluster; see `Executor` for the methods.
+
+    To a driver the cluster's gateway is what the supervisor is on one machine, and speaks its language. How
+    many slots and GPUs there are is the cluster's to know: of the `Capacity` given to `open` nothing is used.
+
+    A gang for which there is no room even on an empty cluster waits for nodes to come. When a node is lost,
+    its members are ``lost`` and the others of their gangs are stopped, with the gang's grace.
+
+    The head is the only way to the cluster. While it cannot be reached, calls raise `ExecutorError` (and may
+    be repeated) or report nothing new. When ``is_gone`` confirms that it is no more, all gangs that had not
+    ended are EXITED and their members ``lost``; from then on nothing is started (`is_lost`). What runs on the
+    other nodes goes on until those are ended.
+
+    Args:
+        cluster: started already.
+        place: where the driver's copy of an attempt's directory goes; None for the same path. No copies are
+            made where driver and node see the same directory.
+        is_gone: a second witness: whether a node that cannot be reached, though Ray has not given it up, is
+            no more. Ray's own word is enough without it.
+        revives: a call whose connection is lost makes a new one, which may take a minute. Without, it raises
+            `ExecutorError` at once: the caller opens another executor when it suits him; see `hurry`.
+
+    Example:
+        >>> from trainmaster.executors.ray.cluster import RayCluster
+        >>> cluster = RayCluster.find(Path("/home/me/clusters/7f3a"))  # doctest: +SKIP
+        >>> executor = RayExecutor(cluster)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        cluster: RayCluster,
+        place: Callable[[str], Path] | None = None,
+        is_gone: Callable[[str], bool] | None = None,
+        *,
+        revives: bool = True,
+    ) -> None:
+        super().__init__(Path("/"))
+        self._revives = revives
+        self._cluster = cluster
+        self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
+        self._connection = self._gateway
+        self._place = place or Path
+        self._is_gone = is_gone
+        self._asked_gone_at = 0.0
+        self._asked_head_at = 0.0
+        self._lost_at: float | None = None
+        self._known: dict[str, GangStatus] = {}
+        self._directories: dict[str, tuple[str, Sequence[str]]] = {}
+
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
+        own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
+        try:
+            super().open(run, capacity, own, token)
+        except HeadGone:
+            raise ExecutorError(
+                f"the head of the cluster, {self._cluster.head.key}, is gone", "Start another cluster."
+            ) from None
+
+    def hurry(self) -> None:
+        """From now on the caller has other things to do: an answer is waited for 8 s, not 30.
+
+        Not while a cluster is being reached, which is done beside the run's loop: a head that is starved of
+        its processors answers, though late, and is not to be taken for one that never will.
+        """
+        self._answer_s = _BRIEF_S
+
+    @property
+    def is_lost(self) -> bool:
+        """The cluster's head is gone: nothing can be started, and what ran was reported as lost."""
+        return self._lost_at is not None
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        """Queue gangs; see `Executor.submit`."""
+        if self.is_lost:  # none of them was taken
+            self._news.update((gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs)
+        if not gangs or self.is_lost:
+            return
+        self._live.update(dict.fromkeys(gang.attempt for gang in gangs))
+        messages = []
+        for gang in gangs:
+            message = _request(gang)
+            message["per_node"] = gang.per_node
+            for member, row in zip(gang.members, message["members"], strict=True):
+                row["node_labels"] = dict(member.node_labels)
+            message["here"], _ = self._follow(
+                gang.attempt, gang.directory, [each.name for each in gang.members]
+            )
+            messages.append(message)
+        self._send({"do": "submit", "gangs": messages})
+        for gang in gangs:
+            self._live[gang.attempt] = None
+            if (old := self._news.get(gang.attempt)) and old.phase is Phase.UNKNOWN:
+                del self._news[gang.attempt]
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        """The present status of each attempt; see `Executor.observe`."""
+        statuses = super().observe(attempts)
+        if self._follow_plans():
+            statuses = super().observe(attempts)  # what has ended is so when its files are here
+        # news of an end may have come right behind the answer
+        newer = [self._news.get(status.attempt, status) for status in statuses]
+        return [  # of one that was forgotten, such news is old
+            self._with_addresses(new if new.phase is Phase.EXITED and old.phase is not Phase.UNKNOWN else old)
+            for old, new in zip(statuses, newer, strict=True)
+        ]
+
+    def changes(self, timeout_s: float) -> list[GangStatus]:
+        """Wait for something to change; see `Executor.changes`."""
+        self._check_nodes()
+        self._follow_broken()
+        return [self._with_addresses(status) for status in super().changes(timeout_s)]
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        """Drop exit records; see `Executor.forget`."""
+        super().forget(attempts)
+        for attempt in attempts:
+            self._news.pop(attempt, None)  # `observe` looks there too
+            self._known.pop(attempt, None)
+            self._gateway.mirror.forget(attempt)
+            self._directories.pop(attempt, None)
+            self._gateway.addresses.pop(attempt, None)
+
+    def close(self) -> None:
+        """Disconnect; see `Executor.close`."""
+        self._gateway.part()
+        super().close()
+        self._known.clear()
+        self._gateway.addresses.clear()
+
+    def read(self, attempt: str, member: str, name: str, offset: int, limit_bytes: int) -> bytes:
+        """A part of a file of the attempt's directory on the member's own node; empty at its end.
+
+        Args:
+            attempt: not forgotten yet.
+            member: ``worker-0``.
+            name: relative to the attempt's directory, such as ``worker-0.log``.
+            offset: in bytes.
+            limit_bytes: most bytes to read.
+
+        Raises:
+            ExecutorError: the member was not started, or its node does not answer.
+        """
+        parts = name.split("/")
+        if ".." in parts or "" in parts:
+            raise ExecutorError(f"{name!r} is no path inside the attempt's directory", "Give a relative one.")
+        message = {
+            "do": "read",
+            "attempt": attempt,
+            "member": member,
+            "name": name,
+            "offset": offset,
+            "limit": min(limit_bytes, READ_BYTES),
+        }
+        while not self.is_lost:
+            try:
+                answer = self._gateway.ask(message)
+            except ConnectionLost:
+                self._reconnect()
+                continue
+            if "error" in answer:
+                raise ExecutorError(answer["error"], "Observe the attempt to see what became of it.")
+            return base64.b64decode(answer["data"])
+        raise ExecutorError(f"the head of the cluster, {self._cluster.head.key}, is gone", "Read the copies.")
+
+    def nodes(self) -> list[RayNodeState]:
+        """Those that Ray takes to be alive, as of the last `changes`."""
+        rows = {**self._gateway.nodes}
+        head = rows.get(self._cluster.head.key)
+        silent_s = time.monotonic() - self._gateway.heard_at
+        if head is not None and silent_s > SILENT_S:
+            rows[head.key] = replace(head, unreachable_since=time.time() - silent_s)
+        return sorted(rows.values(), key=lambda node: node.key)
+
+    def waits(self) -> dict[str, str]:
+        """Why attempts have had no place for some seconds though nobody is in their way, in words."""
+        return dict(self._gateway.waits)
+
+    def _with_addresses(self, status: GangStatus) -> GangStatus:
+        found = self._gateway.addresses.get(status.attempt)
+        if not found or status.phase in (Phase.UNKNOWN, Phase.QUEUED):
+            return status
+        return replace(status, addresses=found)
+
+    def _follow(
+        self, attempt: str, directory: str, members: Sequence[str]
+    ) -> tuple[list[object] | None, dict[str, int]]:
+        """Have an attempt's files copied; what its parent directory is here, and what there is already."""
+        place = self._place(directory)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return None, {}  # nothing can be written there
+        self._directories[attempt] = (directory, members)
+        have = self._gateway.mirror.follow(attempt, place, members)
+        same_path = str(place) == directory
+        elsewhere: list[object] = ["elsewhere", str(place), directory]
+        return (identity(str(place.parent)) if same_path else elsewhere), have
+
+    def _follow_plans(self) -> bool:
+        plans, self._gateway.plans = self._gateway.plans, {}
+        for attempt, (directory, members) in plans.items():
+            self._tell_to_follow(attempt, directory, members)
+        return bool(plans)
+
+    def _follow_broken(self) -> None:
+        """Pieces could not be written: take up again where the files end."""
+        broken, self._gateway.broken = self._gateway.broken, set()
+        for attempt in broken:
+            if (known := self._directories.get(attempt)) is not None:
+                self._tell_to_follow(attempt, *known)
+
+    def _tell_to_follow(self, attempt: str, directory: str, members: Sequence[str]) -> None:
+        here, have = self._follow(attempt, directory, members)
+        self._send({"do": "follow", "attempt": attempt, "here": here, "have": have})
+
+    # -- when the head is gone
+
+    def _send(self, message: Message) -> None:
+        if self.is_lost:
+            return
+        try:
+            super()._send(message)
+        except HeadGone:
+            self._lose_all()
+
+    def _receive(self, timeout_s: float) -> list[Message]:
+        if not self.is_lost:
+            try:
+                return super()._receive(timeout_s)
+            except HeadGone:
+                self._lose_all()
+        elif not self._news:
+            time.sleep(timeout_s)  # nothing can come any more
+        return []
+
+    def _observe(self, attempts: list[str]) -> list[GangStatus]:
+        if not self.is_lost:
+            try:
+                statuses = super()._observe(attempts)
+                self._know(statuses)
+                return statuses
+            except HeadGone:
+                self._lose_all()
+        return [self._known.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
+
+    def _take(self, message: Message) -> None:
+        super()._take(message)
+        self._know(self._news[row[0]] for row in message.get("news", ()))
+
+    def _reconnect(self) -> None:
+        try:
+            self._revive()
+        except HeadGone:
+            self._lose_all()
+
+    def _revive(self) -> None:
+        if not self._revives:
+            self._gateway.close()
+            self._asked_head_at = 0.0  # we know more than when we asked last
+            if self._is_head_gone():
+                raise HeadGone
+            raise ExecutorError(
+                f"the connection to the cluster's head, {self._cluster.head.key}, was lost", "Open it again."
+            )
+        try:
+            super()._revive()
+        except ExecutorError:
+            self._losses.clear()  # it may be tried again for as long as the caller likes
+            self._asked_head_at = 0.0  # we know more than when we asked last
+            if self._is_head_gone():
+                raise HeadGone from None
+            raise
+
+    def _know(self, statuses: Iterable[GangStatus]) -> None:
+        for status in statuses:
+            if status.phase is Phase.UNKNOWN:
+                self._known.pop(status.attempt, None)
+            else:
+                self._known[status.attempt] = status
+
+    def _lose_all(self) -> None:
+        """Also what was queued, as far as we know: it may have started since."""
+        if self._lost_at is not None:
+            return
+        self._lost_at = now = time.time()
+        self._gateway.close()
+        for attempt in self._live:
+            status = self._known.get(attempt, GangStatus(attempt, Phase.QUEUED))
+            if status.phase is not Phase.EXITED:
+                _, names = self._directories.get(attempt, ("", ()))
+                members = status.members or tuple(MemberStatus(name) for name in names)
+                self._known[attempt] = self._news[attempt] = GangStatus(
+                    attempt,
+                    Phase.EXITED,
+                    tuple(
+                        each if each.ended_at is not None else replace(each, lost=True, ended_at=now)
+                        for each in members
+                    ),
+                    started_at=status.started_at,
+                    ended_at=now,
+                )
+
+    def _is_head_gone(self) -> bool:
+        now = time.monotonic()
+        if self._is_gone is None or now - self._asked_head_at < _GONE_PAUSE_S:
+            return False
+        self._asked_head_at = now
+        return self._is_gone(self._cluster.head.key)
+
+    def _check_nodes(self) -> None:
+        now = time.monotonic()
+        if self._is_gone is None or self.is_lost or now - self._asked_gone_at < _GONE_PAUSE_S:
+            return
+        self._asked_gone_at = now
+        head = self._cluster.head.key
+        if now - self._gateway.heard_at > SILENT_S:
+            if self._is_head_gone():
+                self._lose_all()
+            return
+        for node in list(self._gateway.nodes.values()):
+            if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
+                self._send({"do": "gone", "node": node.key})

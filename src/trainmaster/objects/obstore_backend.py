@@ -1,0 +1,411 @@
+"""Objects kept by obstore: S3, Google Cloud, Azure, and memory for tests."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.objects.amazon import (
+    DEFAULT_REGION,
+    amazon_identity,
+    amazon_settings,
+    is_anonymous,
+    profile_credentials,
+)
+from trainmaster.objects.direct import DirectReader, NotDirectError
+from trainmaster.objects.object_store import ENDPOINT_VARIABLES, ObjectDetail, ObjectInfo
+from trainmaster.objects.renewing import renewed_amazon, renewed_azure
+from trainmaster.spec.errors import PublishError, UsageError
+
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import ObjectStore as AnyStore
+    from obstore.store import RetryConfig
+
+_PART_BYTES = 8 << 20
+_PARTS_IN_FLIGHT = 4
+# S3 takes 10,000 parts at most; some room for a file that grows meanwhile.
+_MAX_PARTS = 9_000
+_DELETED_AT_ONCE = 1_000
+_REQUEST_TIMEOUT = timedelta(minutes=5)
+# A server that says nothing for so long is away. What is being sent counts as silence too, so that only
+# requests without much to send are given up by it.
+_SILENCE_TIMEOUT = timedelta(seconds=15)
+_SILENCE_RETRIES_TIMEOUT = timedelta(seconds=30)
+_ASKED_TIMEOUT = timedelta(seconds=8)
+_SMALL_BYTES = 256 << 10
+_SIGNED_FOR = timedelta(hours=1)
+_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
+_NO_PARTS = re.compile(r"NoSuchUpload|InvalidBlockList")
+_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
+_RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
+
+# One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
+# stay here too: they are all there is.
+_stores: "dict[tuple[str, ...], AnyStore]" = {}
+_direct_readers: dict[str, DirectReader] = {}
+
+
+class RemoteBackend:
+    """The objects below one prefix of a bucket."""
+
+    in_memory_bytes = _PART_BYTES
+
+    def __init__(self, scheme: str, rest: str) -> None:
+        bucket, _, prefix = rest.partition("/")
+        self._url = f"{scheme}://{bucket}"
+        self._opened = _opened(scheme, bucket)
+        self._sender = _opened(scheme, bucket, sends_much=True)
+        # The store in memory keeps what it is given, without a copy; its owner may use a buffer again.
+        self._keeps_buffers = scheme == "memory"
+        self._is_slow = False
+        self._direct = _direct_reader(scheme)
+        self._prefix = "/".join(part for part in prefix.split("/") if part)
+
+    @property
+    def _store(self) -> "AnyStore":
+        return self._checked(self._opened)
+
+    def _checked(self, store: "AnyStore") -> "AnyStore":
+        global _runtime_pid
+        if runtime_is_lost():
+            raise PublishError(
+                f"{self._url} cannot be reached from here: the library that speaks with it was used before "
+                "this process was forked, and its threads stayed with the parent.",
+                "Start the process by 'spawn' (multiprocessing.get_context), or do this in the parent.",
+            )
+        _runtime_pid = os.getpid()
+        return store
+
+    def get(self, key: str, limit_bytes: int) -> bytes | None:
+        import obstore
+
+        try:
+            found = obstore.get(self._store, self._key(key))
+            if found.meta["size"] > limit_bytes:  # it comes with the head of the answer
+                raise OverflowError(found.meta["size"])
+            return bytes(found.bytes())
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return None
+
+    def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
+        import obstore
+
+        name = self._key(key)
+        try:
+            if not etag:
+                return memoryview(obstore.get_range(self._store, name, start=start, length=length))
+            options: GetOptions = {"if_match": etag, "range": (start, start + length)}
+            return memoryview(obstore.get(self._store, name, options=options).bytes())
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            raise
+
+    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
+        done = 0
+        if self._direct is not None and self._direct.is_usable and (url := self._signed(key)):
+            try:
+                for block in self._direct.blocks(url, start, length, etag):
+                    yield block
+                    done += len(block)
+            except NotDirectError:
+                pass  # the library tries again, and says what is wrong
+            else:
+                return
+        yield self.get_range(key, start + done, length - done, etag)
+
+    def info(self, key: str) -> ObjectDetail | None:
+        import obstore
+
+        try:
+            return self._detail(obstore.head(self._store, self._key(key)))
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return None
+
+    def details(self, prefix: str) -> Iterator[ObjectDetail]:
+        for meta in self._listed(prefix):
+            yield self._detail(meta)
+
+    def _detail(self, meta: "ObjectMeta") -> ObjectDetail:
+        key = meta["path"][len(self._prefix) + 1 if self._prefix else 0 :]
+        return ObjectDetail(
+            key, meta["size"], _quoted(meta["e_tag"] or ""), meta["last_modified"].timestamp()
+        )
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        # Ranges rather than one stream: each is tried again by itself when the connection breaks, and
+        # none has to outlive the client's timeout.
+        import obstore
+
+        name = self._key(key)
+        size_bytes = obstore.head(self._store, name)["size"]
+        if size_bytes <= _PART_BYTES:
+            yield bytes(obstore.get(self._store, name).bytes())
+            return
+        from collections import deque
+        from concurrent.futures import ThreadPoolExecutor
+
+        def part(start: int) -> bytes:
+            length = min(_PART_BYTES, size_bytes - start)
+            return bytes(obstore.get_range(self._store, name, start=start, length=length))
+
+        with ThreadPoolExecutor(_PARTS_IN_FLIGHT) as pool:
+            starts = iter(range(0, size_bytes, _PART_BYTES))
+            coming = deque(pool.submit(part, start) for start in islice(starts, _PARTS_IN_FLIGHT))
+            while coming:
+                block = coming.popleft().result()
+                coming.extend(pool.submit(part, start) for start in islice(starts, 1))
+                yield block
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        with _into_bucket():
+            self._put(key, data)
+
+    def _put(self, key: str, data: bytes | memoryview) -> None:
+        import obstore
+
+        if self._keeps_buffers:
+            data = bytes(data)
+        is_large = len(data) > _PART_BYTES
+        if not (is_large and self._is_slow):
+            try:
+                store = self._store if len(data) <= _SMALL_BYTES else self._checked(self._sender)
+                obstore.put(store, self._key(key), data, use_multipart=False)
+            except Exception as error:
+                if not is_large or not _TIMED_OUT.search(str(error)):
+                    raise
+                # A line on which one request is too much to ask: from now on in parts.
+                self._is_slow = True
+            else:
+                return
+        whole = memoryview(data)
+        # Block by block: those of one that is larger than a part would all be sent at once.
+        blocks = (whole[start : start + _PART_BYTES] for start in range(0, len(whole), _PART_BYTES))
+        self._put_parts(key, blocks, _PART_BYTES, 1)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            with _into_bucket():
+                obstore.put(self._store, self._key(key), data, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
+        if size_bytes <= _PART_BYTES:
+            self.put(key, b"".join(blocks))
+            return
+        with _into_bucket():
+            part_bytes = max(_PART_BYTES, -(-size_bytes // _MAX_PARTS))
+            self._put_parts(key, blocks, part_bytes, _PARTS_IN_FLIGHT)
+
+    def _put_parts(
+        self, key: str, blocks: Iterable[bytes | memoryview], part_bytes: int, in_flight: int
+    ) -> None:
+        import obstore
+
+        sent_bytes = 0
+
+        def counted() -> Iterator[bytes | memoryview]:
+            nonlocal sent_bytes
+            for block in blocks:
+                sent_bytes += len(block)
+                yield block
+
+        try:
+            obstore.put(
+                self._checked(self._sender),
+                self._key(key),
+                counted(),
+                use_multipart=True,
+                chunk_size=part_bytes,
+                max_concurrency=in_flight,
+            )
+        except (FileNotFoundError, obstore.exceptions.BaseError) as error:
+            # The answer to the request that makes an object of the parts may be lost: it is sent again, and
+            # names parts that have become the object meanwhile.
+            info = self.info(key) if _NO_PARTS.search(str(error)) else None
+            if info is None or info.size_bytes != sent_bytes:
+                raise
+
+    def exists(self, key: str) -> bool:
+        import obstore
+
+        try:
+            obstore.head(self._store, self._key(key))
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return False
+        return True
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        for meta in self._listed(prefix):
+            yield ObjectInfo(meta["path"][cut:], meta["size"])
+
+    def _listed(self, prefix: str) -> "Iterator[ObjectMeta]":
+        import obstore
+
+        full = self._key(prefix)
+        for page in obstore.list(self._store, f"{full}/" if full else None):
+            yield from page
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        import obstore
+
+        full = self._key(prefix)
+        result = obstore.list_with_delimiter(self._store, f"{full}/" if full else None)
+        return [folder.rstrip("/").rpartition("/")[2] for folder in result["common_prefixes"]]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        import obstore
+
+        rest = iter(keys)
+        while batch := [self._key(key) for key in islice(rest, _DELETED_AT_ONCE)]:
+            try:
+                # Not every server that speaks S3 knows the request for many.
+                obstore.delete(self._store, batch if len(batch) > 1 else batch[0])
+            except FileNotFoundError:
+                # Somebody else deletes the same; what comes after it is still to be deleted.
+                for name in batch:
+                    try:
+                        obstore.delete(self._store, name)
+                    except FileNotFoundError:
+                        continue
+
+    def delete_all(self, prefix: str) -> None:
+        self.delete([info.key for info in self.list(prefix)])
+
+    def _signed(self, key: str) -> str:
+        """Gives a URL that anybody may read for a while; empty if there are no credentials to sign with."""
+        import obstore
+
+        store: Any = self._store  # one of S3: others have no direct reader
+        try:
+            return obstore.sign(store, "GET", self._key(key), _SIGNED_FOR)
+        except obstore.exceptions.BaseError:
+            self._direct = None  # each try may ask a service for credentials, and wait for it
+            return ""
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}".strip("/") if self._prefix else key
+
+
+_runtime_pid: int | None = None
+
+
+def runtime_is_lost() -> bool:
+    """Whether a request to a remote store would wait for ever, in a fork of a process that made some."""
+    return _runtime_pid not in (None, os.getpid())
+
+
+def _direct_reader(scheme: str) -> DirectReader | None:
+    """One for each server that speaks plain HTTP and signs URLs as S3 does."""
+    if scheme != "s3" or is_anonymous():  # there is nothing to sign with
+        return None
+    endpoint = amazon_settings().endpoint_url
+    if not endpoint.startswith("http://"):
+        return None
+    return _direct_readers.setdefault(endpoint, DirectReader())
+
+
+def _opened(scheme: str, bucket: str, *, sends_much: bool = False) -> "AnyStore":
+    given: tuple[str, ...] = ()
+    if scheme == "s3":
+        given = amazon_identity()
+    elif scheme != "memory":
+        names = ("GOOGLE_", "AZURE_")
+        given = tuple(
+            f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(names)
+        )
+    sends_much = sends_much and scheme != "memory"
+    identity = (scheme, bucket, "sends" if sends_much else "", *given)
+    store = _stores.get(identity)
+    if store is None:
+        # setdefault: two threads may come here at once, and a memory store must not be made twice.
+        store = _stores.setdefault(identity, _make(scheme, bucket, sends_much))
+    return store
+
+
+def asked_once(scheme: str, bucket: str) -> "AnyStore":
+    """Gives a store whose requests are given up after some seconds of silence, and not sent again."""
+    return _make(scheme, bucket, False, {"max_retries": 0, "retry_timeout": _ASKED_TIMEOUT})
+
+
+def _make(scheme: str, bucket: str, sends_much: bool, retries: "RetryConfig | None" = None) -> "AnyStore":
+    from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+    if scheme == "memory":
+        return MemoryStore()
+    # One request moves at most a part, so a long one is a dead one; the default of 30 s in all would
+    # cut parts off on a slow line.
+    options: dict[str, Any] = {
+        "client_options": {"timeout": _REQUEST_TIMEOUT, "connect_timeout": timedelta(seconds=5)},
+        "retry_config": _RETRIES,
+    }
+    if not sends_much:
+        options["client_options"]["read_timeout"] = _SILENCE_TIMEOUT if retries is None else _ASKED_TIMEOUT
+        options["retry_config"] = retries or {
+            **_RETRIES,
+            "retry_timeout": min(_RETRIES["retry_timeout"], _SILENCE_RETRIES_TIMEOUT),
+        }
+    if scheme in ("gs", "az"):
+        endpoints = (os.environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme])
+        options["client_options"]["allow_http"] = any(each.startswith("http://") for each in endpoints)
+        if scheme == "az" and (token := renewed_azure()):
+            options["credential_provider"] = token
+        return GCSStore(bucket, **options) if scheme == "gs" else AzureStore(bucket, **options)
+    settings = amazon_settings()
+    endpoint = settings.endpoint_url
+    if endpoint:
+        if not endpoint.startswith(("http://", "https://")):
+            raise UsageError(
+                f"AWS_ENDPOINT_URL: {endpoint!r} is no URL.", "Write http://HOST:PORT or https://HOST."
+            )
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
+    options["region"] = settings.region or DEFAULT_REGION
+    if not endpoint and any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")):
+        # One that is to be ignored; obstore would take it.
+        endpoint = f"https://s3.{options['region']}.amazonaws.com"
+    if endpoint:
+        options["endpoint"] = endpoint
+    if bundle := settings.ca_bundle:
+        try:
+            options["client_options"]["root_certificate"] = Path(bundle).read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"AWS_CA_BUNDLE: {bundle} cannot be read: {error.strerror}.",
+                "Name a file of certificates (PEM), or unset it.",
+            ) from error
+    if credentials := renewed_amazon() or profile_credentials():
+        options["credential_provider"] = credentials
+    return S3Store(bucket, **options)
+
+
+def _quoted(etag: str) -> str:
+    """An ETag as headers have it: Azure's listings leave the quotes out."""
+    return f'"{etag}"' if etag and not etag.endswith('"') else etag
+
+
+@contextmanager
+def _into_bucket() -> Iterator[None]:
+    """What is not found when something is written is the bucket."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise OSError(str(error).partition("\n\nDebug")[0]) from error
+
+
+def _require_bucket(error: FileNotFoundError) -> None:
+    """A missing bucket is no missing object: the user must hear of it."""
+    if _NO_BUCKET.search(str(error)):
+        raise OSError(str(error).partition("\n\nDebug")[0]) from error

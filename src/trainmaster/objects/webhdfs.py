@@ -1,0 +1,371 @@
+"""Objects kept by HDFS, through WebHDFS.
+
+An object is written beside its place and renamed into it, so it appears whole or not at
+all; a rename onto something that is there is refused by the namenode, which makes it a
+create-only write. Who reads or writes is sent to a datanode; one that is dead is named to
+the namenode and another is asked for.
+"""
+
+import errno
+import getpass
+import http.client
+import os
+import random
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import IO, Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectInfo
+from trainmaster.spec.plain_json import parsed_json, typed
+
+DEFAULT_PORT = 9870
+_BLOCK_BYTES = 1 << 20
+_PART_BYTES = 8 << 20
+_CONNECT_TIMEOUT_S = 5.0
+_TIMEOUT_S = 120.0
+# A datanode that dies is noticed by the namenode after half a minute or more.
+_PATIENCE_S = 60.0
+#: One that has never answered is more likely a wrong address than one that starts again.
+_FIRST_PATIENCE_S = 5.0
+_BROKEN = (OSError, http.client.HTTPException)
+
+
+class WebHdfsError(OSError):
+    """The namenode or a datanode has refused."""
+
+
+class _Answer(NamedTuple):
+    status: int
+    location: str
+    body: bytes
+
+
+class _Status(NamedTuple):
+    name: str
+    is_directory: bool
+    size_bytes: int
+    modified_ms: int
+    file_id: int
+
+    @property
+    def etag(self) -> str:
+        return f"{self.file_id:x}-{self.modified_ms:x}-{self.size_bytes:x}"
+
+
+class WebHdfsBackend:
+    """The files below one directory of an HDFS.
+
+    The user is ``HADOOP_USER_NAME``, or who runs this.
+
+    Args:
+        rest: ``NAMENODE[:PORT]/PATH``; the port is that of WebHDFS, 9870 by default.
+    """
+
+    in_memory_bytes = _PART_BYTES
+
+    def __init__(self, rest: str) -> None:
+        authority, _, path = rest.partition("/")
+        host, _, port = authority.partition(":")
+        self._namenode = (host, int(port) if port else DEFAULT_PORT)
+        self._root = "/" + path.strip("/")
+        self._user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+        self._has_answered = False
+
+    def get(self, key: str, limit_bytes: int) -> bytes | None:
+        try:
+            data = self._read(key, 0, limit_bytes + 1)
+            if len(data) > limit_bytes:
+                raise OverflowError(len(data))
+            return data
+        except FileNotFoundError:
+            return None
+
+    def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
+        if etag:
+            status = self._status(key)
+            if status is None:
+                raise FileNotFoundError(errno.ENOENT, "no such object", key)
+            if status.etag != etag:
+                raise ObjectChangedError(f"{key} is not the file it was.", "It was written again meanwhile.")
+        return memoryview(self._read(key, start, length))
+
+    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
+        yield self.get_range(key, start, length, etag)
+
+    def info(self, key: str) -> ObjectDetail | None:
+        status = self._status(key)
+        return None if status is None or status.is_directory else _detail(key, status)
+
+    def details(self, prefix: str) -> Iterator[ObjectDetail]:
+        pending = [prefix]
+        while pending:
+            folder = pending.pop()
+            for status in self._listed(folder):
+                key = f"{folder}/{status.name}" if folder else status.name
+                if status.is_directory:
+                    pending.append(key)
+                elif not status.name.startswith(_SCRATCH):
+                    yield _detail(key, status)
+
+    def blocks(self, key: str) -> Iterator[bytes]:
+        status = self._status(key)
+        if status is None or status.is_directory:
+            raise FileNotFoundError(errno.ENOENT, "no such object", key)
+        for start in range(0, status.size_bytes, _PART_BYTES):
+            length = min(_PART_BYTES, status.size_bytes - start)
+            yield self._read(key, start, length)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self._place(key, self._written(key, [data], len(data)), overwrite=True)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        if self._status(key) is not None:
+            return False
+        return self._place(key, self._written(key, [data], len(data)), overwrite=False)
+
+    def put_blocks(self, key: str, blocks: Iterable[bytes], size_bytes: int) -> None:
+        # Kept here first: a datanode may die in the middle, and then it is sent once more.
+        with tempfile.SpooledTemporaryFile(max_size=_PART_BYTES) as spool:
+            for block in blocks:
+                spool.write(block)
+            length = spool.tell()
+            spool.seek(0)
+            scratch = self._written(key, spool, length)
+        self._place(key, scratch, overwrite=True)
+
+    def exists(self, key: str) -> bool:
+        return self.info(key) is not None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for detail in self.details(prefix):
+            yield ObjectInfo(detail.key, detail.size_bytes)
+
+    def folders(self, prefix: str) -> Iterable[str]:
+        return [status.name for status in self._listed(prefix) if status.is_directory]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._ask("DELETE", key, "DELETE", recursive="false")
+
+    def delete_all(self, prefix: str) -> None:
+        self._ask("DELETE", prefix, "DELETE", recursive="true")
+
+    def _status(self, key: str) -> _Status | None:
+        try:
+            return _status_of(self._said("GET", key, "GETFILESTATUS", "FileStatus"))
+        except FileNotFoundError:
+            return None
+
+    def _listed(self, folder: str) -> Sequence[_Status]:
+        try:
+            found = self._said("GET", folder, "LISTSTATUS", "FileStatuses", "FileStatus")
+        except FileNotFoundError:
+            return []
+        if not isinstance(found, list):
+            raise _no_answer(repr(found).encode(errors="replace"))
+        statuses = [_status_of(item) for item in found]
+        # Of a file, too, there is a listing: itself, without a name.
+        return [status for status in statuses if status.name]
+
+    def _place(self, key: str, scratch: str, *, overwrite: bool) -> bool:
+        options = {"renameoptions": "OVERWRITE"} if overwrite else {}
+        target = self._path(key)
+        try:
+            answer = self._ask("PUT", scratch, "RENAME", destination=target, **options)
+            if overwrite or _part(answer.body, "boolean"):
+                return True
+        except (WebHdfsError, FileNotFoundError):
+            # The answer to a first try may have been lost, and the second finds nothing to rename.
+            if self._status(scratch) is not None or self._status(key) is None:
+                self._ask("DELETE", scratch, "DELETE", recursive="false")
+                raise
+            return True
+        self._ask("DELETE", scratch, "DELETE", recursive="false")
+        return False
+
+    def _written(self, key: str, data: "Iterable[bytes | memoryview] | IO[bytes]", length: int) -> str:
+        """Writes a file beside the place of ``key`` and gives its own key."""
+        folder, _, _ = key.rpartition("/")
+        scratch = f"{folder}/{_SCRATCH}{secrets.token_hex(8)}".lstrip("/")
+
+        def send(location: str) -> None:
+            if hasattr(data, "seek"):
+                data.seek(0)
+            body = iter(lambda: data.read(_BLOCK_BYTES), b"") if hasattr(data, "read") else iter(data)
+            answer = self._request("PUT", location, body, length)
+            if answer.status not in (200, 201):
+                raise _refusal(answer, key)
+
+        try:
+            self._through_datanode("PUT", scratch, "CREATE", send, overwrite="true")
+        except BaseException:
+            with suppress(OSError):
+                self._ask("DELETE", scratch, "DELETE", recursive="false")
+            raise
+        return scratch
+
+    def _read(self, key: str, start: int, length: int) -> bytes:
+        options = {"offset": str(start), "length": str(length)}
+        if length == 0:
+            return b""
+        found: list[bytes] = []
+
+        def receive(location: str) -> None:
+            answer = self._request("GET", location)
+            if answer.status != 200:
+                raise _refusal(answer, key)
+            found.append(answer.body)
+
+        self._through_datanode("GET", key, "OPEN", receive, **options)
+        return found[0] if found else b""
+
+    def _through_datanode(self, method: str, key: str, operation: str, use: Any, **options: str) -> None:  # noqa: ANN401
+        """Asks the namenode where to go, and goes there; somewhere else if that one is dead."""
+        deadline = time.monotonic() + _PATIENCE_S
+        dead: list[str] = []
+        pause_s = 0.2
+        while True:
+            if dead:
+                options["excludedatanodes"] = ",".join(dead)
+            try:
+                answer = self._ask(method, key, operation, **options)
+            except WebHdfsError:
+                # All copies may be on nodes that we think dead: then each deserves another try.
+                if not dead or time.monotonic() > deadline:
+                    raise
+                dead.clear()
+                options.pop("excludedatanodes", None)
+                answer = self._ask(method, key, operation, **options)
+            if not answer.location:
+                return  # an empty file
+            host = urlsplit(answer.location).hostname or ""
+            try:
+                use(answer.location)
+                return
+            except (FileNotFoundError, PermissionError):
+                raise
+            except _BROKEN:
+                if time.monotonic() > deadline:
+                    raise
+                if host in dead:
+                    dead.clear()
+                else:
+                    dead += _names(host)
+                time.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - only to spread the load
+                pause_s = min(2 * pause_s, 5.0)
+
+    def _said(self, method: str, key: str, operation: str, *names: str) -> Any:  # noqa: ANN401
+        return _part(self._ask(method, key, operation).body, *names)
+
+    def _ask(self, method: str, key: str, operation: str, **options: str) -> _Answer:
+        """Asks the namenode; one that does not answer is asked again for a while."""
+        query = urlencode({"op": operation, "user.name": self._user, **options})
+        url = f"http://{self._namenode[0]}:{self._namenode[1]}/webhdfs/v1{quote(self._path(key))}?{query}"
+        began, pause_s = time.monotonic(), 0.2
+        while True:
+            deadline = began + (_PATIENCE_S if self._has_answered else min(_FIRST_PATIENCE_S, _PATIENCE_S))
+            try:
+                answer = self._request(method, url)
+            except _BROKEN:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                self._has_answered = True
+                deadline = began + _PATIENCE_S
+                if answer.status < 400:
+                    return answer
+                # 403 is also said while it starts ("safe mode") and to writes that come too early.
+                is_passing = answer.status >= 500 or b"SafeMode" in answer.body or b"Retriable" in answer.body
+                if not is_passing or time.monotonic() > deadline:
+                    raise _refusal(answer, key)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 5.0)
+
+    def _request(
+        self, method: str, url: str, body: "Iterator[bytes | memoryview] | None" = None, length: int = 0
+    ) -> _Answer:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(
+            parts.hostname or "", parts.port or 80, timeout=_CONNECT_TIMEOUT_S
+        )
+        try:
+            connection.connect()
+            connection.sock.settimeout(_TIMEOUT_S)
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
+            connection.request(
+                method, f"{parts.path}?{parts.query}", body=body, headers=headers if body is not None else {}
+            )
+            response = connection.getresponse()
+            return _Answer(response.status, response.getheader("Location") or "", response.read())
+        finally:
+            connection.close()
+
+    def _path(self, key: str) -> str:
+        return f"{self._root.rstrip('/')}/{key}".rstrip("/") or "/"
+
+
+def _names(host: str) -> Sequence[str]:
+    """The namenode knows its datanodes by address, and sends clients to names."""
+    try:
+        return list(dict.fromkeys([host, socket.gethostbyname(host)]))
+    except OSError:
+        return [host]
+
+
+_SCRATCH = ".in-the-making-"
+
+
+def _part(body: bytes, *names: str) -> Any:  # noqa: ANN401
+    """What an answer says under these names."""
+    try:
+        found = parsed_json(body)
+        for name in names:
+            found = found[name]
+    except (ValueError, LookupError, TypeError) as error:
+        raise _no_answer(body) from error
+    return found
+
+
+def _status_of(item: dict[str, Any]) -> _Status:
+    try:
+        return typed(
+            _Status,
+            {
+                "name": item["pathSuffix"],
+                "is_directory": item["type"] == "DIRECTORY",
+                "size_bytes": item["length"],
+                "modified_ms": item["modificationTime"],
+                "file_id": item.get("fileId", 0),
+            },
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _no_answer(repr(item).encode(errors="replace")) from error
+
+
+def _no_answer(said: bytes) -> WebHdfsError:
+    return WebHdfsError(f"HDFS answered {said[:200]!r}, which means nothing: is it a namenode?")
+
+
+def _detail(key: str, status: _Status) -> ObjectDetail:
+    return ObjectDetail(key, status.size_bytes, status.etag, status.modified_ms / 1000)
+
+
+def _refusal(answer: _Answer, key: str) -> OSError:
+    """Gives the error that an answer stands for."""
+    try:
+        exception = parsed_json(answer.body)["RemoteException"]
+        kind, text = exception["exception"], str(exception["message"]).splitlines()[0]
+    except (ValueError, KeyError, TypeError, IndexError):
+        kind, text = "", answer.body[:200].decode("utf-8", "replace")
+    if kind == "FileNotFoundException" or answer.status == 404:
+        return FileNotFoundError(errno.ENOENT, "no such object", key)
+    if kind in ("AccessControlException", "SecurityException") or answer.status == 401:
+        return PermissionError(errno.EACCES, f"HDFS says: {text}")
+    if "QuotaExceeded" in kind:
+        return WebHdfsError(errno.EDQUOT, f"Disk quota exceeded: {text}")
+    return WebHdfsError(f"HDFS says {answer.status} {kind}: {text}")

@@ -1,0 +1,1 @@
+"""Amazon EC2, and whatever speaks its API, such as the lab."""

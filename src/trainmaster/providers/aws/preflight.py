@@ -1,0 +1,154 @@
+"""What EC2 would refuse later, found before anything costs: types, images, networks, permissions, quotas."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trainmaster.providers.aws.client import AwsClient, RefusedError
+from trainmaster.providers.aws.errors import QuotaError, api_error
+from trainmaster.providers.aws.facts import quota_code
+from trainmaster.providers.aws.nodes import instances_of
+from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
+from trainmaster.providers.aws.site import AwsSite
+from trainmaster.providers.base import NodeRequest
+from trainmaster.spec.errors import ProviderError, UsageError
+
+_WOULD_WORK: Final = "DryRunOperation"
+#: Of a cluster that is never made.
+_CLUSTER: Final = "preflight"
+
+
+class AwsPreflight:
+    """The checks. None of them changes anything.
+
+    Args:
+        client: to AWS.
+        renter: who asks.
+        site: finds images and networks.
+    """
+
+    def __init__(self, client: AwsClient, renter: Renter, site: AwsSite) -> None:
+        self._client = client
+        self._renter = renter
+        self._site = site
+
+    def check(self, requests: Sequence[NodeRequest]) -> list[str]:
+        """Refuse what cannot be rented; notes about what could not be looked at.
+
+        Args:
+            requests: each with its region.
+
+        Raises:
+            UsageError: a type, zone, image, network or permission is missing.
+            QuotaError: more than the account may have.
+        """
+        asked: set[tuple[object, ...]] = set()
+        for request in requests:
+            self._check_type(request)
+            self._site.image(request)
+            zone = request.zone or self._site.zones(request.region)[0]
+            answers = {**self._site.image(request), **self._site.subnet(request.region, zone)}
+            # What differs in nothing that permissions look at is asked once.
+            kind = (
+                request.region,
+                request.instance_type,
+                request.spot,
+                self._renter.wants_placement(request),
+            )
+            if kind not in asked:
+                asked.add(kind)
+                self._check_permissions(request, zone, answers)
+        return self._check_quotas(requests)
+
+    def _check_type(self, request: NodeRequest) -> None:
+        wanted = {"Filters": [{"Name": "instance-type", "Values": [request.instance_type]}]}
+        call = AwsRequest(
+            "DescribeInstanceTypeOfferings", {"LocationType": "availability-zone", **wanted}, request.region
+        )
+        zones = sorted(
+            {
+                offer["Location"]
+                for page in self._client.pages(call)
+                for offer in page["InstanceTypeOfferings"]
+            }
+        )
+        if not zones:
+            raise UsageError(
+                f"AWS has no instance type {request.instance_type!r} in {request.region}",
+                "Take another type or region: `trainmaster offers` lists them.",
+            )
+        if request.zone and request.zone not in zones:
+            raise UsageError(
+                f"AWS has no {request.instance_type} in {request.zone}", f"It is in {', '.join(zones)}."
+            )
+
+    def _check_permissions(self, request: NodeRequest, zone: str, answers: Mapping[str, str]) -> None:
+        for call in self._renter.permission_checks(_CLUSTER, request, zone):
+            sent = AwsRequest(call.operation, resolved(call.parameters, answers), call.region)
+            try:
+                self._client.try_call(sent)
+            except RefusedError as refused:
+                # Whatever is there already by that name is fine, too: we were let in.
+                if refused.code == _WOULD_WORK or refused.code.endswith(".Duplicate"):
+                    continue
+                raise api_error(
+                    call.operation, refused.code, refused.message, region=call.region, zones=[zone]
+                ) from None
+
+    def _check_quotas(self, requests: Sequence[NodeRequest]) -> list[str]:
+        wanted: dict[tuple[str, str], int] = defaultdict(int)
+        kinds: dict[tuple[str, str], str] = {}
+        notes: list[str] = []
+        for request in requests:
+            code = quota_code(request.instance_type, spot=request.spot)
+            if not code:
+                notes.append(f"which quota {request.instance_type} counts against is not known; not checked")
+                continue
+            bucket = (request.region, code)
+            wanted[bucket] += request.count * self._vcpus(request)
+            kinds[bucket] = f"{request.instance_type} {'spot' if request.spot else 'on demand'}"
+        for (region, code), vcpus in wanted.items():
+            call = AwsRequest(
+                "GetServiceQuota", {"ServiceCode": "ec2", "QuotaCode": code}, region, "service-quotas"
+            )
+            try:
+                quota = float(self._client.try_call(call)["Quota"]["Value"])
+            except (RefusedError, ProviderError, KeyError) as error:
+                why = error.code if isinstance(error, RefusedError) else type(error).__name__
+                notes.append(f"the quota {code} in {region} could not be read ({why}); not checked")
+                continue
+            used = self._used(region, code)
+            if used + vcpus > quota:
+                raise QuotaError(
+                    f"{vcpus} vCPUs are wanted in {region} ({kinds[region, code]}), but the account may "
+                    f"have {quota:g} "
+                    f"and uses {used}",
+                    f"Ask for more: quota {code} in the console under Service Quotas. Or take another "
+                    "region, fewer or "
+                    "smaller machines.",
+                    self._site.zones(region),
+                )
+        return notes
+
+    def _vcpus(self, request: NodeRequest) -> int:
+        call = AwsRequest("DescribeInstanceTypes", {"InstanceTypes": [request.instance_type]}, request.region)
+        kinds = self._client.call(call).get("InstanceTypes", [])
+        return int(kinds[0].get("VCpuInfo", {}).get("DefaultVCpus", 0)) if kinds else 0
+
+    def _used(self, region: str, code: str) -> int:
+        """VCPUs of everything in the account that counts against the same quota."""
+        only = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+        total = 0
+        for page in self._client.pages(AwsRequest("DescribeInstances", {"Filters": only}, region)):
+            for instance in instances_of(page):
+                spot = instance.get("InstanceLifecycle") == "spot"
+                if quota_code(str(instance.get("InstanceType", "")), spot=spot) == code:
+                    total += _cores(instance)
+        return total
+
+
+def _cores(instance: Mapping[str, Any]) -> int:
+    cores = instance.get("CpuOptions") or {}
+    return int(cores.get("CoreCount") or 0) * int(cores.get("ThreadsPerCore") or 1)

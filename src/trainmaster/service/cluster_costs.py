@@ -1,0 +1,119 @@
+"""`ClusterCosts`: a run's rented machines as its quote sees them, read from the records of its clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainmaster.cluster.record import ClusterRecord, ClusterState
+from trainmaster.control.recording import Where
+from trainmaster.service.candidate_offers import HOST, measured_name
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """A cluster.
+
+    Attributes:
+        experiments: that run on it.
+        machine: what its workers' machines are called in measurements; see `measured_name`.
+        nodes: how many machines its workers have. slots: processes that all of its machines take at once.
+        usd_per_hour: of all its machines: as they were had, else as planned.
+        is_there: its machines are paid for now.
+    """
+
+    experiments: tuple[str, ...]
+    machine: str
+    nodes: int
+    slots: int
+    usd_per_hour: float
+    is_there: bool
+
+
+class ClusterCosts(Protocol):
+    """The machines of a run off this one.
+
+    Attributes:
+        provider: whose.
+        waited_s: how long earlier runs waited for its machines.
+    """
+
+    provider: str
+    waited_s: Sequence[float]
+
+    @property
+    def ready_at(self) -> float | None:
+        """Unix seconds when the first cluster was up; None before."""
+        ...
+
+    def spent_usd(self, now: float) -> float:
+        """Dollars until now."""
+        ...
+
+    def clusters(self) -> Sequence[ClusterFacts]:
+        """Those that there are, and those still to come."""
+        ...
+
+
+class RecordedClusterCosts:
+    """See `ClusterCosts`.
+
+    Args:
+        provider: whose machines.
+        records: gives the present records.
+        waited_s: how long earlier runs waited.
+    """
+
+    def __init__(
+        self, provider: str, records: Callable[[], Sequence[ClusterRecord]], waited_s: Sequence[float] = ()
+    ) -> None:
+        self.provider = provider
+        self.waited_s = waited_s
+        self._records = records
+
+    @property
+    def ready_at(self) -> float | None:
+        """See `ClusterCosts`. One that was still warm was there before."""
+        ups = [
+            max(record.asked_at + record.waited_s, record.paid_from)
+            for record in self._records()
+            if record.asked_at is not None and record.waited_s is not None
+        ]
+        return min(ups, default=None)
+
+    def spent_usd(self, now: float) -> float:
+        """See `ClusterCosts`."""
+        return sum(record.spent_usd(now) for record in self._records())
+
+    def clusters(self) -> Sequence[ClusterFacts]:
+        """See `ClusterCosts`."""
+        return [_facts(record) for record in self._records()]
+
+
+def where_in(costs: ClusterCosts, experiment: str) -> Where:
+    """What the attempts of an experiment run on, for those who keep measurements.
+
+    Args:
+        costs: of the run.
+        experiment: of the run.
+    """
+    for each in costs.clusters():
+        if experiment in each.experiments:
+            return Where(each.machine, max(each.slots // each.nodes, 1))
+    return Where(HOST, 1)
+
+
+def _facts(record: ClusterRecord) -> ClusterFacts:
+    plan = record.plan
+    workers = [machine.rental for machine in record.rented if machine.role == plan.roles[0].role]
+    rental = workers[0] if workers else plan.roles[0].rentals[0]
+    is_there = record.state is ClusterState.ACTIVE and record.waited_s is not None
+    return ClusterFacts(
+        plan.experiments,
+        measured_name(record.provider, rental.instance_type),
+        plan.roles[0].count,
+        plan.slots,
+        record.usd_per_hour() if is_there else plan.usd_per_hour,
+        is_there,
+    )

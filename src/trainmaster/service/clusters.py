@@ -1,0 +1,225 @@
+"""`clusters_of_home`, `end_clusters`: what is rented now, and the end of what no run uses."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.cluster.record import ClusterRecord, ClusterState, DamagedClusterError, readable
+from trainmaster.db.leases import is_alive
+from trainmaster.providers.base import Node, Provider, ProviderGoneError
+from trainmaster.providers.finding import get_provider
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.service.host_release import leave_hosts
+from trainmaster.service.quote_record import dollars
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.db import Database
+
+#: How a cluster is, as it is told.
+KEPT: Final = "kept"
+USED: Final = "used"
+LEFT: Final = "left"
+DAMAGED: Final = "damaged"
+
+Tell = Callable[[str], None]
+
+
+def clusters_of_home(store: Database, home: Home, now: float) -> list[dict[str, Any]]:
+    """Clusters that have machines, the newest first, as ``--json`` prints them.
+
+    Args:
+        store: the database.
+        home: whose.
+        now: Unix seconds.
+    """
+    found = []
+    for row in store.living_clusters(None, home.identity()):
+        how = _how(row, now, store.clock_s())
+        try:
+            record = ClusterRecord.of_row(row)
+        except DamagedClusterError as error:
+            found.append(_shown_damaged(row, _how_damaged(row, store.clock_s()), one_line(error)))
+            continue
+        if how and record.machines:
+            found.append(_shown(record, row, how, now))
+    return found
+
+
+def end_clusters(
+    store: Database, home: Home, environ: Mapping[str, str], wanted: Sequence[str] | None, tell: Tell
+) -> list[dict[str, Any]]:
+    """Give back machines that no run uses; those clusters as they were.
+
+    Args:
+        store: the database.
+        home: whose.
+        environ: of the caller: credentials.
+        wanted: ids; None for all that no run uses.
+        tell: shows lines to the user.
+
+    Raises:
+        NotFoundError: there is no such cluster.
+        UsageError: a run uses it, or its provider cannot be used.
+        ProviderError: the provider cannot be reached; what is warm ends itself in any case.
+    """
+    rows = {row["id"]: row for row in store.living_clusters(None, home.identity())}
+    now = time.time()
+    lease_now = store.clock_s()
+    records = {record.id: record for record in readable(rows.values(), tell)}
+    how = {
+        name: _how(row, now, lease_now) if name in records else _how_damaged(row, lease_now)
+        for name, row in rows.items()
+    }
+    if wanted is None:
+        chosen = [name for name in rows if how[name] in (KEPT, LEFT, DAMAGED)]
+    else:
+        chosen = list(dict.fromkeys(wanted))
+        for name in chosen:
+            if not how.get(name):
+                raise NotFoundError(
+                    f"no cluster {name!r} has machines", "`trainmaster clusters` lists those that do."
+                )
+            if how[name] == USED:
+                run = rows[name]["run_id"]
+                raise UsageError(f"{name} is used by {run}", f"`trainmaster cancel {run}` ends both.")
+    ended = []
+    failed: TrainmasterError | None = None
+    for name in chosen:
+        try:
+            if name not in records:
+                ended.append(_end_damaged(store, home, environ, rows[name]))
+                tell(f"{name}: given back, whatever it had; what it has cost is unknown")
+                continue
+            is_ended = _end(store, home, environ, records[name], rows[name], tell)
+        except TrainmasterError as error:  # the others are to be given back all the same
+            tell(f"{name}: {one_line(error)}")
+            failed = failed or error
+            continue
+        if is_ended:
+            shown = _shown(records[name], rows[name], how[name], now)
+            ended.append(shown)
+            since = f", {dollars(shown['idle_usd'])} since {shown['run']}" if shown["idle_usd"] else ""
+            tell(f"{name}: {_machines(records[name])} given back{since}")
+        else:
+            tell(f"{name}: a run uses it again")
+    if failed is not None:
+        raise failed
+    return ended
+
+
+def _end(
+    store: Database,
+    home: Home,
+    environ: Mapping[str, str],
+    record: ClusterRecord,
+    row: Mapping[Any, Any],
+    tell: Tell,
+) -> bool:
+    provider: Provider | None
+    try:
+        provider = get_provider(record.provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    except ProviderGoneError:  # and its machines with it
+        provider = None
+    # Written first: no run takes it over from now on, and who comes after a crash gives it back.
+    ending = replace(record, state=ClusterState.ENDING, kept_until=None)
+    if not store.end_unused_cluster(ending.as_row(), time.time()):
+        return False
+    nodes: list[Node] = []
+    try:
+        if provider is not None:
+            if all(not machine.rental.instance_type for machine in record.machines):
+                for words in leave_hosts(home, record, row["run_id"], provider.nodes(record.id)):
+                    tell(words)
+            provider.release(record.id)
+            nodes = provider.nodes(record.id)
+    except ProviderGoneError:  # nothing of it is left
+        pass
+    ended_at = {node.id: node.ended_at for node in nodes}
+    now = time.time()
+    machines = [
+        replace(m, is_over=True, ended_at=ended_at.get(m.id) or now if m.started_at else None)
+        for m in record.machines
+        if m.ended_at is None
+    ]
+    over = replace(ending.changed(machines), state=ClusterState.ENDED)
+    store.end_unused_cluster(over.as_row(), now, over.idle_usd(now, row["run_ended_at"]))
+    shutil.rmtree(home.root / "clusters" / record.id, ignore_errors=True)  # its keys are of no use to anybody
+    return True
+
+
+def _end_damaged(
+    store: Database, home: Home, environ: Mapping[str, str], row: Mapping[Any, Any]
+) -> dict[str, Any]:
+    """By its name alone, which its machines are tagged with."""
+    try:
+        place = ProviderPlace(home.root, home.identity(), dict(environ))
+        get_provider(row["provider"], place).release(row["id"])
+    except ProviderGoneError:  # and its machines with it
+        pass
+    store.end_damaged_cluster(row["id"], row["data"], time.time())
+    return _shown_damaged(row, DAMAGED, "")
+
+
+def _how_damaged(row: Mapping[Any, Any], lease_now: float) -> str:
+    """Who drives its run knows it, and writes it anew; nobody else ever can."""
+    return USED if is_alive(row["lease_owner"], row["lease_expires_at"], lease_now) else DAMAGED
+
+
+def _how(row: Mapping[Any, Any], now: float, lease_now: float) -> str:
+    """Whether a run uses it, it is kept warm, or was left behind; empty if nothing of it is there."""
+    if row["state"] == ClusterState.KEPT:
+        return KEPT if (row["kept_until"] or 0.0) > now else ""
+    if row["state"] in (ClusterState.PLANNED, ClusterState.ENDED):
+        return ""
+    if row["run_state"] != State.DONE or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now):
+        return USED
+    return LEFT
+
+
+def _shown(record: ClusterRecord, row: Mapping[Any, Any], how: str, now: float) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "provider": record.provider,
+        "state": how,
+        "run": row["run_id"],
+        "machines": [
+            {
+                "id": machine.id,
+                "name": record.name_of(machine.seat),
+                "seat": machine.seat,
+                "type": machine.rental.instance_type or "host",
+                "zone": machine.zone,
+                "spot": machine.rental.spot,
+            }
+            for machine in record.rented
+        ],
+        "usd_per_hour": record.usd_per_hour(),
+        "kept_until": record.kept_until,
+        "idle_usd": record.idle_usd(now, row["run_ended_at"] if how == LEFT else None),
+    }
+
+
+def _shown_damaged(row: Mapping[Any, Any], how: str, problem: str) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "provider": row["provider"],
+        "state": how,
+        "run": row["run_id"],
+        "machines": [],
+        "usd_per_hour": None,
+        "kept_until": None,
+        "idle_usd": None,
+        "problem": problem,
+    }
+
+
+def _machines(record: ClusterRecord) -> str:
+    count = len(record.rented)
+    return f"{count} machine{'s' * (count != 1)}"

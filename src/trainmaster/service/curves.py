@@ -1,0 +1,137 @@
+"""What the tasks of a run have reported over time: all that a picture of a run without a search shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeGuard
+
+from trainmaster.db import Database, queries
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import AttemptPlace, Home
+    from trainmaster.executors.metrics import Metrics
+    from trainmaster.spec import Experiment
+    from trainmaster.sweeps import Curve
+
+#: These say how far a task is, not how well it does.
+_COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
+#: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
+MAX_TASKS = 200
+#: Of a task that reports more metrics, the first ones.
+MAX_METRICS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCurves:
+    """One task.
+
+    Attributes:
+        number: of the task.
+        parameters: its parameters.
+        bad: it ended, and did not succeed.
+        metrics: a curve per metric, in the order in which they were reported first.
+    """
+
+    number: int
+    parameters: Mapping[str, object]
+    bad: bool
+    metrics: dict[str, Curve] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentCurves:
+    """One experiment that has reported something.
+
+    Attributes:
+        name: of the experiment.
+        count: of its tasks that have a row.
+        tasks: those with a curve, in order, at most `MAX_TASKS`.
+        axis: what the curves run over: ``step``, ``epoch``, or ``report`` where the tasks only count reports.
+    """
+
+    name: str
+    count: int
+    tasks: list[TaskCurves]
+    axis: str
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of all metrics, at most `MAX_METRICS`."""
+        names = dict.fromkeys(name for task in self.tasks for name in task.metrics)
+        return list(names)[:MAX_METRICS]
+
+
+def run_curves(store: Database, home: Home, run: str) -> list[ExperimentCurves]:
+    """The curves of all experiments of a run that have some; reads the metrics files of their tasks."""
+    from trainmaster.service.stored_recipe import stored_recipe
+
+    recipe = stored_recipe(store.run_row(run))
+    found = []
+    for name in recipe.order():
+        experiment, axis = recipe.experiments[name], "report"
+        rows = queries.results(store, run, name)
+        tasks = []
+        for row in (rows[index] for index in _evenly(len(rows))):
+            bad = row["state"] == State.DONE and row["reason"] not in (EndReason.SUCCEEDED, EndReason.PRUNED)
+            task = TaskCurves(row["number"], json.loads(row["parameters"]), bad)
+            places = (home.attempt(run, name, row["number"], n) for n in range(1, row["attempt"] + 1))
+            axis = _read(experiment, places, task.metrics) or axis
+            if task.metrics:
+                tasks.append(task)
+        if tasks:
+            found.append(ExperimentCurves(name, len(rows), tasks, axis))
+    return found
+
+
+def _evenly(count: int) -> Iterable[int]:
+    """At most `MAX_TASKS` of so many."""
+    if count <= MAX_TASKS:
+        return range(count)
+    return (index * count // MAX_TASKS for index in range(MAX_TASKS))
+
+
+def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[str, Curve]) -> str:
+    """Add what the attempts at one task reported; the name of what it counts, if it said it."""
+    from trainmaster.control.gangs import member_names
+    from trainmaster.sweeps import Curve
+
+    first = "{}-{}".format(*member_names(experiment)[0])
+    pattern = experiment.metrics.pattern if experiment.metrics else None
+    axis = ""
+    for place in places:
+        at: dict[str, float] = {}
+        for row in _rows(place, first, pattern):
+            numbers = {key: value for key, value in row.items() if _is_number(value)}
+            at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
+            if at and not axis:
+                axis = "step" if "step" in at else "epoch"
+            for name in (key for key in numbers if key not in _COUNTERS):
+                curve = curves.setdefault(name, Curve())
+                reports = curve.last_step + 1 if len(curve) else 1
+                curve.add(at.get("step", at.get("epoch", reports)), numbers[name])
+    return axis
+
+
+def _rows(place: AttemptPlace, member: str, pattern: str | None) -> Iterator[Metrics]:
+    """What a member reported; if nothing, then what it printed."""
+    from trainmaster.executors.log_metrics import LogMetrics
+    from trainmaster.executors.logs import read_log
+    from trainmaster.executors.metrics import MetricsReader
+
+    reader = MetricsReader(place.metrics(member))
+    while rows := reader.read():
+        yield from rows
+    if reader.offset:
+        return
+    scanner, offset = LogMetrics(pattern), 0
+    while (chunk := read_log(place.directory, member, offset)).data:
+        offset = chunk.next_offset
+        yield from scanner.feed(chunk.data)
+    yield from scanner.finish()
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,158 @@
+"""What `doctor` looks at: each finding says what was found and, if it is bad, what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainmaster.control.layout import Home
+from trainmaster.db import Database, queries
+from trainmaster.executors import Capacity, LocalExecutor, detect_capacity
+from trainmaster.objects import ObjectStore
+from trainmaster.service.summary import is_driven
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.states import State
+from trainmaster.spec.units import format_duration
+
+LOW_DISK_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    what: str
+    found: str
+    ok: bool = True
+    advice: str = ""
+
+
+def checkup(home: Home) -> list[Finding]:
+    """Look at everything; never raises for what it finds."""
+    return [
+        *_machine(),
+        *_disk(home),
+        *_database(home),
+        *_store(home),
+        *_supervisor(home),
+        *_many_machines(home),
+        *_mounts(),
+    ]
+
+
+def _machine() -> Iterator[Finding]:
+    capacity = detect_capacity()
+    gpus = f", {len(capacity.gpus)} GPUs" if capacity.gpus else ", no GPU"
+    yield Finding("machine", f"{capacity.cores} cores, {capacity.memory_bytes / 2**30:.1f} GiB memory{gpus}")
+    yield Finding("python", f"{sys.version.split()[0]} at {sys.executable}")
+    tools = (("bash", "every command"), ("git", "code: a git URL"), ("ssh", "`trainmaster ssh`"))
+    for tool, needed_for in tools:
+        path = shutil.which(tool)
+        advice = "" if path else f"Install {tool}; it is needed for {needed_for}."
+        yield Finding(tool, path or "not found", bool(path) or tool != "bash", advice)
+
+
+def _disk(home: Home) -> Iterator[Finding]:
+    free = shutil.disk_usage(home.root).free
+    ok = free >= LOW_DISK_BYTES
+    yield Finding(
+        "home",
+        f"{home.root}, {free / 2**30:.1f} GiB free",
+        ok,
+        "" if ok else "Free some space, or move TRAINMASTER_HOME.",
+    )
+
+
+def _database(home: Home) -> Iterator[Finding]:
+    try:
+        store = Database(home.database_url)
+        runs, now = queries.runs(store), store.clock_s()
+    except TrainmasterError as error:
+        yield Finding("database", str(error).splitlines()[0], ok=False, advice=error.hint)
+        return
+    orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row, now)]
+    yield Finding("database", f"{store.engine.url.render_as_string()}, {len(runs)} runs")
+    if orphaned:
+        yield Finding(
+            "runs",
+            f"nobody drives {', '.join(orphaned[:5])}",
+            advice="`trainmaster resume RUN` goes on, `cancel` ends.",
+        )
+    store.close()
+
+
+def _store(home: Home) -> Iterator[Finding]:
+    began = time.monotonic()
+    try:
+        ObjectStore(home.store_url).check_writable()
+    except (TrainmasterError, OSError) as error:
+        advice = (
+            error.hint
+            if isinstance(error, TrainmasterError)
+            else "Set TRAINMASTER_STORE to a place that you can write."
+        )
+        yield Finding("store", f"{home.store_url}: {str(error).splitlines()[0]}", ok=False, advice=advice)
+        return
+    yield Finding(
+        "store", f"{home.store_url}, write and delete took {1000 * (time.monotonic() - began):.0f} ms"
+    )
+
+
+def _supervisor(home: Home) -> Iterator[Finding]:
+    executor = LocalExecutor(home.root)
+    began = time.monotonic()
+    try:
+        executor.open("doctor", Capacity(slots=1), {})
+    except TrainmasterError as error:
+        yield Finding("tasks", str(error).splitlines()[0], ok=False, advice=error.hint)
+        return
+    finally:
+        executor.close()
+    yield Finding(
+        "tasks", f"the process that runs them answers after {1000 * (time.monotonic() - began):.0f} ms"
+    )
+
+
+def _many_machines(home: Home) -> Iterator[Finding]:
+    """What other machines need, and which are rented now."""
+    missing = [part for part in ("ray", "asyncssh", "boto3") if importlib.util.find_spec(part) is None]
+    if missing:
+        advice = "pip install 'trainmaster[ray,hosts,aws]' to run on other machines."
+        yield Finding("other machines", f"not installed: {', '.join(missing)}", advice=advice)
+    try:
+        store = Database(home.database_url)
+        rows = store.living_clusters(None, home.identity())
+    except TrainmasterError:
+        return  # told by the database's own finding
+    store.close()
+    now = time.time()
+    for row in rows:
+        what = f"{row['id']} ({row['provider']}), {row['state']}"
+        if row["state"] == "PLANNED":
+            continue  # nothing of it was ever asked for
+        if row["state"] == "KEPT":
+            left_s = (row["kept_until"] or now) - now
+            if left_s <= 0:
+                continue
+            yield Finding("machines", f"{what}: warm for {format_duration(left_s)} more")
+        elif row["run_state"] == State.DONE:
+            yield Finding(
+                "machines",
+                f"{what}: its run is over",
+                ok=False,
+                advice=f"`trainmaster clusters end {row['id']}` gives them back; they end themselves too.",
+            )
+        else:
+            yield Finding("machines", f"{what}, of {row['run_id']}")
+
+
+def _mounts() -> Iterator[Finding]:
+    from trainmaster.volumes.mounting import available
+
+    why_not = available()
+    advice = "Volumes that a recipe names are fetched whole instead." if why_not else ""
+    yield Finding("mounts of volumes", why_not or "possible", advice=advice)

@@ -1,0 +1,210 @@
+"""`drive`: puts together what a run needs, and drives it to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.control.attempt_actions import AttemptActions
+from trainmaster.control.budget import Meter
+from trainmaster.control.controller import Controller
+from trainmaster.control.environment import base_environment
+from trainmaster.control.gangs import slots_of
+from trainmaster.control.loading import load_board, load_policies
+from trainmaster.control.saving_money import SavingMoney
+from trainmaster.control.store_silence import StoreSilence
+from trainmaster.executors import Capacity, detect_capacity
+from trainmaster.executors._core_dumps import forbid_core_dumps
+from trainmaster.service.history import histories, make_recorder
+from trainmaster.service.quote_record import record_truth
+from trainmaster.service.quote_tracker import QuoteTracker
+from trainmaster.service.run_names import owner_of
+from trainmaster.service.score import score_line
+from trainmaster.service.summary import queued_seconds, run_seconds
+from trainmaster.spec.clocks import steady_s
+from trainmaster.spec.errors import StoreError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.controller import Watcher
+    from trainmaster.control.decide_task import Policy
+    from trainmaster.executors.base import Executor
+    from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.run_clusters import RunClusters
+    from trainmaster.service.service import OnStart, Service, Session
+    from trainmaster.spec import Recipe
+
+
+def drive(
+    service: Service,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None = None,
+    on_start: OnStart | None = None,
+) -> None:
+    """Drive a run to its end; see `Service.drive`."""
+    forbid_core_dumps()
+    machines = None
+    try:
+        if session.recipe.provider != "local":
+            from trainmaster.service.run_clusters import RunClusters
+
+            machines = RunClusters(
+                service.store,
+                service.home_of(session.run),
+                session.lease,
+                Path(service.store.run_row(session.run)["code_path"]),
+                session.recipe.provider,
+                environ,
+                _teller(watcher),
+                session.recipe.budget.usd_per_hour if session.recipe.budget else None,
+            )
+        _drive(service, session, environ, watcher, on_start, machines)
+    finally:
+        if machines is not None:
+            machines.close()
+        with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
+            service.store.release(session.lease, time.time())
+        with suppress(StoreError):  # the run matters more; also of one that was interrupted
+            _record_truth(service, session.run)
+
+
+def _drive(
+    service: Service,
+    session: Session,
+    environ: Mapping[str, str],
+    watcher: Watcher | None,
+    on_start: OnStart | None,
+    machines: RunClusters | None,
+) -> None:
+    store, recipe, run = service.store, session.recipe, session.run
+    home = service.home_of(run)
+    machine = detect_capacity()
+    executor: Executor
+    if machines is None:
+        slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
+        executor, base = service.executor_of(home), base_environment(environ)
+    else:
+        slots = machines.clusters.slots
+        executor, base = machines.clusters, {}
+    policies = load_policies(recipe)
+    meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
+    if machines is not None:
+        machines.clusters.pay_by(meter, steady_s())
+    executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
+    clusters = where = None
+    if machines is not None:
+        from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+        from trainmaster.service.renting import waited_s
+
+        clusters = RecordedClusterCosts(
+            recipe.provider, machines.clusters.records, waited_s(store, recipe.provider)
+        )
+        where = partial(where_in, clusters)
+    row = store.run_row(run)
+    snapshot = Path(row["code_path"])
+    actions = AttemptActions(
+        home=home,
+        run=run,
+        recipe=recipe,
+        base=base,
+        secrets=session.secrets,
+        find_models=lambda experiment, best: service.find_models(run, experiment, best),
+        slots=slots,
+        site=None if machines is None else machines.site,
+        owner=owner_of(row, home),
+    )
+    if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
+        known = histories(store, service.home, recipe, snapshot).values()
+        sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
+        meter.publishing.most_bytes = max(sizes, default=0.0)
+    actions.jobs.published = meter.publishing.learn
+    controller = Controller(
+        store=store,
+        lease=session.lease,
+        run_state=load_board(store, run, recipe, slots),
+        actions=actions,
+        executor=executor,
+        policies=policies,
+        recorder=make_recorder(
+            store,
+            home,
+            run,
+            recipe,
+            snapshot,
+            machine,
+            policies,
+            where=where,
+        ),
+        watcher=watcher,
+        meter=meter,
+        forecaster=_tracker(service, session, snapshot, slots, clusters),
+        machines=None if machines is None else machines.clusters,
+        saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
+        silence=StoreSilence(home.store_url),
+    )
+    if on_start is not None:
+        on_start(controller)
+    store.patience.hurried = lambda: controller.interrupts > 1
+    try:
+        controller.run()
+    finally:
+        store.patience.hurried = None
+        if controller.run_state.state is State.DONE:
+            data = home.data_directory(run)
+            if machines is not None:
+                try:
+                    if data.is_dir():  # of machines that are kept
+                        machines.site.withdraw_data(recipe.experiments)
+                finally:  # nothing may leave machines rented
+                    machines.finish(
+                        succeeded=controller.run_state.reason is EndReason.SUCCEEDED,
+                        hurried=lambda: controller.interrupts > 1,
+                    )
+            if data.is_dir():
+                from trainmaster.control.data_sources import withdraw_volumes
+
+                withdraw_volumes(data)
+
+
+def _tracker(
+    service: Service, session: Session, snapshot: Path, slots: int, clusters: ClusterCosts | None
+) -> QuoteTracker:
+    row = service.store.run_row(session.run)
+    return QuoteTracker(
+        store=service.store,
+        recipe=session.recipe,
+        run=session.run,
+        histories=lambda: histories(service.store, service.home, session.recipe, snapshot),
+        elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
+        slots=slots,
+        costs=clusters,
+        score=lambda kind: score_line(service.store, service.home.identity(), kind, session.recipe.provider),
+    )
+
+
+def _record_truth(service: Service, run: str) -> None:
+    row = service.store.run_row(run)
+    if row["state"] == State.DONE:
+        succeeded = row["reason"] == EndReason.SUCCEEDED
+        now = service.store.clock_s()
+        time_s = run_seconds(row, now) - queued_seconds(row, now)
+        record_truth(service.store, run, succeeded, time_s, row["cost_usd"])
+
+
+def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Meter:
+    """The billing clock; members may take their grace before anything can be saved."""
+    meter = Meter.of(recipe.budget)
+    meter.usual_lease_s = lease_s
+    meter.stopping_s = max((policy.grace_s for policy in policies.values()), default=0.0)
+    return meter
+
+
+def _teller(watcher: Watcher | None) -> Callable[[str], None]:
+    """Lines for the user, if anybody watches."""
+    say = getattr(watcher, "say", None)
+    return say if say is not None else lambda _: None

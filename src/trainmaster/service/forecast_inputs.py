@@ -1,0 +1,125 @@
+"""`outlook`: what a run will have taken and cost at its end, from what was measured and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from trainmaster.cluster.renting.requirements import Needs
+from trainmaster.control.gangs import slots_of
+from trainmaster.spec import Experiment, Recipe
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.devices import Device
+    from trainmaster.advisor.model.measurement import Measurement
+    from trainmaster.advisor.quote.forecast import Doing
+    from trainmaster.advisor.quote.quote import Interval
+    from trainmaster.service.cluster_costs import ClusterFacts
+
+#: By experiment: of the very same job, and of similar ones.
+Measured = Mapping[str, tuple[Sequence["Measurement"], Sequence["Measurement"]]]
+
+
+class NotKnown(Exception):  # noqa: N818 - it is no error
+    """Of an experiment nothing was measured, or its length is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RentedNow:
+    """What is rented for a run.
+
+    Attributes:
+        provider: whose. spent_usd: until now. clusters: all of the run. waited_s: for earlier ones.
+    """
+
+    provider: str
+    spent_usd: float
+    clusters: Sequence[ClusterFacts]
+    waited_s: Sequence[float] = ()
+
+    def slots(self, experiment: str) -> int:
+        """Processes that an experiment's cluster takes at once."""
+        return next((each.slots for each in self.clusters if experiment in each.experiments), 1)
+
+    def nodes(self, experiment: Experiment) -> int:
+        """Machines that the workers of one of its tasks sit on."""
+        there = next((each.nodes for each in self.clusters if experiment.name in each.experiments), 1)
+        return gang_nodes(experiment, there)
+
+
+def gang_nodes(experiment: Experiment, there: int) -> int:
+    """Machines that the workers of one task sit on.
+
+    Args:
+        experiment: with a fixed number of workers.
+        there: how many machines its cluster has for them.
+    """
+    needs = Needs.of(experiment, 0)
+    return min(needs.gang_nodes(0), there)
+
+
+def outlook(
+    recipe: Recipe,
+    now: float,
+    elapsed_s: float,
+    doing: Mapping[str, tuple[bool, Doing]],
+    measured: Measured,
+    devices: Mapping[str, Device],
+    slots: int,
+    rented: RentedNow | None = None,
+) -> tuple[Interval, Interval, int]:
+    """Time and cost of a whole run, and how many measurements that rests on.
+
+    Args:
+        recipe: of the run.
+        now: Unix seconds.
+        elapsed_s: since its start.
+        doing: by experiment: whether it is over, and how far it is.
+        measured: on the machines that they run on.
+        devices: what a worker of each experiment computes on.
+        slots: processes that run at once, if nothing is rented.
+        rented: what is; None if it runs on this machine.
+
+    Raises:
+        NotKnown: too little was measured.
+    """
+    from trainmaster.advisor.market.workload import Workload
+    from trainmaster.advisor.model.knowledge import Knowledge
+    from trainmaster.advisor.quote.forecast import RentedPart, forecast, forecast_rented, remaining_s
+    from trainmaster.advisor.quote.own_machine import own_cluster, own_load, own_timing
+    from trainmaster.providers import load_catalogue
+
+    here = load_catalogue("local", today=datetime.fromtimestamp(now, UTC).date())
+    left, load = {}, {}
+    points = 0
+    for number, (name, (is_over, how_far)) in enumerate(doing.items()):
+        if is_over:
+            continue
+        experiment, device = recipe.experiments[name], devices[name]
+        same, similar = measured[name]
+        learnt = Knowledge.of(same, similar, {device.offer: device}, {}, recipe.seed)
+        workload = Workload.of(experiment, recipe.seed)
+        if learnt is not None and learnt.model is not None and not workload.has_length:
+            learnt = learnt.as_whole_tasks()
+        if learnt is None:
+            raise NotKnown(name)
+        points += learnt.points
+        room = slots if rented is None else rented.slots(name)
+        timing = own_timing(workload, learnt, here, room, 100 * number)
+        # On this machine `workers` are slots, elsewhere they are machines, and those are all to be used.
+        spread = workload.spread if rented is None else None
+        at_once = min(room // slots_of(experiment), spread or room, workload.tasks)
+        nodes = 1 if rented is None else rented.nodes(experiment)
+        one = own_cluster(timing, room, min(workload.lengths), max(at_once, 1), nodes)
+        left[name] = remaining_s(timing, one, how_far)
+        load[name] = float(own_load(workload, one, room)[0])
+    after = {name: recipe.experiments[name].depends_on for name in left}
+    if rented is None:
+        return (*forecast(elapsed_s, left, after, 0.0, load), points)
+    parts = [RentedPart(each.experiments, each.usd_per_hour, each.is_there) for each in rented.clusters]
+    time_s, cost_usd = forecast_rented(
+        elapsed_s, rented.spent_usd, left, after, parts, rented.provider, rented.waited_s
+    )
+    return time_s, cost_usd, points

@@ -1,0 +1,140 @@
+"""`QuoteRecord`: time and cost that were quoted for a run, and what became of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.db import Database, Truth
+from trainmaster.spec.states import State
+from trainmaster.spec.units import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteRecord:
+    """What was said.
+
+    Attributes:
+        kind: ``estimate`` or ``binding``. made_at: Unix seconds. time_s, cost_usd: of the whole run.
+        measurements: how many it rests on.
+        other: another cluster that was worth a thought, in words; empty if none.
+    """
+
+    kind: str
+    made_at: float
+    time_s: Interval
+    cost_usd: Interval
+    measurements: int = 0
+    other: str = ""
+
+    @classmethod
+    def of_row(cls, row: RowMapping) -> QuoteRecord:
+        """As it was stored."""
+        data = json.loads(row["data"])
+        return cls(
+            row["kind"],
+            row["made_at"],
+            Interval(**data["time_s"]),
+            Interval(**data["cost_usd"]),
+            data.get("measurements", 0),
+            data.get("other", ""),
+        )
+
+    def holds(self, time_s: float, cost_usd: float) -> bool:
+        """True if neither is more than was promised: early and cheap is no miss."""
+        return self.time_s.holds(time_s) and self.cost_usd.holds(cost_usd)
+
+    def outside(self, time_s: float, cost_usd: float) -> str | None:
+        """On which side of what was promised it came out: ``early`` or ``late``; None if inside.
+
+        Who is early keeps the promise; but an interval that is too often left on that side is too wide.
+        """
+        if not self.holds(time_s, cost_usd):
+            return "late"
+        return "early" if time_s < self.time_s.p5 or cost_usd < self.cost_usd.p5 else None
+
+    def as_json(self) -> str:
+        """For the database."""
+        data = {
+            "time_s": self.time_s.as_dict(),
+            "cost_usd": self.cost_usd.as_dict(),
+            "measurements": self.measurements,
+        }
+        return json.dumps(data | ({"other": self.other} if self.other else {}))
+
+
+def quote_summary(store: Database, run: str) -> dict[str, Any] | None:
+    """What was promised for a run and whether it was kept, as ``--json`` shows it; None without a quote.
+
+    The binding quote counts; without one, the estimate.
+    """
+    rows = list(store.quotes_of(run))
+    if not rows:
+        return None
+    shown = {row["kind"]: row for row in rows}
+    main = shown.get("binding") or rows[-1]
+    promise = QuoteRecord.of_row(main)
+    is_over = store.run_row(run)["state"] == State.DONE  # one that was resumed has yet to show it
+    return {
+        "kind": promise.kind,
+        "time_s": promise.time_s.as_dict(),
+        "cost_usd": promise.cost_usd.as_dict(),
+        "measurements": promise.measurements,
+        "kept": bool(main["kept"]) if is_over and main["kept"] is not None else None,
+        "outside": promise.outside(main["time_s"], main["cost_usd"] or 0.0)
+        if is_over and main["time_s"] is not None
+        else None,
+    }
+
+
+def record_truth(store: Database, run: str, succeeded: bool, time_s: float, cost_usd: float) -> None:
+    """Put what a run came to beside what was promised.
+
+    Kept means: it succeeded, and neither time nor cost is more than its p95. The time is that without
+    waiting for what other runs held: nobody can promise that.
+    """
+    for row in store.quotes_of(run):
+        kept = succeeded and QuoteRecord.of_row(row).holds(time_s, cost_usd)
+        store.record_truth(row["id"], Truth(time_s, cost_usd, kept))
+
+
+def told_in_full(time_s: Interval, cost_usd: Interval) -> str:
+    """Time and, where anything is to be paid, cost.
+
+    >>> from trainmaster.advisor.quote.quote import Interval
+    >>> told_in_full(Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
+    '1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75)'
+    """
+    if not cost_usd.p95:
+        return told(time_s)
+    span = f"{dollars(cost_usd.p50)} ({dollars(cost_usd.p5)} to {dollars(cost_usd.p95)})"
+    return f"{told(time_s)}, {span}"
+
+
+def dollars(usd: float) -> str:
+    """An amount for people: cents, and two digits of what is less than ten cents.
+
+    >>> dollars(12.345), dollars(0.0018), dollars(0.0), dollars(3e-7)
+    ('$12.35', '$0.0018', '$0', '<$0.0001')
+    """
+    if not usd:
+        return "$0"
+    if usd < 0.0001:
+        return "<$0.0001"
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.2g}"
+
+
+def told(interval: Interval) -> str:
+    """A span for people.
+
+    >>> from trainmaster.advisor.quote.quote import Interval
+    >>> told(Interval(50, 60, 75))
+    '1m00s (50.0 s to 1m15s)'
+    """
+    return (
+        f"{format_duration(interval.p50)} ({format_duration(interval.p5)} to {format_duration(interval.p95)})"
+    )

@@ -1,0 +1,360 @@
+"""`plan_run`: the machines of a run, what they cost and what is to be expected, before any is had."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.record import ClusterState, fits, readable
+from trainmaster.cluster.renting.plan import ClusterPlan
+from trainmaster.cluster.renting.plan_clusters import Shop, pinned, plan_clusters
+from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
+from trainmaster.cluster.renting.requirements import Pick
+from trainmaster.control.budget import USUAL_LEASE_S, Meter
+from trainmaster.control.preflight import check_parts, data_notes
+from trainmaster.control.saving_money import saving_limit_usd
+from trainmaster.service.candidate_offers import CATALOGUE, CandidateOffers, supply_of, waited_s
+from trainmaster.service.quote_record import QuoteRecord, dollars, told_in_full
+from trainmaster.service.run_clusters import check_provider
+from trainmaster.service.worker_counts import with_fewest
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError, one_line
+from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.db import Database
+    from trainmaster.service.quoting import Quoter
+    from trainmaster.service.service import Service
+
+__all__ = ["RentalOffer", "check_with_provider", "plan_run", "waited_s"]
+
+#: This machine's processors as catalogues call them.
+_ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+
+#: Makes a `Quoter` that knows what there is to be had.
+MakeQuoter = Callable[[CandidateOffers], "Quoter"]
+
+
+@dataclass(frozen=True)
+class RentalOffer:
+    """What is put before the user.
+
+    Attributes:
+        recipe: with every number of workers settled, and what was planned put in.
+        plans: of the clusters.
+        usd_per_hour: of all machines that may be there at the same time, had in the cheapest way.
+        most_usd_per_hour: had in the dearest way that is planned for when there is no capacity.
+        quote: what is to be expected; None where nothing is known. no_quote: why.
+        notes: what was decided for the user, and wishes that mean nothing.
+    """
+
+    recipe: Recipe
+    plans: tuple[ClusterPlan, ...]
+    usd_per_hour: float
+    most_usd_per_hour: float
+    quote: Quote | None = None
+    no_quote: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def costs(self) -> bool:
+        """Whether anything is to be paid."""
+        return self.most_usd_per_hour > 0
+
+    @property
+    def lines(self) -> list[str]:
+        """The machines, their price and what is to be expected, for people."""
+        found = [_line(plan) for plan in self.plans]
+        if self.costs and len(self.plans) > 1:
+            found.append(f"at the same time: at most ${self.usd_per_hour:.4g} per hour")
+        oldest = min((r.as_of for p in self.plans for o in p.roles for r in o.rentals if r.as_of), default="")
+        if oldest:
+            found.append(f"prices as of {oldest}{self._what_prices_hold()}")
+        if self.costs:
+            given = self.recipe.budget.saving_usd if self.recipe.budget else None
+            usd = saving_limit_usd(given, self.usd_per_hour)
+            found.append(
+                f"if a model cannot be saved, machines wait for it for at most ${usd:.2f} (budget.saving)"
+            )
+        if self.quote is not None and self.quote.time_s is not None and self.quote.cost_usd is not None:
+            found.append(
+                f"estimate: {told_in_full(self.quote.time_s, self.quote.cost_usd)}, with the wait for "
+                "the machines"
+            )
+            limits = {one.bottleneck: None for one in self.quote.experiments.values() if one.bottleneck}
+            found += [f"limited by {limit}" for limit in limits]
+            found += [f"{name} is not in the estimate: {why}" for name, why in self.quote.not_quoted.items()]
+        elif self.no_quote:
+            found.append(f"no estimate: {self.no_quote}")
+        return found
+
+    def _what_prices_hold(self) -> str:
+        rentals = [role.rentals[0] for plan in self.plans for role in plan.roles]
+        extras = max(rental.extras_usd_per_hour for rental in rentals)
+        rise = max((r.at_most.usd_per_hour / r.usd_per_hour for r in rentals if r.usd_per_hour), default=1.0)
+        told = f"; ${extras:.2g} of each machine's is for its disk and address" if extras else ""
+        return told + (f"; spot machines are given up at {rise:.3g} times the price" if rise > 1 else "")
+
+    def note_down(self, store: Database, run: str, now: float) -> None:
+        """Write down what was estimated for a run that has just been accepted, so that it can be judged.
+
+        Args:
+            store: the database.
+            run: its id.
+            now: Unix seconds.
+        """
+        from trainmaster.db import NewQuote
+
+        quote = self.quote
+        if quote is None or quote.time_s is None or quote.cost_usd is None or quote.not_quoted:
+            return
+        points = sum(one.measurements for one in quote.experiments.values())
+        promise = QuoteRecord("estimate", now, quote.time_s, quote.cost_usd, points, _other(quote))
+        store.add_quote(NewQuote(run, None, promise.kind, now, promise.as_json()))
+
+
+def plan_run(
+    service: Service,
+    recipe: Recipe,
+    recipe_path: Path,
+    environ: Mapping[str, str],
+    make_quoter: MakeQuoter,
+    *,
+    allow_stale: bool = False,
+    before_measuring: Callable[[RentalOffer], None] | None = None,
+) -> RentalOffer:
+    """Choose the machines of a run on any provider but `local`. Nothing is rented, nobody is asked.
+
+    A recipe that leaves the number of workers open is measured on this machine, if nothing is known of it.
+
+    Args:
+        service: of the user's home.
+        recipe: as read.
+        recipe_path: where.
+        environ: of the caller.
+        make_quoter: makes what quotes.
+        allow_stale: take prices however old they are.
+        before_measuring: is shown the cheapest that could do it; may refuse by raising.
+
+    Raises:
+        UsageError: nothing has what is asked for, ``budget`` allows nothing, or prices are too old.
+        NoFeasibleQuote: what is known of the job says that no cluster keeps deadline and budget.
+        InterruptedByUser: while measuring.
+    """
+    today = datetime.now(UTC).date()
+    candidate_offers = supply_of(recipe, service.home, environ, today)
+    probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
+    if candidate_offers.is_rented and not allow_stale:
+        candidate_offers = _not_stale(probe, candidate_offers, today)
+    plans = capped(probe, plan_clusters(probe, _shop(candidate_offers)))
+    _check_total(probe, plans)
+    if probe is not recipe and before_measuring is not None:
+        before_measuring(_offer(probe, plans))
+    quoter = make_quoter(candidate_offers)
+    settled = quoter.settle(recipe, recipe_path, environ)
+    quote, why = None, ""
+    try:
+        quote, why = quoter.estimate(settled, environ)
+    except UsageError as reason:
+        if candidate_offers.is_rented:
+            raise
+        why = one_line(reason)
+    picks = _picks(quote) if quote is not None and candidate_offers.is_rented else {}
+    shop = replace(_shop(candidate_offers), memory=quoter.memory(settled, environ))
+    plans = capped(settled, plan_clusters(settled, shop, picks))
+    _check_total(settled, plans)
+    return _offer(pinned(settled, plans), plans, quote, why, candidate_offers.notes)
+
+
+def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+    """Refuse what `trainmaster run` would refuse before it asks whether to rent. Nothing is measured.
+
+    Args:
+        service: of the user's home.
+        recipe: as read.
+        environ: of the caller.
+
+    Returns:
+        Notes for the user.
+
+    Raises:
+        UsageError: something is not there, cannot be had, or this machine or the budget do not suffice.
+    """
+    probe = with_fewest(recipe)
+    notes = service.check_inputs(probe, environ)
+    if recipe.provider == "local":
+        return notes + service.check(probe, environ)
+    check_parts(probe)
+    candidate_offers = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
+    plans = capped(probe, plan_clusters(probe, _shop(candidate_offers)))
+    _check_total(probe, plans)
+    check_provider(service.home, recipe.provider, environ, dials=False)
+    return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
+
+
+def check_with_provider(
+    service: Service, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str]
+) -> list[str]:
+    """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
+
+    Machines that an earlier run has kept warm are there already: nobody is asked for those.
+
+    Returns:
+        Notes for the user.
+
+    Raises:
+        UsageError: it would not; nothing was rented.
+        ProviderError: it cannot be reached.
+    """
+    from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
+
+    notes: list[str] = []
+    plans = tuple(plan for plan in plans if not _is_warm(service, plan))
+    for name in dict.fromkeys(plan.provider for plan in plans):
+        provider = get_provider(name, ProviderPlace(service.home.root, service.home.identity(), environ))
+        requests = [
+            NodeRequest(
+                role=role.role,
+                count=role.count,
+                instance_type=role.rentals[0].instance_type,
+                region=role.rentals[0].region,
+                zone=role.rentals[0].zone,
+                spot=role.rentals[0].spot,
+                token=f"{plan.name}-{role.role}",
+                labels=role.labels,
+                require=role.require,
+                slots=role.host_slots,
+                gpus=role.host_gpus,
+                disk_bytes=role.disk_bytes,
+                least=role.least,
+                max_usd_per_hour=role.rentals[0].max_price_usd_per_hour,
+                memory_bytes=role.memory_bytes,
+            )
+            for plan in plans
+            if plan.provider == name
+            for role in plan.roles
+        ]
+        notes += provider.preflight(requests)
+    return notes
+
+
+def _offer(
+    recipe: Recipe,
+    plans: tuple[ClusterPlan, ...],
+    quote: Quote | None = None,
+    no_quote: str = "",
+    notes: tuple[str, ...] = (),
+) -> RentalOffer:
+    told = dict.fromkeys([*notes, *(note for plan in plans for note in plan.notes)])
+    return RentalOffer(
+        recipe=recipe,
+        plans=plans,
+        usd_per_hour=most_at_once(recipe, {plan.name: plan.usd_per_hour for plan in plans}, plans),
+        most_usd_per_hour=most_at_once(
+            recipe, {plan.name: dearest_usd_per_hour(plan) for plan in plans}, plans
+        ),
+        quote=quote,
+        no_quote=no_quote,
+        notes=tuple(told),
+    )
+
+
+def _other(quote: Quote) -> str:
+    """The next faster cluster that costs more, in words; else the fastest other one."""
+    one = quote.main
+    if one.time_s is None:
+        return ""
+    others = [each for each in one.pareto if each.cluster != one.cluster]
+    faster = [each for each in others if each.time_s < one.time_s.p50]
+    best = max(faster, key=lambda each: each.time_s, default=None)
+    best = best or min(others, key=lambda each: each.time_s, default=None)
+    if best is None:
+        return ""
+    return f"{best.cluster.words()} ({format_duration(best.time_s)}, {dollars(best.cost_usd)})"
+
+
+def _shop(candidate_offers: CandidateOffers) -> Shop:
+    return candidate_offers.shop(_ARCHES.get(platform.machine().lower(), ""))
+
+
+def _is_warm(service: Service, plan: ClusterPlan) -> bool:
+    """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
+    rows = service.store.living_clusters(plan.provider, service.home.identity())
+    kept = readable([row for row in rows if row["state"] == ClusterState.KEPT], lambda _: None)
+    now = datetime.now(UTC).timestamp()
+    return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)
+
+
+def _not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) -> CandidateOffers:
+    """What may be rented by prices that are not too old.
+
+    Raises:
+        StalePrices: only older ones would do.
+    """
+    from trainmaster.providers import StalePrices
+
+    fresh = candidate_offers.fresh(today)
+    if len(fresh.catalogue) == len(candidate_offers.catalogue):
+        return candidate_offers
+    try:
+        plan_clusters(recipe, _shop(fresh))
+    except UsageError:
+        plans = plan_clusters(recipe, _shop(candidate_offers))
+        oldest = min(date.fromisoformat(role.rentals[0].as_of) for plan in plans for role in plan.roles)
+        stale = StalePrices(candidate_offers.catalogue.name, oldest, (today - oldest).days)
+        stale.args = (f"provider: {candidate_offers.provider}: {stale.args[0]}",)
+        asked = (
+            "Ask AWS for new ones with `trainmaster offers --refresh`, accept"
+            if candidate_offers.provider == "aws"
+            else "Accept"
+        )
+        stale.hint = f"{asked} them with --allow-stale, or name a newer catalogue with {CATALOGUE}=FILE."
+        raise stale from None
+    return fresh
+
+
+def _check_total(recipe: Recipe, plans: tuple[ClusterPlan, ...]) -> None:
+    """Refuse a cap that is used up by beginning and ending.
+
+    Raises:
+        UsageError: naming the least that would do.
+    """
+    total = recipe.budget.total_usd if recipe.budget else None
+    reserved_s = Meter(usual_lease_s=USUAL_LEASE_S).reserved_s
+    least = max(
+        sum(role.count * role.rentals[0].at_most.billed_usd(reserved_s) for role in plan.roles)
+        for plan in plans
+    )
+    if total is not None and least > 0 and total <= least:
+        raise UsageError(
+            f"budget.total: {dollars(total)} is used up before anything has run: the least bill is "
+            f"{dollars(least)}",
+            "Raise budget.total, or ask for fewer or smaller machines.",
+        )
+
+
+def _picks(quote: Quote) -> dict[str, Pick]:
+    found = {}
+    for name, one in quote.experiments.items():
+        worker, server = one.cluster.worker, one.cluster.server
+        found[name] = Pick(
+            instance=worker.instance,
+            region=worker.region,
+            spot=worker.spot,
+            nodes=worker.count,
+            server=server.instance if server else "",
+            servers=server.count if server else 0,
+        )
+    return found
+
+
+def _line(plan: ClusterPlan) -> str:
+    best = plan.roles[0].rentals[0]
+    where = f" in {best.region}" if best.region else ""
+    price = f" at ${plan.usd_per_hour:.4g} per hour" if plan.usd_per_hour else ""
+    return f"{', '.join(plan.experiments)}: {words(plan)}{where}{price}"

@@ -1,0 +1,384 @@
+"""`RunClusters`: the rented side of one run, put together: provider, connections, clusters, files."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.cluster_loop import ClusterLoop
+from trainmaster.cluster.decision import Patience
+from trainmaster.cluster.member_places import MemberPlaces
+from trainmaster.cluster.node_provisioner import NodeProvisioner
+from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
+from trainmaster.control.budget import USUAL_LEASE_S
+from trainmaster.db.leases import is_alive
+from trainmaster.providers.finding import get_provider
+from trainmaster.providers.place import ProviderPlace
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
+from trainmaster.spec.states import State
+from trainmaster.spec.units import parse_duration
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap import PhaseReport
+    from trainmaster.cluster.node_files.remote_site import RemoteSite
+    from trainmaster.cluster.observed import Formation
+    from trainmaster.control.layout import Home
+    from trainmaster.db import Database, Lease
+    from trainmaster.executors.base import Executor
+    from trainmaster.providers.base import Provider
+
+#: A machine that answers nobody for so long is given up and replaced.
+PATIENCE_S: Final = 60.0
+#: How long a run waits at its end for machines to be gone.
+GIVING_BACK_S: Final = 300.0
+#: A dead node should be noticed, and its keepalive given up, within a few seconds.
+_KEEPALIVE_S: Final = 2.0
+_CONNECT_S: Final = 5.0
+#: In a cluster's directory: the database that its run is in.
+_DATABASE: Final = "database"
+#: A run that nobody has driven for so long keeps nothing on machines that others use, too.
+_LEFT_ALONE_S: Final = 86_400.0
+#: A run on warm machines begins before it is asked what else is rented.
+_REAP_LATER_S: Final = 4.0
+_REAPED_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[str], None]
+
+
+def machines_patience(environ: Mapping[str, str]) -> Patience:
+    """How long a run waits for machines that do not answer, and for capacity.
+
+    ``TRAINMASTER_NODE_PATIENCE`` and ``TRAINMASTER_CAPACITY_PATIENCE`` name other times.
+
+    Raises:
+        UsageError: one of them is no time.
+    """
+    usual = Patience()
+    return Patience(
+        _seconds(environ, "TRAINMASTER_NODE_PATIENCE", PATIENCE_S),
+        _seconds(environ, "TRAINMASTER_CAPACITY_PATIENCE", usual.cool_down_s),
+    )
+
+
+def node_lease_s(environ: Mapping[str, str]) -> float:
+    """How long machines live when nobody renews their lease: ``TRAINMASTER_NODE_LEASE``, or as usual.
+
+    Raises:
+        UsageError: it is no time.
+    """
+    return _seconds(environ, "TRAINMASTER_NODE_LEASE", USUAL_LEASE_S)
+
+
+def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dials: bool = True) -> None:
+    """Refuse to go on with a run whose provider cannot be used from here, before anything is changed.
+
+    Args:
+        home: of the run.
+        provider: its name.
+        environ: of the caller.
+        dials: ask whether it answers, too.
+
+    Raises:
+        UsageError: no lab is up, no inventory, wrong settings, no credentials.
+    """
+    found = get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    for name in ("check_settings", *(["check_up"] if dials else [])):
+        check = getattr(found, name, None)
+        if check is None:
+            continue
+        try:
+            check()
+        except UsageError as error:
+            raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
+
+
+class RunClusters:
+    """What a run has rented, or is about to.
+
+    Args:
+        store: keeps the clusters' rows.
+        home: of the run.
+        lease: of the run.
+        experiments: their names.
+        code: the run's snapshot.
+        provider: name.
+        environ: of the caller: settings and credentials.
+        tell: shows lines to the user.
+        per_hour_usd: what all machines may cost per hour.
+
+    Attributes:
+        clusters: the executor of all its clusters.
+        site: brings files to nodes and back.
+        lease_s: how long machines live when nobody renews their lease.
+
+    Raises:
+        UsageError: the provider cannot be used from here.
+    """
+
+    def __init__(
+        self,
+        store: Database,
+        home: Home,
+        lease: Lease,
+        code: Path,
+        provider: str,
+        environ: Mapping[str, str],
+        tell: Tell,
+        per_hour_usd: float | None = None,
+    ) -> None:
+        from trainmaster.cluster.node_files.remote_site import RemoteSite
+        from trainmaster.transport import HostKeys, Ssh, SshSettings
+
+        self._store = store
+        self._home = home
+        self._lease = lease
+        self._tell = tell
+        identity = home.identity()
+        self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ)))
+        settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
+        self._ssh = Ssh(HostKeys(home.root / "known_hosts"), settings)
+        self.lease_s = node_lease_s(environ)
+        self._provisioner = NodeProvisioner(
+            home,
+            lease.run,
+            self._ssh,
+            code,
+            self.lease_s,
+            self._report,
+        )
+        patience = machines_patience(environ)
+        self._earlier_usd = (0.0, 0.0)
+        loops: dict[str, ClusterLoop] = {}
+        self._taken: set[str] = set()
+        self._unmarked: set[str] = set()
+        for record in self._records():
+            loop = ClusterLoop(record, self._provider, self._provisioner, self._write, patience)
+            if record.id in self._taken:
+                loop.recall()
+            loops.update(dict.fromkeys(record.plan.experiments, loop))
+        if not loops:
+            raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
+        places = MemberPlaces(self._directory_of)
+        self.clusters = ClusterExecutor(
+            loops,
+            self._open,
+            self._write_cost,
+            places,
+            earlier_usd=self._earlier_usd,
+            per_hour_usd=math.inf if per_hour_usd is None else per_hour_usd,
+        )
+        self.site: RemoteSite = RemoteSite(
+            home,
+            lease.run,
+            nodes_of=self.clusters.nodes_of,
+            all_nodes=self.clusters.all_nodes,
+            slots_of=self.clusters.slots_of,
+            root=self._provisioner.root,
+            patience_s=patience.lost_s,
+            tell=self._tell,
+            is_over=self._is_over,
+            is_coming=self.clusters.is_coming,
+        )
+        self.clusters.on_lost = self.site.lost
+        self._reaping: threading.Timer | None = None
+        # The provider need not be asked for anything yet; and machines that are there must be looked after at
+        # once, though their provider may not answer, or refuse credentials that have expired.
+        if self._taken or any(record.rented for record in self.clusters.records()):
+            self._reaping = threading.Timer(_REAP_LATER_S, self._reap_later, [identity])
+            self._reaping.daemon = True
+            self._reaping.start()
+            return
+        try:
+            self._reap(identity)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def provider(self) -> Provider:
+        """Who rents."""
+        return self._provider
+
+    def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Give everything back, or keep it warm, and write the bill down.
+
+        Args:
+            succeeded: the run did.
+            hurried: whether the user does not want to wait until all is gone.
+        """
+        self.clusters.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
+
+    def close(self) -> None:
+        """Hang up; what is rented lives on as long as its lease does."""
+        if self._reaping is not None:
+            self._reaping.cancel()
+            if self._reaping is not threading.current_thread():
+                self._reaping.join(_REAPED_S)
+        self.clusters.close()
+        self.site.close()
+        self._provisioner.close()
+        self._ssh.close()
+        close = getattr(self._provider, "close", None)
+        if close is not None:
+            close()
+
+    # --- private -----------------------------------------------------------------------------------
+
+    def _records(self) -> Sequence[ClusterRecord]:
+        """The run's clusters; those that are planned take over warm ones that fit."""
+        now = time.time()
+        records = [ClusterRecord.of_row(row) for row in self._store.clusters_of(self._lease.run)]
+        found = []
+        for record in resumed(records):
+            warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
+            found.append(warm or record)
+        ids = {record.id for record in found}
+        earlier = [record for record in records if record.id not in ids]
+        self._earlier_usd = (
+            sum(record.spent_usd(now) for record in earlier),
+            sum(record.most_usd(now, now) for record in earlier),
+        )
+        return found
+
+    def _warm(self, planned: ClusterRecord, now: float) -> ClusterRecord | None:
+        """A warm cluster that is what was planned, taken over."""
+        rows = self._store.living_clusters(planned.provider, planned.home_id)
+        for kept in readable(rows, self._tell):
+            if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
+                continue
+            roles = tuple(
+                replace(role, rentals=planned_role.rentals, larger=planned_role.larger)
+                for role, planned_role in zip(kept.plan.roles, planned.plan.roles, strict=True)
+            )
+            taken = replace(
+                kept,
+                state=ClusterState.ACTIVE,
+                kept_until=None,
+                keep_s=planned.keep_s,
+                paid_from=now,
+                plan=replace(planned.plan, roles=roles),
+            )
+            if not self._store.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
+                continue  # somebody else was quicker, or it is too late
+            self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
+            self._taken.add(taken.id)
+            return taken
+        return None
+
+    def _is_over(self, run: str) -> bool:
+        """Whether a run has ended, or was left alone for so long that nobody will come back to it."""
+        try:
+            row = self._store.run_row(run)
+        except NotFoundError:  # another database's: nobody knows
+            return False
+        owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], self._store.clock_s()
+        is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S
+        return row["state"] == State.DONE or is_left
+
+    def _reap(self, identity: str) -> None:
+        """Give back machines of this home that belong to no run that goes on."""
+        rows = self._store.living_clusters(self._provider.name, identity)
+        now, lease_now = time.time(), self._store.clock_s()
+        others = self._of_other_databases()
+        known = [
+            row["id"]
+            for row in rows
+            # One that is over may be about to keep its machines.
+            if row["run_state"] != State.DONE
+            or row["run_id"] == self._lease.run
+            or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now)
+            or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
+        ]
+        known += [record.id for record in self.clusters.records()]
+        for record in readable((row for row in rows if row["id"] not in known), self._tell):
+            self._provisioner.forget(record, ())  # its keys are of no use to anybody
+        try:
+            if lost := self._provider.reap([*known, *others]):
+                self._tell(f"note: {len(lost)} machines without a run are given back: {', '.join(lost)}")
+        except UsageError:
+            raise
+        except TrainmasterError as error:  # they end themselves in any case
+            self._tell(f"note: {one_line(error)}")
+
+    def _reap_later(self, identity: str) -> None:
+        try:
+            self._reap(identity)
+        except TrainmasterError as error:
+            self._tell(f"note: {one_line(error)}")
+        except Exception:  # the run goes on, and lost machines end themselves
+            log.exception("cannot look for machines without a run")
+
+    def _open(self, loop: ClusterLoop, formation: Formation) -> Executor:
+        from trainmaster.executors.ray.executor import RayExecutor
+
+        return RayExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone, revives=False)
+
+    def _of_other_databases(self) -> list[str]:
+        """Clusters that runs of this home in another database have rented: they are not ours to end."""
+        mine = self._database()
+        found = []
+        for mark in sorted((self._home.root / "clusters").glob(f"*/{_DATABASE}")):
+            try:
+                if mark.read_text() not in ("", mine):
+                    found.append(mark.parent.name)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except (OSError, ValueError) as error:
+                found.append(mark.parent.name)
+                self._tell(f"note: {mark} cannot be read ({error}): its machines are left alone")
+        return found
+
+    def _database(self) -> str:
+        return self._store.engine.url.render_as_string(hide_password=True)
+
+    def _mark(self, record: ClusterRecord) -> None:
+        """Say beside the cluster's keys which database knows it."""
+        directory = self._home.root / "clusters" / record.id
+        if record.state is not ClusterState.ACTIVE or (directory / _DATABASE).exists():
+            return
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = directory / f".{_DATABASE}"
+            draft.write_text(self._database())
+            draft.replace(directory / _DATABASE)
+        except OSError as error:  # a full disk
+            if record.id not in self._unmarked:
+                self._unmarked.add(record.id)
+                self._tell(
+                    f"note: {directory / _DATABASE} cannot be written ({error}): to runs of this home in "
+                    "another database, machines whose lease was not renewed seem to be lost"
+                )
+
+    def _write(self, record: ClusterRecord) -> None:
+        self._mark(record)
+        self._store.put_cluster(self._lease, record.as_row(), time.time())
+
+    def _write_cost(self, cost_usd: float) -> None:
+        self._store.put_cost(self._lease, cost_usd)
+
+    def _directory_of(self, attempt: str) -> Path:
+        run, experiment, task, number = attempt.split("/")
+        return self._home.attempt(run, experiment, int(task), int(number)).directory
+
+    def _report(self, report: PhaseReport) -> None:
+        if report.outcome.value == "failed":
+            self._tell(f"{report.host}: {report.phase} failed: {report.detail}")
+
+
+def _seconds(environ: Mapping[str, str], variable: str, default_s: float) -> float:
+    text = environ.get(variable)
+    if not text:
+        return default_s
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{variable}: {error}") from None

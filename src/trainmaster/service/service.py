@@ -1,0 +1,430 @@
+"""`Service`: everything a user can do, for the command line now, for REST and the web on top of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.artifacts import materialise, take_snapshot
+from trainmaster.artifacts.owner import give_up_claim
+from trainmaster.control.controller import Controller, Watcher
+from trainmaster.control.environment import read_secrets
+from trainmaster.control.layout import Home
+from trainmaster.control.preflight import (
+    check_directories,
+    check_machine,
+    check_parts,
+    check_urls,
+    check_volumes,
+    data_notes,
+)
+from trainmaster.db import Database, Lease, NewRun, Patience, queries
+from trainmaster.executors import LocalExecutor, detect_capacity
+from trainmaster.service.history import History, histories
+from trainmaster.service.run_names import claim_name
+from trainmaster.service.search_results import SearchResults, search_results
+from trainmaster.service.stored_recipe import stored_recipe
+from trainmaster.service.summary import is_driven, resolve_run, run_summary, runs_summary
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.spec.redaction import redacted
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.renting.plan import ClusterPlan
+    from trainmaster.service.unpublished_models import SavedModel
+
+#: A metric with one of these words in its name is better when it is smaller.
+_SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
+
+#: Called with the controller before it starts, so that signals can reach it.
+OnStart = Callable[[Controller], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """A run that this process holds the lease of and is about to drive.
+
+    Attributes:
+        secrets: per experiment, names and values; never written anywhere.
+        notes: what the user may want to know.
+    """
+
+    run: str
+    lease: Lease
+    recipe: Recipe
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class Service:
+    """One home and its database.
+
+    Args:
+        home: where things lie.
+
+    Raises:
+        StoreError: (every method) the database cannot be used.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        # The supervisor starts while the database is opened: both take a moment.
+        self._executor: LocalExecutor | None = None
+        self._store: Database | None = None
+
+    @property
+    def store(self) -> Database:
+        """The database, opened at its first use."""
+        if self._store is None:
+            self._store = Database(self.home.database_url, Patience(self.home.patience_s))
+        return self._store
+
+    def warm_up(self) -> None:
+        """Start what a run will need in the background; quick, and harmless if no run follows."""
+        if self._executor is None:
+            self._executor = LocalExecutor(self.home.root)
+            self._executor.start()
+
+    def close(self) -> None:
+        """Give back connections."""
+        if self._executor is not None:
+            self._executor.close()
+        if self._store is not None:
+            self._store.close()
+
+    # --- running -----------------------------------------------------------------------------
+
+    def check(self, recipe: Recipe, environ: Mapping[str, str]) -> list[str]:
+        """Refuse what cannot run here, before anything starts; notes for the user.
+
+        Raises:
+            UsageError: naming each key at fault.
+        """
+        check_parts(recipe)
+        check_directories(recipe)
+        check_urls(recipe)
+        check_volumes(recipe, self.home.store_url)
+        notes = check_machine(recipe, detect_capacity()) if recipe.provider == "local" else []
+        self.secrets_of(recipe, environ)
+        return notes + data_notes(recipe)
+
+    def check_inputs(
+        self, recipe: Recipe, environ: Mapping[str, str], *, measures: bool = False
+    ) -> list[str]:
+        """Refuse a recipe whose code, data, images, secrets or object store are not there; starts nothing.
+
+        Args:
+            recipe: of any provider.
+            environ: the caller's.
+            measures: tasks run here, and nothing is kept: a store that takes nothing is only a note.
+
+        Returns:
+            Notes for the user.
+
+        Raises:
+            UsageError: naming each key at fault.
+        """
+        from trainmaster.control.inputs import check_inputs
+
+        return check_inputs(recipe, self.home, environ, self.secrets_of(recipe, environ), measures=measures)
+
+    def start(
+        self,
+        recipe: Recipe,
+        recipe_path: Path,
+        environ: Mapping[str, str],
+        plans: Sequence[ClusterPlan] = (),
+        keep_s: float = 0.0,
+    ) -> Session:
+        """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
+
+        Args:
+            recipe: what to run.
+            recipe_path: where it was read.
+            environ: of the caller.
+            plans: the clusters that it is to have, off this machine.
+            keep_s: how long they are to stay warm afterwards.
+
+        Raises:
+            UsageError: it cannot run here; nothing was written.
+        """
+        notes = self.check(recipe, environ)
+        now = time.time()
+        owner = claim_name(self.home, self.store, recipe.name, now)
+        run, home_id = owner.run, owner.home
+        excluded = (self.home.root, self.home.cache)
+        try:
+            snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
+            notes += snapshot.notes
+            materialise(snapshot.path, self.home.code_directory(run))
+        except BaseException:
+            with suppress(PublishError):
+                give_up_claim(self.home.store_url, owner)
+            raise
+        clusters = []
+        if plans:
+            from trainmaster.cluster.record import new_record
+
+            clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in plans]
+        lease = self.store.create_run(
+            NewRun(
+                id=run,
+                name=recipe.name,
+                # Its code was copied: whatever opened the repository is needed no more.
+                recipe=recipe.model_copy(update={"code": redacted(recipe.code)}).model_dump_json(),
+                recipe_path=str(recipe_path.absolute()),
+                provider=recipe.provider,
+                code_path=str(snapshot.path),
+                store_url=self.home.store_url,
+                experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
+                home=str(self.home.root),
+                home_id=home_id,
+                clusters=clusters,
+            ),
+            now,
+        )
+        return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
+
+    def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
+        """Take over a run that nobody drives; all that did not succeed waits again.
+
+        Returns:
+            None if there is nothing to drive: a living process does already, or it has SUCCEEDED.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        row = self.store.run_row(run)
+        if row["reason"] == EndReason.SUCCEEDED:
+            return None
+        home = self.home_of(run)
+        if not is_driven(row, self.store.clock_s()) and self.save_kept(run):  # not to be trained once more
+            row = self.store.run_row(run)
+            if row["reason"] == EndReason.SUCCEEDED:
+                return None
+        recipe = stored_recipe(row)
+        notes = self.check(recipe, environ)
+        if recipe.provider != "local" and not is_driven(row, self.store.clock_s()):
+            from trainmaster.service.run_clusters import check_provider
+
+            check_provider(home, recipe.provider, environ)
+        lease = self.store.acquire(run, time.time())
+        if lease is not None and row["state"] == State.STOPPING:
+            # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
+            self.store.want_stop(run, EndReason.CANCELLED)
+            self.drive(Session(run, lease, recipe, self.secrets_of(recipe, environ), []), environ)
+            lease = self.store.acquire(run, time.time())
+        if lease is None:
+            return None
+        self.store.requeue(lease, time.time())
+        materialise(Path(row["code_path"]), home.code_directory(run))
+        return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
+
+    def drive(
+        self,
+        session: Session,
+        environ: Mapping[str, str],
+        watcher: Watcher | None = None,
+        on_start: OnStart | None = None,
+    ) -> None:
+        """Drive a run to its end.
+
+        Raises:
+            InterruptedByUser: its members were stopped; it can be resumed.
+            LeaseLostError: another process drives it now.
+            ExecutorError: the node cannot be reached.
+        """
+        from trainmaster.service.driving import drive
+
+        drive(self, session, environ, watcher, on_start)
+
+    def cancel(self, run: str) -> bool:
+        """Ask for the end of a run. True if a living process drives it and will see to it.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        row = self.store.run_row(run)
+        if row["state"] == State.DONE:
+            return True
+        self.store.want_stop(run, EndReason.CANCELLED)
+        return self.is_driven(run)
+
+    def finish_cancelled(self, run: str, environ: Mapping[str, str]) -> None:
+        """Drive a run that nobody drives to its wanted end: stop what is left of it."""
+        self.home_of(run)
+        lease = self.store.acquire(run, time.time())
+        if lease is None:
+            return
+        recipe = stored_recipe(self.store.run_row(run))
+        self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
+
+    def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
+        """Take over a run that was just accepted, as it is; None if somebody was quicker."""
+        self.home_of(run)
+        if self.store.run_row(run)["state"] == State.DONE:
+            return None  # it was cancelled before we came to it
+        lease = self.store.acquire(run, time.time())
+        if lease is None:
+            return None
+        recipe = stored_recipe(self.store.run_row(run))
+        return Session(run, lease, recipe, self.secrets_of(recipe, environ))
+
+    def home_of(self, run: str) -> Home:
+        """The home that a run's processes, working copy and logs are in; several may share a database.
+
+        Whoever drives the run must ask the supervisor of that home: another one knows nothing of
+        what it had started, and would start it once more.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: that home is not on this machine, or is not ours to read.
+        """
+        row = self.store.run_row(run)
+        # What was published must be found again, whatever TRAINMASTER_STORE says today.
+        here = replace(self.home, store_url=row["store_url"])
+        home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
+        if home is None:
+            raise UsageError(
+                f"{run} was started in another home, {row['home']}, which cannot be read from here",
+                "Do this on the machine and as the user that started it: its processes and logs are there.",
+            )
+        return home
+
+    def executor_of(self, home: Home) -> LocalExecutor:
+        """The executor of this machine, for the supervisor of a home."""
+        if home.root == self.home.root:
+            self.warm_up()
+        elif self._executor is not None:
+            self._executor.close()
+            self._executor = None
+        if self._executor is None:
+            self._executor = LocalExecutor(home.root)
+        return self._executor
+
+    def save_kept(self, run: str) -> list[SavedModel]:
+        """Publish the models of a run that are kept here; see `trainmaster.service.unpublished_models`.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: somebody drives it.
+            PublishError: the store cannot be written; what was not published is still kept.
+        """
+        from trainmaster.service.unpublished_models import save_kept
+
+        return save_kept(self, run)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    def resolve(self, text: str) -> str:
+        """The id of the run that the user means.
+
+        Raises:
+            NotFoundError: none, or several.
+        """
+        return resolve_run(self.store, text)
+
+    def status(self, run: str) -> dict[str, Any]:
+        """One run, as ``--json`` prints it."""
+        return run_summary(self.store, run, self.home)
+
+    def runs(self) -> dict[str, Any]:
+        """All runs, newest first."""
+        return runs_summary(self.store)
+
+    def search_results(self, run: str) -> list[SearchResults]:
+        """What the searches of a run have found, with all curves."""
+        return search_results(self.store, self.home, run)
+
+    def last_event(self, run: str) -> int:
+        """Id of the newest event of a run."""
+        return queries.last_event(self.store, run)
+
+    def is_driven(self, run: str) -> bool:
+        """True if a living process drives the run."""
+        return is_driven(self.store.run_row(run), self.store.clock_s())
+
+    def is_taken(self, run: str) -> bool:
+        """True if the run is driven, or over already."""
+        row = self.store.run_row(run)
+        return row["state"] == State.DONE or is_driven(row, self.store.clock_s())
+
+    def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
+        """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
+
+        The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that
+        sound like a loss or an error, and ``max`` for others.
+
+        Raises:
+            UsageError: no model has that metric.
+        """
+        found = queries.models(self.store, run, experiment)
+        if best is None:
+            return [(row["task"], row["uri"]) for row in found]
+        values = [(json.loads(row["metrics"]).get(best), row) for row in found]
+        numbers = [(float(v), row) for v, row in values if isinstance(v, int | float)]
+        if not numbers:
+            seen = sorted({key for row in found for key in json.loads(row["metrics"])})
+            raise UsageError(
+                f"no model of {experiment!r} has the metric {best!r}",
+                f"Metrics seen: {', '.join(seen) or 'none'}.",
+            )
+        smallest = bool(_SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", best.lower())))
+        search = json.loads(self.store.run_row(run)["recipe"])["experiments"][experiment].get("search")
+        if search is not None and search["metric"] == best:
+            smallest = search["goal"] == "min"
+        row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
+        return [(row["task"], row["uri"])]
+
+    def find_model(self, name: str) -> str:
+        """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
+
+        Raises:
+            NotFoundError: there is no such run, or it left no such model.
+            UsageError: there are several.
+        """
+        run, *parts = name.strip("/").split("/")
+        run = self.resolve(run)
+        rows = [(f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(self.store, run)]
+        wanted = "/".join(parts)
+        found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
+        if len(found) == 1:
+            return str(found[0][1])
+        names = ", ".join(f"{run}/{task}" for task, _ in (found or rows)[:5])
+        if found:
+            raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names} ...")
+        hint = f"There are: {names}." if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
+        raise NotFoundError(f"{name}: there is no such model", hint)
+
+    def measurements(self, recipe: Recipe) -> dict[str, History]:
+        """What was measured before of each experiment of a recipe, and of similar ones; newest first.
+
+        Raises:
+            UsageError: its code cannot be read.
+        """
+        return histories(self.store, self.home, recipe)
+
+    def secrets_of(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Values of the experiments' secrets, from the caller's environment or the home's secret file.
+
+        Raises:
+            UsageError: one is nowhere.
+        """
+        values: dict[str, dict[str, str]] = {}
+        missing: list[str] = []
+        for name, experiment in recipe.experiments.items():
+            values[name], absent = read_secrets(experiment.secrets, environ, self.home.secrets_file)
+            missing += [secret for secret in absent if secret not in missing]
+        if missing:
+            raise UsageError(
+                f"secrets: no value for {', '.join(missing)}",
+                f"Export it, or add a line NAME=VALUE to {self.home.secrets_file} (chmod 600).",
+            )
+        return values

@@ -1,0 +1,232 @@
+"""`shell_command`: what opens a shell where a run's member works, on this machine or on a rented one."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.cluster.member_places import PLACES, read_places
+from trainmaster.control.layout import Home
+from trainmaster.service.summary import is_driven
+from trainmaster.spec.errors import MissingPartError, NotFoundError
+
+#: A node has the code after so long while its run is driven.
+_CODE_S: Final = 120
+#: A run that begins has its first machines after so long.
+_MACHINES_S: Final = 600.0
+_LOOK_S: Final = 1.0
+# On a node: the directory of the run's code, which may just be on its way; then the environment of the first
+# process of the member, if it runs there; then the line, by a shell.
+_THERE: Final = """\
+n=0; until cd %(code)s 2>/dev/null; do
+  n=$((n + 1)); [ $n -lt %(wait)d ] || { echo %(late)s >&2; break; }; sleep 0.2
+done
+line=%(line)s
+of_member() {
+  found=$(ls -d /proc/[0-9]*/environ | sort -t/ -k3n)
+  for mark in %(marks)s; do
+    [ -z "$found" ] || found=$(grep -lzxF "$mark" $found 2>/dev/null)
+  done
+  [ -z "$found" ] || grep -lz "^TRAINMASTER_ROLE=" $found 2>/dev/null
+}
+for one in $(of_member); do
+  exec xargs -0 -a "$one" sh -c '
+    line=$1; shift; exec env -i TERM="${TERM:-}" SHELL="${SHELL:-/bin/sh}" "$@" sh -c "$line"' sh "$line"
+done
+exec sh -c "$line"
+"""
+
+if TYPE_CHECKING:
+    from trainmaster.cluster.record import ClusterRecord
+    from trainmaster.providers.base import Node
+    from trainmaster.service.service import Service
+
+
+def shell_command(
+    service: Service,
+    run: str,
+    member: str | None,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[list[str], Path, dict[str, str]]:
+    """What to execute, in which directory, and with which environment.
+
+    Args:
+        service: of the home.
+        run: its id.
+        member: such as ``worker-1``; None for the first one there is.
+        command: to run there instead of a shell; a single word is a line for a shell.
+        environ: of the caller: credentials of the provider.
+        tell: shows a line to the user: machines of a run that has just begun are waited for.
+
+    Raises:
+        NotFoundError: the run has no such member, or its machines are gone.
+        MissingPartError: there is no OpenSSH client here.
+    """
+    home = service.home_of(run)
+    row = service.store.run_row(run)
+    if row["provider"] == "local":
+        shell = environ.get("SHELL") or "/bin/bash"
+        known = _local_members(service, run)
+        if member is not None and member not in known:
+            raise NotFoundError(f"{run} has no member {member!r}", f"It has {', '.join(sorted(known))}.")
+        code = home.code_directory(run)
+        if not code.is_dir():
+            raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
+        words = [shell, *(["-c", _line(command)] if command else [])]
+        return words, code, {**environ, **_environment_of(run, member)}
+    ssh = shutil.which("ssh")
+    if ssh is None:
+        raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
+    node = _awaited(service, home, run, member, environ, tell)
+    from trainmaster.cluster.node_provisioner import root_on_nodes
+
+    code_there = f"{root_on_nodes(home.identity())}/runs/{run}/code"
+    inner = _line(command) if command else 'exec "${SHELL:-/bin/sh}" -l'
+    there = _THERE % {
+        "code": shlex.quote(code_there),
+        "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
+        "line": shlex.quote(inner),
+        "wait": 5 * _CODE_S if is_driven(row, service.store.clock_s()) else 1,
+        "late": shlex.quote(f"{run}: its code is not on {node.id} yet, or no longer"),
+    }
+    there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
+    words = [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there]
+    return words, Path.cwd(), dict(environ)
+
+
+def _line(command: Sequence[str]) -> str:
+    """A command for a shell, as ssh gives it: one word is what the user has quoted as a whole.
+
+    >>> _line(["pwd; ls"]), _line(["cat", "a b"])
+    ('pwd; ls', "cat 'a b'")
+    """
+    return command[0] if len(command) == 1 else shlex.join(command)
+
+
+def _environment_of(run: str, member: str | None) -> dict[str, str]:
+    """What a member that runs on this machine has in its environment; empty if none does."""
+    wanted = _marks(run, member)
+    for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+        try:
+            texts = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="surrogateescape").split("\0")
+        except OSError:  # gone, or another user's
+            continue
+        found = {name: value for name, mark, value in (text.partition("=") for text in texts) if mark}
+        if "TRAINMASTER_ROLE" in found and wanted.items() <= found.items():
+            return found
+    return {}
+
+
+def _marks(run: str, member: str | None) -> dict[str, str]:
+    """What tells a member in the environments of processes; ids of machines are no members' names."""
+    role, _, index = (member or "").rpartition("-")
+    named = role and index.isdecimal()
+    return {"TRAINMASTER_RUN": run} | (
+        {"TRAINMASTER_ROLE": role, "TRAINMASTER_INDEX": index} if named else {}
+    )
+
+
+def _local_members(service: Service, run: str) -> set[str]:
+    from trainmaster.control.gangs import member_names
+    from trainmaster.service.stored_recipe import stored_recipe
+
+    recipe = stored_recipe(service.store.run_row(run))
+    return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}
+
+
+def _awaited(
+    service: Service,
+    home: Home,
+    run: str,
+    member: str | None,
+    environ: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> Node:
+    """The machine of a member; while somebody drives the run, one that is on its way is waited for."""
+    until = time.monotonic() + _MACHINES_S
+    is_told = False
+    while True:
+        try:
+            return _node(service, home, run, member, environ)
+        except NotFoundError:
+            row = service.store.run_row(run)
+            is_coming = member is None or member in _local_members(service, run)
+            if not (is_coming and is_driven(row, service.store.clock_s())) or time.monotonic() > until:
+                raise
+        if not is_told:
+            tell(f"{run}: waits for the machine of {member or 'its first member'}")
+            is_told = True
+        time.sleep(_LOOK_S)
+
+
+def _node(service: Service, home: Home, run: str, member: str | None, environ: Mapping[str, str]) -> Node:
+    """The machine of a member."""
+    from trainmaster.cluster.record import ClusterRecord, ClusterState
+    from trainmaster.providers.base import NodeState
+    from trainmaster.providers.finding import get_provider
+    from trainmaster.providers.place import ProviderPlace
+
+    records = [ClusterRecord.of_row(row) for row in service.store.clusters_of(run)]
+    alive = [r for r in records if r.state in (ClusterState.ACTIVE, ClusterState.KEPT) and r.rented]
+    if not alive:
+        raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")
+    wanted = _machine(home, run, member, alive)
+    provider = get_provider(alive[0].provider, ProviderPlace(home.root, home.identity(), dict(environ)))
+    for record in alive:
+        for node in provider.nodes(record.id):
+            if node.id == wanted and node.state in (NodeState.READY, NodeState.LEAVING):
+                return node
+    raise NotFoundError(
+        f"the machine {wanted} of {run} is gone", "Its run rents another one while it goes on."
+    )
+
+
+def _machine(home: Home, run: str, member: str | None, records: Sequence[ClusterRecord]) -> str:
+    """The machine of a member: where its newest attempt runs; or that of the name."""
+    places = sorted(
+        (home.run_directory(run) / "tasks").glob(f"*/*/*/{PLACES}"), key=lambda path: path.stat().st_mtime
+    )
+    for path in reversed(places):
+        known = read_places(path)
+        if member is None and known:
+            return next(iter(known.values()))
+        if member in known:
+            return known[member or ""]
+    rented = [(record.name_of(machine.seat), machine) for record in records for machine in record.rented]
+    if member is None:
+        return rented[0][1].id
+    for name, machine in rented:
+        if member in (name, machine.id, machine.seat):
+            return machine.id
+    nodes = ", ".join(f"{name} ({machine.id})" for name, machine in rented)
+    raise NotFoundError(f"{run} has no member and no machine {member!r}", f"Its machines are {nodes}.")
+
+
+def _options(home: Home, node: Node) -> list[str]:
+    from trainmaster.providers.ssh_target import target_of
+
+    target = target_of(node)
+    known = home.root / "known_hosts"
+    if target.host_key:  # vouched for by the provider: no need to have met it
+        known = home.root / "clusters" / node.cluster / f"known-{node.id}"  # removed with its cluster
+        known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        known.write_text(f"{target.pin} {target.host_key}\n")
+    settings = {
+        "HostKeyAlias": target.pin,
+        "UserKnownHostsFile": str(known),
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": "10",
+    }
+    options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
+    options += ["-p", str(target.port), "-l", target.login]
+    if target.key is not None:
+        options += ["-i", str(target.key), "-o", "IdentitiesOnly=yes"]
+    if node.jump:
+        options += ["-J", node.jump]
+    return options

@@ -1,0 +1,98 @@
+"""When a binding quote may be made: what runs goes on as it will, and enough of it is left. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.control.progress import TaskProgress
+    from trainmaster.control.run_state import Experiment, RunState, Task
+
+    Progresses = Mapping[tuple[str, int], TaskProgress]
+
+#: A quote of less says nothing that its reader could still use.
+LEAST_LEFT_S: Final = 5.0
+LEAST_LEFT_SHARE: Final = 0.1
+#: Tasks of which more is done are at their end.
+_AT_ITS_END: Final = 0.95
+_BEGUN_AGAIN: Final = frozenset(
+    {State.WAITING, State.PLANNED, State.ACQUIRING, State.STAGING, State.RECOVERING}
+)
+
+
+def is_upset(run_state: RunState, progress: Progresses) -> bool:
+    """Whether something has to begin again, and does not train steadily yet: a machine was lost, say."""
+    return any(_begins_again(task, progress) for task in run_state.live_tasks())
+
+
+def waits(run_state: RunState) -> bool:
+    """Whether an experiment that could go on has nothing that runs: it waits for slots, or for machines."""
+    return any(_waits(experiment) for experiment in run_state.experiments.values())
+
+
+def is_at_its_end(run_state: RunState, progress: Progresses) -> bool:
+    """Whether all that is left are last steps, and what comes after them."""
+    left = [each for each in run_state.experiments.values() if each.state is not State.DONE]
+    return all(each.state is State.RUNNING and _is_at_its_end(each, progress) for each in left)
+
+
+def matters(time_s: float, elapsed_s: float) -> bool:
+    """Whether enough of a run is left for a quote.
+
+    >>> matters(100.0, 20.0), matters(100.0, 95.0), matters(1000.0, 920.0)
+    (True, False, False)
+
+    Args:
+        time_s: that it will have taken in all.
+        elapsed_s: that it has taken.
+    """
+    return time_s - elapsed_s >= max(LEAST_LEFT_S, LEAST_LEFT_SHARE * time_s)
+
+
+def share_done(found: TaskProgress) -> float | None:
+    """Of its steps that a task has made; None where it shows none, or nobody knows how many there are.
+
+    A script that goes on from a checkpoint counts on: its own number tells more than what was seen of it.
+    One that numbers the steps of each epoch from the start tells less.
+    """
+    step, trace = found.metrics.get("step"), found.trace
+    seen = trace.steps_done if trace is not None and trace.first_at is not None else None
+    if isinstance(step, int | float) and math.isfinite(step):
+        seen = max(float(step), seen or 0.0)
+    return None if seen is None or not found.total_steps else max(seen, 0.0) / found.total_steps
+
+
+def _begins_again(task: Task, progress: Progresses) -> bool:
+    if task.state is State.RECOVERING:
+        return True
+    if task.attempt < 2:  # the first one begins as it was quoted
+        return False
+    if task.state is State.RUNNING:
+        found = progress.get(task.key)
+        return found is None or (found.trace is not None and found.trace.steady() is None)
+    return task.state in _BEGUN_AGAIN
+
+
+def _waits(experiment: Experiment) -> bool:
+    states = {task.state for task in experiment.live.values()}
+    return (
+        experiment.state is State.RUNNING
+        and bool(states & {State.WAITING, State.PLANNED, State.ACQUIRING})
+        and not states & {State.RUNNING, State.SAVING, State.STAGING}
+    )
+
+
+def _is_at_its_end(experiment: Experiment, progress: Progresses) -> bool:
+    if sum(experiment.ended.values()) + len(experiment.live) < experiment.total:
+        return False
+    for task in experiment.live.values():
+        if task.state is State.SAVING:
+            continue
+        found = progress.get(task.key)
+        if task.state is not State.RUNNING or found is None or (share_done(found) or 0.0) < _AT_ITS_END:
+            return False
+    return True

@@ -1,0 +1,224 @@
+"""What `--json` prints: the state of runs as plain objects, the same for `run`, `resume` and `status`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.engine import RowMapping
+
+from trainmaster.control.run_state import RUNNING_STATES, tally
+from trainmaster.db import Database, is_alive, queries
+from trainmaster.db.leases import holder
+from trainmaster.db.run_rows import driven_until
+from trainmaster.service.quote_record import quote_summary
+from trainmaster.service.search_results import best_tasks
+from trainmaster.service.unpublished_models import unsaved_summary
+from trainmaster.service.usage_summary import run_usage
+from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.plain_json import parsed_json
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+
+#: A whole sweep's models belong into `trainmaster models RUN`; a summary shows the first ones.
+MAX_SHOWN_MODELS = 1000
+#: So many of the best tasks of a search are in it.
+BEST_TASKS = 5
+#: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
+SILENT_S = 10.0
+_SAVING = (State.SAVING, State.RECOVERING)
+
+
+def run_summary(store: Database, run: str, home: Home | None = None) -> dict[str, Any]:
+    """One run: state, counters, models; with its ``home`` also what its tasks have used, as far as was seen.
+
+    Raises:
+        NotFoundError: there is no such run.
+    """
+    row = store.run_row(run)
+    searches = _searches(row)
+    experiments: dict[str, Any] = {}
+    counts: dict[str, list[RowMapping]] = {}
+    for found in store.tallies(run):
+        counts.setdefault(found["experiment"], []).append(found)
+    rows = store.experiment_rows(run)
+    if home is not None and row["home_id"]:
+        home = home.at(Path(row["home"]), row["home_id"])  # several may share a database
+    usage = {} if home is None else run_usage(store, home, run, rows)
+    for experiment in rows:
+        shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
+        if experiment["message"]:
+            shown["message"] = experiment["message"]
+        of_it = counts.get(experiment["name"], [])
+        shown["tasks"] = _tasks(experiment, of_it)
+        if saving := sum(found["tasks"] for found in of_it if found["state"] in _SAVING):
+            shown["saving"] = saving
+        search = searches.get(experiment["name"])
+        if search is not None:
+            top = best_tasks(store, run, experiment["name"], search, BEST_TASKS)
+            shown |= {"best": top[0] if top else None, "top": top}
+        if experiment["name"] in usage:
+            shown["usage"] = usage[experiment["name"]]
+        experiments[experiment["name"]] = shown
+    models = [
+        {
+            "experiment": m["experiment"],
+            "task": m["task"],
+            "uri": m["uri"],
+            "metrics": json.loads(m["metrics"]),
+        }
+        for m in queries.models(store, run)[:MAX_SHOWN_MODELS]
+    ]
+    now = store.clock_s()
+    quote = quote_summary(store, run)
+    unsaved = unsaved_summary(store, home, run)
+    return {
+        "run": run,
+        "state": row["state"],
+        "reason": row["reason"],
+        **({"message": row["message"]} if row["message"] else {}),
+        **({} if row["state"] == State.DONE else {"driver": driver(row, now)}),
+        "seconds": round(run_seconds(row, now), 3),
+        **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
+        **_queued(row, now),
+        "cost_usd": row["cost_usd"],
+        **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(store, run)) else {}),
+        **({"quote": quote} if quote else {}),
+        "experiments": experiments,
+        "models": models,
+        **({"unsaved": unsaved} if unsaved else {}),
+    }
+
+
+def _queued(row: RowMapping, now: float) -> dict[str, Any]:
+    """For what it waits that other runs hold; empty if it does not."""
+    if row["queued_at"] is None or not is_driven(row, now):
+        return {}
+    return {"queued": {"since": row["queued_at"], **json.loads(row["queued_for"])}}
+
+
+def _searches(row: RowMapping) -> dict[str, Any]:
+    """The search of each experiment; none if the recipe is damaged: the run is still told of."""
+    try:
+        stored = parsed_json(row["recipe"])["experiments"]
+        return {name: found.get("search") for name, found in stored.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _kept_usd(store: Database, run: str) -> float:
+    """What machines have cost that the run has kept warm, and that no other one uses yet."""
+    rows = [row for row in store.clusters_of(run) if row["kept_until"] is not None]
+    if not rows:
+        return 0.0
+    from trainmaster.cluster.record import readable
+
+    now = store.clock_s()  # what damaged ones cost nobody knows: `clusters` lists them
+    return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
+
+
+def runs_summary(store: Database, limit: int | None = None) -> dict[str, Any]:
+    """All runs, newest first."""
+    now = store.clock_s()
+    return {
+        "runs": [
+            {
+                "run": row["id"],
+                "state": row["state"],
+                "reason": row["reason"],
+                "created_at": row["created_at"],
+                "seconds": round(run_seconds(row, now), 3),
+                **_queued(row, now),
+                "cost_usd": row["cost_usd"],
+                "driven": is_driven(row, now),
+                "driver": driver(row, now),
+            }
+            for row in queries.runs(store, limit)
+        ]
+    }
+
+
+def run_seconds(row: RowMapping, now: float) -> float:
+    """How long a run has been driven, over all its sessions, until its machines were given back.
+
+    Args:
+        row: of the run.
+        now: Unix seconds of `Database.clock_s`.
+    """
+    if row["session_at"] is None:
+        return 0.0
+    is_closing = row["closed_at"] is None and (row["ended_at"] or 0.0) >= row["session_at"]
+    has_driver = is_alive(row["lease_owner"], row["lease_expires_at"], now)
+    end = now if has_driver and (row["state"] != State.DONE or is_closing) else driven_until(row, now)
+    return float(row["earlier_s"] + max(0.0, min(end, now) - row["session_at"]))
+
+
+def queued_seconds(row: RowMapping, now: float) -> float:
+    """How long of that it has waited for what other runs hold."""
+    waits_s = 0.0
+    if row["queued_at"] is not None:
+        end = now if is_driven(row, now) else driven_until(row, now)
+        waits_s = max(0.0, min(end, now) - row["queued_at"])
+    return float(row["queued_s"] + waits_s)
+
+
+def is_driven(row: RowMapping, now: float) -> bool:
+    """True if a living process drives the run. ``now``: Unix seconds of `Database.clock_s`."""
+    return row["state"] != State.DONE and is_alive(row["lease_owner"], row["lease_expires_at"], now)
+
+
+def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
+    """The process that drives a run, and whether it works; None without one.
+
+    Args:
+        row: of the run.
+        now: Unix seconds of `Database.clock_s`.
+
+    Returns:
+        ``state`` (``working``, ``stopped`` or ``silent``), ``pid`` (null on another machine), ``silent_s``.
+    """
+    found = None
+    if row["state"] != State.DONE:
+        found = holder(row["lease_owner"], row["lease_expires_at"], now)
+    if found is None:
+        return None
+    state = "stopped" if found.is_stopped else "silent" if found.silent_s > SILENT_S else "working"
+    return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1)}
+
+
+def resolve_run(store: Database, text: str) -> str:
+    """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
+
+    Raises:
+        NotFoundError: none, or several.
+    """
+    ids = queries.run_ids(store)
+    if text in ids:
+        return text
+    if text == "latest" and ids:
+        return str(ids[0])
+    found = [run for run in ids if run.startswith(text)]
+    if len(found) == 1:
+        return str(found[0])
+    if found:
+        raise NotFoundError(
+            f"several runs begin with {text!r}: {', '.join(found[:5])}", "Give more of the id."
+        )
+    raise NotFoundError(f"there is no run {text!r}", "`trainmaster status` lists the runs.")
+
+
+def _tasks(experiment: RowMapping, counts: list[RowMapping]) -> dict[str, int]:
+    ended: Counter[EndReason] = Counter()
+    running = created = 0
+    for found in counts:
+        created += found["tasks"]
+        if found["state"] == State.DONE:
+            ended[EndReason(found["reason"])] += found["tasks"]
+        elif found["state"] in RUNNING_STATES:
+            running += found["tasks"]
+    rest = EndReason(experiment["rest_reason"]) if experiment["rest_reason"] else None
+    return tally(experiment["tasks_total"], ended, running=running, rest_reason=rest, created=created)

@@ -1,0 +1,389 @@
+"""`Ssh` and `Connection`: SSH for code that is not asynchronous.
+
+One thread runs asyncssh's event loop; every method here may be called by any other thread and waits for its
+result. Whatever waits has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import shlex
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from trainmaster.spec.errors import MissingPartError, TrainmasterError
+from trainmaster.transport.errors import CommandError, HostKeyError, LoginRefusedError, UnreachableError
+from trainmaster.transport.host_keys import HostKeys
+from trainmaster.transport.idle_logins import KEPT_S, IdleLogins
+from trainmaster.transport.ssh_command import ANSWER_BYTES, Exchange, Result, converse
+from trainmaster.transport.target import Target
+
+if TYPE_CHECKING:
+    import asyncssh
+
+T = TypeVar("T")
+
+_CLOSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SshSettings:
+    """How patient we are.
+
+    Attributes:
+        connect_timeout_s: from the first packet to being logged in.
+        keepalive_s: after so long without a word the other end is asked whether it is there.
+        keepalive_count: unanswered questions after which the connection is given up.
+        command_timeout_s: of a command that does not say otherwise.
+    """
+
+    connect_timeout_s: float = 10.0
+    keepalive_s: float = 5.0
+    keepalive_count: int = 3
+    command_timeout_s: float = 60.0
+
+
+def load_asyncssh() -> Any:  # noqa: ANN401 - the module
+    """The library, or how to get it.
+
+    Raises:
+        MissingPartError: it is not installed.
+    """
+    try:
+        import asyncssh
+    except ImportError:
+        raise MissingPartError(
+            "hosts over SSH need asyncssh, which is not installed", "pip install 'trainmaster[hosts]'"
+        ) from None
+    return asyncssh
+
+
+class Ssh:
+    """Makes connections. Close it, or use it in a ``with``.
+
+    Args:
+        host_keys: what hosts are known by.
+        settings: how patient we are.
+    """
+
+    def __init__(self, host_keys: HostKeys, settings: SshSettings | None = None) -> None:
+        self.host_keys = host_keys
+        self.settings = settings or SshSettings()
+        self._library = load_asyncssh()
+        self._loop = asyncio.new_event_loop()
+        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._is_closed = False
+        self._idle = IdleLogins()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="ssh")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def lend(self, target: Target) -> Iterator[Connection]:
+        """A login for a few quick things, which the next one who wants any may have for a moment afterwards.
+
+        Raises:
+            TrainmasterError: as `connect`.
+        """
+        connection = self.connect(target)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        if self._idle.put(connection):
+            later = functools.partial(self._loop.call_later, KEPT_S + 0.1, self._hang_up_idle)
+            self._loop.call_soon_threadsafe(later)
+        else:
+            connection.close()
+
+    def connect(self, target: Target) -> Connection:
+        """Log in; a login that somebody has just given back will do.
+
+        Raises:
+            UnreachableError: nobody answers, or not in time.
+            LoginRefusedError: the user or the key is not taken.
+            HostKeyError: the host shows another key than it should.
+        """
+        if (idle := self._idle.take(target)) is not None:
+            return idle
+        through = self.connect(target.jump) if target.jump else None
+        try:
+            return self.wait(self._connect(target, through))
+        except BaseException:
+            if through is not None:
+                through.close()
+            raise
+
+    def close(self) -> None:
+        """End the thread, and with it every connection."""
+        if self._is_closed:
+            return
+        self._idle.close()
+        with contextlib.suppress(TrainmasterError, TimeoutError):
+            self.wait(self._end(), _CLOSE_S + 1)
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Have the loop do something, and wait for it."""
+        if self._is_closed:
+            work.close()
+            raise UnreachableError("the connection was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise UnreachableError("the connection was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _hang_up_idle(self) -> None:
+        """On the loop: nobody has wanted them."""
+        for connection in self._idle.too_old():
+            connection.drop()
+
+    async def _end(self) -> None:
+        for connection in list(self._open):
+            connection.raw.abort()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
+
+    async def _connect(self, target: Target, through: Connection | None) -> Connection:
+        import asyncssh
+
+        stage = ["nothing answers"]
+        refused: list[HostKeyError] = []
+        shown_key: list[str] = []
+        keys = self.host_keys
+
+        class Client(asyncssh.SSHClient):
+            def connection_made(self, _: asyncssh.SSHClientConnection) -> None:
+                stage[0] = "it takes connections, but its SSH server says nothing"
+
+            def validate_host_public_key(
+                self, _host: str, _addr: str, _port: int, key: asyncssh.SSHKey
+            ) -> bool:
+                shown = " ".join(key.export_public_key("openssh").decode().split()[:2])
+                try:
+                    keys.accept(target, shown)
+                except HostKeyError as error:
+                    refused.append(error)
+                    return False
+                shown_key.append(shown)
+                stage[0] = f"its SSH server does not let {target.login} in"
+                return True
+
+        options: dict[str, Any] = {}
+        if target.key is not None:  # only this one: servers count the keys that are tried
+            options = {"client_keys": [str(target.key)], "agent_path": None}
+        limit_s = self.settings.connect_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                connection = await asyncssh.connect(
+                    target.address,
+                    target.port,
+                    tunnel=through.raw if through else None,
+                    username=target.login,
+                    known_hosts=([], [], []),  # none of the user's own: the client above judges
+                    server_host_key_algs=keys.algorithms(target),
+                    client_factory=Client,
+                    config=None,
+                    preferred_auth="publickey",
+                    login_timeout=0,
+                    keepalive_interval=self.settings.keepalive_s,
+                    keepalive_count_max=self.settings.keepalive_count,
+                    **options,
+                )
+        except TimeoutError:
+            raise UnreachableError(
+                f"{target.shown}: {stage[0]} for {limit_s:g} s", "Is it on, and is its SSH server well?"
+            ) from None
+        except (OSError, asyncssh.Error, asyncssh.KeyImportError, ValueError) as error:
+            raise refused[0] if refused else self._explained(target, error) from error
+        made = Connection(self, target, connection, shown_key[0] if shown_key else "", through)
+        self._open.add(made)
+        return made
+
+    def _explained(self, target: Target, error: Exception) -> TrainmasterError:
+        asyncssh = self._library
+        key = f"the key {target.key}" if target.key else "the keys of your agent and ~/.ssh"
+        if isinstance(error, asyncssh.PermissionDenied):
+            return LoginRefusedError(
+                f"{target.shown} does not let {target.login} in with {key}",
+                f"Try: ssh {'-i ' + shlex.quote(str(target.key)) + ' ' if target.key else ''}"
+                f"-p {target.port} {target.login}@{target.address}",
+            )
+        if isinstance(error, asyncssh.KeyImportError):  # also one with a passphrase
+            return LoginRefusedError(
+                f"{target.shown}: {key} cannot be used: {error}",
+                "One with a passphrase is to be loaded by ssh-add; leave `key` out then.",
+            )
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return UnreachableError(
+            f"{target.shown}: {said or type(error).__name__}", "Is it on, and is the address right?"
+        )
+
+
+class Connection:
+    """A login on a machine. Close it, or use it in a ``with``.
+
+    Attributes:
+        target: the machine.
+        host_key: that it has shown, ``type base64``.
+        raw: asyncssh's own object, to be used on its loop only.
+    """
+
+    def __init__(
+        self,
+        ssh: Ssh,
+        target: Target,
+        raw: asyncssh.SSHClientConnection,
+        host_key: str,
+        through: Connection | None,
+    ) -> None:
+        self.target = target
+        self.host_key = host_key
+        self.raw = raw
+        self._ssh = ssh
+        self._through = through
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(
+        self,
+        command: str,
+        *,
+        data: bytes | Iterable[bytes] = b"",
+        timeout_s: float | None = None,
+        limit_bytes: int = ANSWER_BYTES,
+    ) -> Result:
+        """Run a command to its end, whatever its exit code.
+
+        Args:
+            command: for the POSIX shell, whatever the user's login shell is; one line, as that may be any.
+            data: its standard input.
+            timeout_s: after which it is killed; that of the settings by default.
+            limit_bytes: of standard output and standard error each; of more, the end is kept.
+
+        Raises:
+            RemoteTimeoutError: it was not done in time.
+            UnreachableError: the connection was lost.
+        """
+        pieces = [data] if isinstance(data, bytes) else data
+        return self.exchange(
+            Exchange(command, lambda _: iter(pieces), reads_first=False), timeout_s, limit_bytes
+        )
+
+    def shell(self, script: str, *, timeout_s: float | None = None) -> Result:
+        """Run a script of many lines; see `run`."""
+        return self.run("exec /bin/sh -s", data=script.encode(), timeout_s=timeout_s)
+
+    def check(self, command: str, **options: Any) -> str:  # noqa: ANN401 - those of `run`
+        """Run a command that must not fail; its standard output.
+
+        Raises:
+            CommandError: it failed.
+        """
+        result = self.run(command, **options)
+        if result.code != 0:
+            raise CommandError(
+                f"{self.target.shown}: {result.last_words}", f"The command was: {command}", result.code
+            )
+        return result.out
+
+    def exchange(
+        self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
+    ) -> Result:
+        """Run a command that says first whether it wants what we have; see `run` for the rest."""
+        limit_s = self._ssh.settings.command_timeout_s if timeout_s is None else timeout_s
+        return self._ssh.wait(converse(self.raw, talk, limit_s, limit_bytes, self.target.shown))
+
+    @contextlib.contextmanager
+    def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
+        """Let a port here lead to one over there, while inside ``with``; the port here."""
+        listener = self._guard(lambda: self.raw.forward_local_port("127.0.0.1", local_port, host, port))
+        try:
+            yield listener.get_port()
+        finally:
+            self._hang_up(listener)
+
+    @contextlib.contextmanager
+    def forward_back(self, host: str, port: int, remote_port: int = 0) -> Iterator[int]:
+        """Let a port over there, on its loopback, lead to one here; the port over there."""
+        listener = self._guard(lambda: self.raw.forward_remote_port("127.0.0.1", remote_port, host, port))
+        try:
+            yield listener.get_port()
+        finally:
+            self._hang_up(listener)
+
+    def close(self) -> None:
+        """Hang up."""
+
+        async def end() -> None:
+            self.raw.close()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.raw.wait_closed(), _CLOSE_S)
+            self.raw.abort()
+
+        with contextlib.suppress(RuntimeError, TrainmasterError):
+            self._ssh.wait(end())
+        if self._through is not None:
+            self._through.close()
+
+    def drop(self) -> None:
+        """Hang up without waiting for the other end; on the loop only."""
+        self.raw.close()
+        if self._through is not None:
+            self._through.drop()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or lost."""
+        return self.raw.is_closed()
+
+    def _guard(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Wait for a call of asyncssh, with our errors."""
+        asyncssh = load_asyncssh()
+
+        async def work() -> T:
+            return await call()
+
+        try:
+            return self._ssh.wait(work(), self._ssh.settings.command_timeout_s)
+        except (OSError, asyncssh.Error) as error:
+            raise UnreachableError(f"{self.target.shown}: {error}") from error
+
+    def _hang_up(self, listener: asyncssh.SSHListener) -> None:
+        async def end() -> None:
+            listener.close()
+
+        with contextlib.suppress(TrainmasterError, TimeoutError):
+            self._ssh.wait(end(), _CLOSE_S)

@@ -1,0 +1,246 @@
+"""One command over an open connection, on asyncssh's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.transport.errors import ConnectionLostError, RemoteTimeoutError
+
+if TYPE_CHECKING:
+    import asyncssh
+
+#: What is kept of an answer: enough for any of ours, and no log can fill the memory.
+ANSWER_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
+_KILL_S: Final = 2.0
+#: A busy host may take longer to end a command, or even to begin it; nobody but a task waits for that.
+_BURY_S: Final = 120.0
+_burials: set[asyncio.Task[None]] = set()
+_PID: Final = "@@pid "
+_FIRST: Final = f'echo {_PID}$$ >&2; exec /bin/sh -c "$0"'
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command did.
+
+    Attributes:
+        code: exit code, 128 + number if a signal ended it; -1 if nobody knows.
+        out: standard output. err: standard error. Of what is too long, the end.
+        truncated: whether something is missing.
+    """
+
+    code: int
+    out: str
+    err: str
+    truncated: bool = False
+
+    @property
+    def last_words(self) -> str:
+        """The last line that says why it failed."""
+        lines = [line.strip() for line in f"{self.out}\n{self.err}".splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A command, and what it is told.
+
+    Attributes:
+        command: for the POSIX shell.
+        answer: given the first line that begins with ``expects``, what to send; None to send nothing.
+        lead: sent in any case, before that line is awaited.
+        reads_first: whether that line is awaited; without, ``answer`` is called with an empty one.
+        expects: how it begins; lines before it are noise of the host's start-up files.
+        sink: takes standard output piece by piece; none of it is kept then.
+    """
+
+    command: str
+    answer: Callable[[str], Iterable[bytes] | None]
+    lead: bytes = b""
+    reads_first: bool = True
+    expects: str = ""
+    sink: Callable[[bytes], None] | None = None
+
+
+class _Ears:
+    """Keeps the end of what is said, and finds the line that is waited for."""
+
+    def __init__(
+        self, limit_bytes: int, expects: str = "", sink: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._limit = limit_bytes
+        self._expects = expects.encode()
+        self._sink = sink
+        self._line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._kept = bytearray()
+        self._searched = bytearray()
+        self.truncated = False
+
+    async def listen(self, stream: Any) -> None:  # noqa: ANN401 - asyncssh's reader
+        try:
+            while data := await stream.read(_READ_BYTES):
+                self._hear(data)
+        finally:  # also when the connection is lost: somebody may wait for the line
+            if not self._line.done():
+                self._line.set_result("")
+
+    def _hear(self, data: bytes) -> None:
+        if self._sink is not None:
+            self._sink(data)
+            return
+        self._kept += data
+        if len(self._kept) > self._limit:
+            del self._kept[: -self._limit]
+            self.truncated = True
+        if self._expects and not self._line.done():
+            self._search(data)
+
+    async def line(self) -> str:
+        """The line, or an empty one when everything was said without it."""
+        return await asyncio.shield(self._line)
+
+    def _search(self, data: bytes) -> None:
+        self._searched += data
+        *lines, rest = self._searched.split(b"\n")
+        self._searched = bytearray(rest)
+        for line in lines:
+            if line.startswith(self._expects):
+                self._line.set_result(line.decode(errors="replace").strip())
+                return
+
+    @property
+    def heard(self) -> str | None:
+        """The line, if it has come."""
+        return self._line.result() if self._line.done() else None
+
+    @property
+    def text(self) -> str:
+        return self._kept.decode(errors="replace")
+
+    def after(self, beginning: str) -> str:
+        """What was said after the line that begins so; before it, the login's start-up files have spoken."""
+        before, found, rest = self.text.partition(beginning)
+        return rest.partition("\n")[2] if found else before
+
+
+async def converse(
+    connection: asyncssh.SSHClientConnection, talk: Exchange, timeout_s: float, limit_bytes: int, shown: str
+) -> Result:
+    """Run a command; see `Connection.run`."""
+    import asyncssh
+
+    process: asyncssh.SSHClientProcess[bytes] | None = None
+    out, err = _Ears(limit_bytes, talk.expects, talk.sink), _Ears(limit_bytes, _PID)
+    making: asyncio.Future[asyncssh.SSHClientProcess[bytes]] = asyncio.ensure_future(
+        connection.create_process(_wrapped(talk.command), encoding=None)
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            process = await asyncio.shield(making)  # else nobody would know what the other end has begun
+            hearing = asyncio.gather(out.listen(process.stdout), err.listen(process.stderr))
+            try:
+                await _tell(process, talk, out)
+                await hearing
+                await process.wait_closed()
+            finally:
+                hearing.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await hearing
+    except TimeoutError:
+        task = asyncio.create_task(_bury(connection, making, err.heard or ""))
+        _burials.add(task)
+        task.add_done_callback(_burials.discard)
+        if err.heard:  # else it has not begun, and nobody waits until it does
+            await asyncio.wait({task}, timeout=_KILL_S)
+        raise RemoteTimeoutError(
+            f"{shown}: not done after {timeout_s:g} s: {_short(talk.command)}", "It was killed."
+        ) from None
+    except asyncio.CancelledError:
+        making.cancel()
+        await _kill(connection, process, err.heard or "", _KILL_S)
+        raise
+    except (OSError, asyncssh.Error) as error:
+        raise ConnectionLostError(
+            f"{shown}: the connection was lost ({error or type(error).__name__})"
+        ) from error
+    code = process.returncode
+    if code is None:
+        raise ConnectionLostError(f"{shown}: the connection was lost while it ran: {_short(talk.command)}")
+    return Result(
+        code if code >= 0 else 128 - code, out.text, err.after(_PID), out.truncated or err.truncated
+    )
+
+
+async def _tell(process: asyncssh.SSHClientProcess[bytes], talk: Exchange, out: _Ears) -> None:
+    try:
+        if talk.lead:
+            process.stdin.write(talk.lead)
+            await process.stdin.drain()
+        pieces = talk.answer(await out.line() if talk.reads_first else "")
+        for piece in pieces or ():
+            if process.stdin.is_closing():
+                return  # nobody hears it any more
+            process.stdin.write(piece)
+            await process.stdin.drain()
+        process.stdin.write_eof()
+    except (BrokenPipeError, ConnectionResetError):
+        return  # it has heard enough; its exit code says whether that is well
+    except OSError as error:
+        if process.stdin.is_closing():
+            return
+        raise error
+
+
+async def _kill(
+    connection: asyncssh.SSHClientConnection,
+    process: asyncssh.SSHClientProcess[bytes] | None,
+    first: str,
+    patience_s: float,
+) -> None:
+    """End a command with all that it has started; to root's, sshd passes no signals on."""
+    if process is None:
+        return
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(patience_s):
+            if (pid := first.removeprefix(_PID)).isdigit():
+                await connection.run(f"kill -KILL -- -{pid}")
+            process.close()
+            await process.wait_closed()
+
+
+async def _bury(
+    connection: asyncssh.SSHClientConnection,
+    making: asyncio.Future[asyncssh.SSHClientProcess[bytes]],
+    first: str,
+) -> None:
+    """End a command that was given up, as soon as it has said who it is."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_BURY_S):
+            process = await making
+            if not first:
+                ears = _Ears(_READ_BYTES, _PID)
+                listening = asyncio.create_task(ears.listen(process.stderr))
+                try:
+                    first = await ears.line()
+                finally:
+                    listening.cancel()
+        await _kill(connection, process, first, _BURY_S)
+
+
+def _wrapped(command: str) -> str:
+    """A command for whatever login shell; it says first which process group it is.
+
+    >>> print(_wrapped("date"))
+    exec /bin/sh -c 'echo @@pid $$ >&2; exec /bin/sh -c "$0"' date
+    """
+    return f"exec /bin/sh -c {shlex.quote(_FIRST)} {shlex.quote(command)}"
+
+
+def _short(command: str) -> str:
+    return command if len(command) <= 80 else command[:77] + "..."

@@ -1,0 +1,547 @@
+"""All clusters of a run as one executor, with executors that can be cut off and lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.member_places import MemberPlaces
+from trainmaster.cluster.record import Machine, new_record
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.budget import Meter
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberRequest, MemberStatus, Phase
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
+from trainmaster.spec.states import State
+
+PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
+ONE, TWO = "run/train/0/1", "run/train/1/1"
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class FakeLoop:
+    """A cluster whose formation and notices the test sets."""
+
+    formation: Any = None
+    leaving: dict[str, float] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+    is_sought: bool = False
+    head_answers: bool = True
+    head_address: str = "10.0.0.1"
+    accesses: dict[str, Any] = field(default_factory=dict)
+    told_broken: list[int] = field(default_factory=list)
+    told_idle: frozenset[str] = frozenset()
+    record: Any = field(default_factory=lambda: SimpleNamespace(id="c", machines=()))
+    fatal: Exception | None = None
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def want(self) -> None: ...
+    def alive(self, keys: frozenset[str]) -> None: ...
+
+    def notes(self) -> list[str]:
+        return []
+
+    def losses(self) -> list[str]:
+        return []
+
+    def idle(self, addresses: frozenset[str]) -> None:
+        self.told_idle = addresses
+
+    def broken(self, number: int) -> None:
+        self.told_broken.append(number)
+
+    def form(self, number: int) -> None:
+        self.formation = SimpleNamespace(number=number)
+
+
+@dataclass
+class FakeCluster:
+    """What runs on a cluster, whoever is connected to it."""
+
+    gangs: dict[str, GangStatus] = field(default_factory=dict)
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    nodes: dict[str, str] = field(default_factory=lambda: {"a": "10.0.0.1", "b": "10.0.0.2"})
+    is_cut: bool = False
+    is_slow: threading.Event | None = None
+    is_lost: bool = False
+    answers_in_s: float = 0.0
+    newest_token: int = 0
+
+    def runs(self, attempt: str, address: str = "10.0.0.2") -> None:
+        self.gangs[attempt] = GangStatus(
+            attempt,
+            Phase.RUNNING,
+            (MemberStatus("worker-0", 7, 1001.0),),
+            started_at=1001.0,
+            addresses={"worker-0": address},
+        )
+
+    def exits(self, attempt: str) -> None:
+        known = self.gangs[attempt]
+        members = tuple(replace(m, ended_at=1009.0, exit_code=0) for m in known.members)
+        self.gangs[attempt] = replace(known, phase=Phase.EXITED, members=members, ended_at=1009.0)
+
+
+class FakeExecutor:
+    """A connection to it."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self._told: dict[str, GangStatus] = {}
+        self._patience_s = 30.0
+
+    def hurry(self) -> None:
+        self._patience_s = 8.0
+
+    @property
+    def is_lost(self) -> bool:
+        return self._cluster.is_lost
+
+    def nodes(self) -> list[Any]:
+        return [SimpleNamespace(key=key, address=at) for key, at in self._cluster.nodes.items()]
+
+    def _reach(self, *what: Any) -> None:
+        if self._cluster.is_cut:
+            raise ExecutorError("cut off")
+        self._cluster.asked.append(what)
+
+    def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
+        if token < self._cluster.newest_token:
+            raise LeaseLostError.of(run)
+        if self._cluster.is_slow is not None:
+            self._cluster.is_slow.wait(10)
+        self._reach("open", run)
+
+    def submit(self, gangs: Sequence[GangRequest]) -> None:
+        self._reach("submit", *(gang.attempt for gang in gangs))
+        for gang in gangs:
+            self._cluster.gangs.setdefault(gang.attempt, GangStatus(gang.attempt, Phase.QUEUED))
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        self._reach("launch", attempt)
+
+    def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
+        self._reach("observe", *attempts)
+        if self._cluster.answers_in_s > self._patience_s:
+            raise ExecutorError("no answer")
+        return [self._cluster.gangs.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
+
+    def changes(self, timeout_s: float) -> list[GangStatus]:
+        self._reach("changes")
+        new = [status for status in self._cluster.gangs.values() if self._told.get(status.attempt) != status]
+        self._told.update({status.attempt: status for status in new})
+        return new
+
+    def output(self) -> list[tuple[str, str]]:
+        return []
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        self._reach("stop", attempt, grace_s)
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        self._reach("forget", *attempts)
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Bench:
+    clock: Clock
+    loop: FakeLoop
+    clusters: dict[int, FakeCluster]
+    cluster_executor: ClusterExecutor
+    place: Path
+
+    def rent(self, machine: str, address: str) -> None:
+        """A machine becomes a node; an earlier one with its address stays known."""
+        self.loop.record.machines += (SimpleNamespace(id=machine),)
+        self.loop.accesses[machine] = SimpleNamespace(id=machine, address=address)
+
+    def where(self, attempt: str = ONE) -> list[tuple[str, str]]:
+        """Members and the ids of their nodes."""
+        return [(name, node.id) for name, node in self.cluster_executor.nodes_of(attempt)]
+
+    def succeeded(self) -> Bench:
+        """Its driver was killed, and the next one knows what is written and what the cluster says."""
+        found = made(self.clock, self.loop, self.clusters, self.place)
+        found.loop.formation = None
+        found.loop.form(0)
+        found.until(lambda: found.cluster_executor.find([ONE]))
+        found.cluster_executor.observe([ONE])
+        return found
+
+    def until(self, condition: Callable[[], bool]) -> list[GangStatus]:
+        """Listen until something is so; connecting takes a thread's time."""
+        found = []
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline
+            found += self.cluster_executor.changes(0.01)
+        return found + self.cluster_executor.changes(0.0)
+
+    def pass_time(self, seconds: float) -> list[GangStatus]:
+        """What changes within that time, the last of each attempt."""
+        found: dict[str, GangStatus] = {}
+        for _ in range(int(seconds * 4)):
+            self.clock.now += 0.25
+            found |= {status.attempt: status for status in self.cluster_executor.changes(0.01)}
+        return list(found.values())
+
+    def asked(self, *what: Any, number: int = 0) -> bool:
+        return what in self.clusters[number].asked
+
+
+def made(clock: Clock, loop: FakeLoop, clusters: dict[int, FakeCluster], place: Path) -> Bench:
+    cluster_executor = ClusterExecutor(
+        {"train": cast("Any", loop)},
+        lambda _, formation: cast("Any", FakeExecutor(clusters[formation.number])),
+        lambda _: None,
+        MemberPlaces(place.joinpath),
+        clock,
+    )
+    cluster_executor.open("run", Capacity(2), {}, 3)
+    return Bench(clock, loop, clusters, cluster_executor, place)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return made(Clock(), FakeLoop(), {0: FakeCluster(), 1: FakeCluster()}, tmp_path)
+
+
+def gang(attempt: str = ONE) -> GangRequest:
+    return GangRequest(attempt, "/d", (MemberRequest("worker-0", "true", "/"),), 1, "g", 2, grace_s=9.0)
+
+
+def phases(statuses: Sequence[GangStatus]) -> dict[str, Phase]:
+    return {status.attempt: status.phase for status in statuses}
+
+
+def running(bench: Bench, attempt: str = ONE, address: str = "10.0.0.2") -> None:
+    bench.loop.form(0)
+    bench.cluster_executor.submit([gang(attempt)])
+    bench.until(lambda: bench.asked("submit", attempt))
+    bench.clusters[0].runs(attempt, address)
+    assert phases(bench.cluster_executor.changes(0.0))[attempt] is Phase.RUNNING
+
+
+def test_a_gang_waits_for_its_cluster_and_can_be_withdrawn(bench: Bench) -> None:
+    bench.cluster_executor.submit([gang(ONE), gang(TWO)])
+    assert phases(bench.cluster_executor.observe([ONE])) == {ONE: Phase.QUEUED}
+    bench.cluster_executor.stop(TWO, 5.0)
+    assert phases(bench.cluster_executor.changes(0.0)) == {TWO: Phase.UNKNOWN}
+    bench.loop.form(0)
+    bench.until(lambda: bench.asked("submit", ONE))
+    assert TWO not in bench.clusters[0].gangs
+
+
+def test_a_head_that_does_not_answer_does_not_hold_up_the_run(bench: Bench) -> None:
+    slow = bench.clusters[0].is_slow = threading.Event()
+    bench.loop.form(0)
+    bench.cluster_executor.submit([gang()])
+    bench.cluster_executor.changes(0.01)
+    assert not slow.is_set(), "it has come back though its head does not answer yet"
+    slow.set()
+    bench.until(lambda: bench.asked("submit", ONE))
+
+
+def test_who_was_overtaken_by_another_driver_ends_instead_of_making_the_cluster_anew(bench: Bench) -> None:
+    running(bench, ONE)
+    bench.clusters[0].is_cut = True
+    bench.cluster_executor.changes(0.0)
+    bench.clusters[0].is_cut = False
+    bench.clusters[0].newest_token = 4
+    bench.clock.now += 2
+    with pytest.raises(LeaseLostError):
+        bench.until(lambda: False)
+    assert not bench.loop.told_broken
+
+
+def test_what_was_asked_while_it_was_out_of_reach_is_not_lost(bench: Bench) -> None:
+    running(bench, ONE)
+    running(bench, TWO)
+    bench.clusters[0].is_cut = True
+    bench.cluster_executor.changes(0.0)
+    bench.cluster_executor.stop(ONE, 5.0)
+    bench.cluster_executor.stop(TWO, 0.0)
+    bench.cluster_executor.forget([TWO])
+    assert not bench.asked("stop", ONE, 5.0)
+    bench.clusters[0].is_cut = False
+    bench.clock.now += 2
+    bench.until(lambda: bench.asked("forget", TWO))
+    assert bench.asked("stop", ONE, 5.0)
+    assert bench.asked("stop", TWO, 0.0), "its slots must not be held for ever"
+    assert not bench.loop.told_broken
+
+
+def test_what_ended_while_it_was_out_of_reach_is_told_as_it_was(bench: Bench) -> None:
+    running(bench)
+    bench.clusters[0].is_cut = True
+    bench.cluster_executor.changes(0.0)
+    bench.clusters[0].exits(ONE)
+    bench.clusters[0].is_cut = False
+    (news,) = bench.pass_time(2)
+    assert (news.phase, news.members[0].exit_code, news.members[0].lost) == (Phase.EXITED, 0, False)
+
+
+def test_a_head_that_is_well_but_mute_is_given_up(bench: Bench) -> None:
+    running(bench)
+    bench.clusters[0].is_cut = True
+    bench.pass_time(50)
+    assert set(bench.loop.told_broken) == {0}
+
+
+def test_a_head_that_is_starved_and_answers_late_is_not_given_up(bench: Bench) -> None:
+    """The run's loop does not wait for it; who connects to it does, again and again."""
+    running(bench)
+    bench.clusters[0].answers_in_s = 15.0
+    for _ in range(40):
+        bench.cluster_executor.observe([ONE])
+        bench.pass_time(1)
+    assert not bench.loop.told_broken
+    assert sum(what[0] == "open" for what in bench.clusters[0].asked) > 5, "each of its answers was too late"
+    bench.clusters[0].exits(ONE)
+    bench.clusters[0].answers_in_s = 0.0
+    bench.pass_time(3)
+    assert phases(bench.cluster_executor.observe([ONE])) == {ONE: Phase.EXITED}
+
+
+def test_one_that_does_not_answer_by_ssh_either_is_left_to_its_cluster(bench: Bench) -> None:
+    running(bench)
+    bench.loop.head_answers = False
+    bench.clusters[0].is_cut = True
+    bench.pass_time(50)
+    assert not bench.loop.told_broken
+
+
+def test_a_lost_formation_takes_what_ran_along_but_not_what_had_ended_or_never_began(bench: Bench) -> None:
+    other = "run/train/2/1"
+    running(bench, ONE)
+    running(bench, TWO)
+    bench.cluster_executor.submit([gang(other)])
+    bench.clusters[0].exits(TWO)
+    bench.cluster_executor.changes(0.0)
+    bench.loop.formation = None
+    news = {status.attempt: status for status in bench.cluster_executor.changes(0.0)}
+    assert (news[ONE].phase, news[ONE].members[0].lost) == (Phase.EXITED, True)
+    assert news[other].phase is Phase.UNKNOWN
+    assert TWO not in news
+    bench.loop.form(1)
+    bench.cluster_executor.submit([gang(other)])
+    bench.until(lambda: bench.asked("submit", other, number=1))
+    assert ONE not in bench.clusters[1].gangs, "started once"
+
+
+def test_lost_members_are_told_and_machines_that_are_gone_have_no_files(bench: Bench) -> None:
+    told: list[tuple[str, Sequence[str]]] = []
+    bench.cluster_executor.on_lost = lambda attempt, members: told.append((attempt, members))
+    bench.rent("i-2", "10.0.0.2")
+    running(bench, ONE)
+    assert bench.where() == [("worker-0", "i-2")]
+    bench.loop.gone = frozenset({"i-2"})
+    assert bench.where() == []
+    known = bench.clusters[0].gangs[ONE]
+    lost = tuple(replace(member, lost=True, ended_at=1005.0) for member in known.members)
+    bench.clusters[0].gangs[ONE] = replace(known, phase=Phase.EXITED, members=lost, ended_at=1005.0)
+    bench.cluster_executor.changes(0.0)
+    assert told == [(ONE, ["worker-0"])]
+
+
+def test_a_machine_that_gets_the_address_of_a_lost_one_has_nothing_of_its_members(bench: Bench) -> None:
+    """An empty directory would be taken for what they have saved, now and by whoever drives the run next."""
+    bench.rent("i-1", "10.0.0.1")
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    cluster = bench.clusters[0]
+    both = (*cluster.gangs[ONE].members, MemberStatus("worker-1", 8, 1001.0))
+    addresses = {"worker-0": "10.0.0.2", "worker-1": "10.0.0.1"}
+    cluster.gangs[ONE] = replace(cluster.gangs[ONE], members=both, addresses=addresses)
+    bench.cluster_executor.changes(0.0)
+    assert bench.where() == [("worker-0", "i-2"), ("worker-1", "i-1")]
+    bench.loop.gone = frozenset({"i-2"})
+    bench.rent("i-3", "10.0.0.2")
+    assert bench.where() == [("worker-1", "i-1")]
+    cluster.exits(ONE)
+    bench.cluster_executor.changes(0.0)
+    assert bench.where() == [("worker-1", "i-1")], "though it was told again, with the same addresses"
+    del bench.loop.accesses["i-2"]
+    assert bench.succeeded().where() == [("worker-1", "i-1")]
+    assert json.loads((bench.place / ONE / "places.json").read_text()) == {
+        "worker-0": "i-2", "worker-1": "i-1",
+    }  # fmt: skip
+
+
+def test_a_next_driver_knows_where_members_were_though_their_head_is_lost(bench: Bench) -> None:
+    """What they have left is on machines that are alive."""
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    assert bench.where() == [("worker-0", "i-2")]
+    del bench.clusters[0].gangs[ONE]
+    assert bench.succeeded().where() == [("worker-0", "i-2")]
+
+
+def test_a_gang_that_was_out_of_reach_for_a_while_is_where_it_was(bench: Bench) -> None:
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    cluster = bench.clusters[0]
+    known = cluster.gangs.pop(ONE)
+    assert phases(bench.cluster_executor.observe([ONE])) == {ONE: Phase.UNKNOWN}
+    bench.loop.gone = frozenset({"i-2"})
+    bench.rent("i-3", "10.0.0.2")
+    cluster.gangs[ONE] = known
+    bench.cluster_executor.observe([ONE])
+    assert bench.where() == []
+
+
+def test_a_gang_that_gets_another_place_before_it_starts_is_there(bench: Bench) -> None:
+    bench.rent("i-1", "10.0.0.1")
+    bench.rent("i-2", "10.0.0.2")
+    running(bench)
+    cluster = bench.clusters[0]
+    granted = replace(cluster.gangs[ONE], phase=Phase.GRANTED, started_at=None)
+    cluster.gangs[ONE] = granted
+    bench.cluster_executor.forget([ONE])
+    bench.cluster_executor.submit([gang()])
+    bench.cluster_executor.observe([ONE])
+    assert bench.where() == [("worker-0", "i-2")]
+    cluster.gangs[ONE] = replace(granted, addresses={"worker-0": "10.0.0.1"})
+    bench.cluster_executor.observe([ONE])
+    assert bench.where() == [("worker-0", "i-1")], "by another address"
+    cluster.gangs[ONE] = GangStatus(ONE, Phase.QUEUED)
+    bench.cluster_executor.observe([ONE])
+    bench.loop.gone = frozenset({"i-1"})
+    bench.rent("i-3", "10.0.0.1")
+    cluster.gangs[ONE] = replace(granted, addresses={"worker-0": "10.0.0.1"})
+    bench.cluster_executor.observe([ONE])
+    assert bench.where() == [("worker-0", "i-3")], "by the same address, after it had none"
+    cluster.gangs[ONE] = GangStatus(ONE, Phase.UNKNOWN)
+    assert phases(bench.cluster_executor.changes(0.0)) == {ONE: Phase.UNKNOWN}
+    bench.cluster_executor.submit([gang()])
+    cluster.gangs[ONE] = replace(granted, phase=Phase.RUNNING, addresses={"worker-0": "10.0.0.2"})
+    bench.cluster_executor.observe([ONE])
+    assert bench.where() == [("worker-0", "i-2")], "submitted anew"
+
+
+def test_nothing_is_written_and_its_machine_is_not_yet_a_node(bench: Bench) -> None:
+    """The driver was killed before it had heard where the gang is; the next one knows what is rented."""
+    bench.loop.record.machines = (SimpleNamespace(id="i-2"),)
+    bench.clusters[0].runs(ONE)
+    bench = bench.succeeded()
+    assert bench.where() == []
+    bench.rent("i-3", "10.0.0.2")
+    assert bench.where() == [], "it was rented later"
+    bench.rent("i-2", "10.0.0.2")
+    assert bench.where() == [("worker-0", "i-2")]
+
+
+def test_what_went_down_with_the_head_before_it_began_is_submitted_again(bench: Bench) -> None:
+    running(bench, ONE)
+    bench.cluster_executor.submit([gang(TWO)])
+    cluster = bench.clusters[0]
+    cluster.is_lost = True
+    lost = (MemberStatus("worker-0", lost=True, ended_at=1005.0),)
+    cluster.gangs[TWO] = GangStatus(TWO, Phase.EXITED, lost, ended_at=1005.0)
+    assert phases(bench.cluster_executor.changes(0.0)) == {TWO: Phase.UNKNOWN}
+    assert bench.loop.told_broken == [0]
+    cluster.asked.clear()
+    bench.cluster_executor.submit([gang(TWO)])
+    assert not bench.asked("submit", TWO), "not to the one that is lost"
+
+
+def test_a_machine_that_is_taken_back_is_vacated_and_nothing_is_sent_before_it_is_out(bench: Bench) -> None:
+    running(bench, ONE, "10.0.0.2")
+    running(bench, TWO, "10.0.0.1")
+    bench.loop.leaving = {"10.0.0.2": bench.clock.now + 120}
+    bench.cluster_executor.changes(0.0)
+    assert bench.asked("stop", ONE, 9.0)
+    assert not bench.asked("stop", TWO, 9.0)
+    assert bench.loop.told_idle == frozenset()
+    third = "run/train/3/1"
+    bench.cluster_executor.submit([gang(third)])
+    bench.clusters[0].exits(ONE)
+    bench.cluster_executor.changes(0.0)
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_idle == frozenset(), "what it left is still being saved"
+    bench.cluster_executor.forget([ONE])
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_idle == {"10.0.0.2"}
+    assert not bench.asked("submit", third)
+    del bench.clusters[0].nodes["b"]
+    bench.cluster_executor.changes(0.0)
+    assert bench.asked("submit", third)
+
+
+def test_a_head_that_is_taken_back_takes_everything_along(bench: Bench) -> None:
+    running(bench, ONE, "10.0.0.2")
+    bench.loop.leaving = {"10.0.0.1": bench.clock.now + 10}
+    bench.cluster_executor.changes(0.0)
+    assert bench.asked("stop", ONE, 5.0), "its grace, as far as there is time"
+    assert bench.loop.told_idle == frozenset()
+    bench.clusters[0].exits(ONE)
+    bench.cluster_executor.changes(0.0)
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_idle == frozenset()
+    bench.cluster_executor.forget([ONE])
+    bench.cluster_executor.changes(0.0)
+    assert bench.loop.told_idle == {"10.0.0.1"}
+
+
+def test_a_successor_waits_for_the_cluster_that_may_still_be_found(bench: Bench) -> None:
+    bench.loop.is_sought = True
+    assert not bench.cluster_executor.find([ONE])
+    bench.clusters[0].runs(ONE)
+    bench.loop.form(0)
+    deadline = time.monotonic() + 5
+    while not bench.cluster_executor.find([ONE]):
+        assert time.monotonic() < deadline
+    assert phases(bench.cluster_executor.observe([ONE, TWO])) == {ONE: Phase.RUNNING, TWO: Phase.UNKNOWN}
+    bench.loop.formation, bench.loop.is_sought = None, False
+    assert bench.cluster_executor.find([ONE]), "it will not be found any more"
+
+
+def test_the_cap_counts_what_the_end_will_cost_and_what_is_paid_anyway(bench: Bench) -> None:
+    """Machines for 3.6 dollars an hour, billed for a minute at least: ten seconds cost 0.06 dollars."""
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (PRICED,)),))
+    machine = Machine("worker-0", "worker", "t", PRICED, "i-0", started_at=1000.0)
+    bench.loop.record = replace(new_record("run", plan, "home"), machines=(machine,))
+    running = SimpleNamespace(state=State.RUNNING)
+    run_state: Any = SimpleNamespace(experiments={"train": running}, state=State.RUNNING, live_tasks=list)
+    meter = Meter(cap_usd=0.115, releasing_s=15.0)
+    bench.cluster_executor.look(run_state, meter, 1010.0)
+    assert not meter.must_end(1010.0), "an end that is over at 1085 costs 0.085"
+    bench.cluster_executor.look(run_state, meter, 1039.0)
+    assert not meter.must_end(1039.0)
+    bench.cluster_executor.look(run_state, meter, 1041.0)
+    assert meter.must_end(1041.0)
+
+
+def test_a_machine_that_is_rented_and_not_prepared_yet_is_not_taken_for_lost(bench):
+    """Its head was lost with the driver: what a member left there is still there."""
+    (bench.place / "1").mkdir(parents=True, exist_ok=True)
+    directory = bench.cluster_executor._member_places._directory_of(ONE)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "places.json").write_text(json.dumps({"worker-0": "i-7"}))
+    bench.loop.record.rented = (SimpleNamespace(id="i-7"),)
+    assert bench.where() == []
+    assert bench.cluster_executor.is_coming(ONE)
+    bench.loop.accesses["i-7"] = SimpleNamespace(id="i-7", address="10.0.0.7")
+    assert not bench.cluster_executor.is_coming(ONE), "it is here"
+    del bench.loop.accesses["i-7"]
+    bench.loop.record.rented = ()
+    assert not bench.cluster_executor.is_coming(ONE), "it is gone"

@@ -1,0 +1,187 @@
+"""What a run's clusters cost at most, how long their leases are, and how long they may be kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trainmaster.cluster.cluster_executor import ClusterExecutor
+from trainmaster.cluster.member_places import MemberPlaces
+from trainmaster.cluster.record import BOOTING_S, ClusterState, Machine, new_record
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.budget import SWITCH_OFF_S, Meter
+from trainmaster.spec.states import State
+
+PRICED = Rental("m4.large", usd_per_hour=3.6, minimum_s=60.0)
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Loop:
+    """A cluster of which only the record and the leases count."""
+
+    record: Any = None
+    formation: Any = None
+    fatal: Exception | None = None
+    lease_s: float = 900.0
+    leased_until: float = 0.0
+    is_over: bool = False
+    is_kept: bool = False
+    is_running: bool = True
+    affords: Any = None
+    keep: Any = None
+
+    def unwant(self) -> None: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+    def end(self) -> None:
+        self.is_over = True
+
+    def notes(self) -> list[str]:
+        return []
+
+    def losses(self) -> list[str]:
+        return []
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def clusters(loop: Loop, clock: Clock) -> ClusterExecutor:
+    places = cast("MemberPlaces", SimpleNamespace())
+    return ClusterExecutor({"train": cast("Any", loop)}, cast("Any", None), lambda _: None, places, clock)
+
+
+RUNS = SimpleNamespace(state=State.RUNNING)
+RUNNING: Any = SimpleNamespace(
+    experiments={"train": RUNS}, state=State.RUNNING, live_tasks=lambda: [RUNS] * 9
+)
+
+
+def rented(loop: Loop, rental: Rental, **more: Any) -> None:
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", 1, (rental,)),))
+    machine = Machine("worker-0", "worker", "t", rental, "i-0", started_at=1000.0)
+    loop.record = replace(new_record("run", plan, "home", 1800.0), machines=(machine,), **more)
+
+
+def test_a_spot_machine_counts_at_the_price_that_it_may_come_to(
+    clusters: ClusterExecutor, loop: Loop
+) -> None:
+    """Expected are 3.6 dollars an hour; at most it costs 7.2."""
+    rented(loop, replace(PRICED, spot=True, most_usd_per_hour=7.2))
+    meter = Meter(cap_usd=1.0)
+    clusters.look(RUNNING, meter, 1200.0)
+    assert clusters.spent_usd(1200.0) == pytest.approx(0.2)
+    assert meter.bill(1200.0) == pytest.approx(0.4)
+    assert not meter.must_end(1200.0)
+    assert meter.must_end(1000.0 + 500.0 - meter.ending_s + 1.0)
+
+
+def test_leases_become_shorter_with_the_money(clusters: ClusterExecutor, loop: Loop) -> None:
+    rented(loop, PRICED)
+    meter = Meter(cap_usd=1.0, usual_lease_s=900.0)
+    clusters.look(RUNNING, Meter(usual_lease_s=900.0), 1010.0)
+    assert loop.lease_s == 900.0
+    for now in (1010.0, 1500.0, 1700.0):
+        clusters.look(RUNNING, meter, now)
+        assert loop.lease_s == pytest.approx(min(900.0, 2000.0 - SWITCH_OFF_S - now), abs=2)
+
+
+def test_what_was_asked_for_and_not_seen_yet_counts(clusters: ClusterExecutor, loop: Loop) -> None:
+    rented(loop, PRICED)
+    coming = Machine("worker-1", "worker", "u", PRICED)
+    loop.record = replace(loop.record, machines=(*loop.record.machines, coming))
+    assert clusters.most_usd(1100.0, 1100.0) == pytest.approx(0.1 + BOOTING_S / 1000)
+    assert clusters.spent_usd(1100.0) == pytest.approx(0.1)
+
+
+def test_who_slept_is_not_billed_for_what_was_not_there(clusters: ClusterExecutor, loop: Loop) -> None:
+    rented(loop, PRICED, leased_until=1900.0)
+    meter = Meter(cap_usd=2.0, usual_lease_s=900.0)
+    clusters.look(RUNNING, meter, 37_000.0)
+    assert not meter.must_end(37_000.0), "they ended themselves at 1900, which costs 0.9 dollars"
+    assert meter.bill(37_100.0) == pytest.approx(1.0), "if they had not, they would be billed from now on"
+
+
+def test_more_machines_wait_until_those_that_are_there_have_short_leases(
+    clusters: ClusterExecutor, loop: Loop, clock: Clock
+) -> None:
+    rented(loop, PRICED)
+    clock.now = 1010.0
+    meter = Meter(cap_usd=1.2, usual_lease_s=900.0)
+    clusters.look(RUNNING, meter, 1010.0)
+    coming = Machine("worker-1", "worker", "u", PRICED)
+    loop.record = replace(loop.record, machines=(*loop.record.machines, coming))
+    loop.leased_until = 1910.0
+    assert not loop.affords()
+    clusters.look(RUNNING, meter, 1011.0)
+    loop.leased_until = 1011.0 + loop.lease_s
+    clock.now = 1011.0
+    assert loop.affords()
+    assert not meter.must_end(1011.0)
+
+
+@pytest.mark.parametrize(
+    ("cap_usd", "kept_s"), [(math.inf, 1800.0), (5.0, 1800.0), (1.0, 780.0), (0.25, None)]
+)
+def test_machines_are_kept_as_long_as_the_cap_pays_for(
+    clusters: ClusterExecutor, loop: Loop, clock: Clock, cap_usd: float, kept_s: float | None
+) -> None:
+    rented(loop, PRICED, state=ClusterState.ACTIVE)
+    clock.now = 1110.0
+    clusters.look(RUNNING, Meter(cap_usd=cap_usd, usual_lease_s=900.0), 1110.0)
+    kept: list[float] = []
+
+    def keep(keep_s: float, now: float) -> bool:
+        kept.append(keep_s)
+        loop.record = replace(loop.record, state=ClusterState.KEPT, keep_s=keep_s, kept_until=now + keep_s)
+        loop.is_kept = True
+        return True
+
+    loop.keep = keep
+    told: list[str] = []
+    clusters.finish(told.append, keep=True, patience_s=0.0)
+    if kept_s is None:
+        assert not kept
+        assert "budget.total leaves no money" in told[0]
+        return
+    assert kept == [pytest.approx(kept_s, abs=2)]
+    assert ("because of budget.total" in told[0]) == (kept_s < 1800.0)
+
+
+def test_saves_that_have_to_wait_for_each_other_are_set_aside(clusters: ClusterExecutor, loop: Loop) -> None:
+    rented(loop, PRICED)
+    meter = Meter(cap_usd=100.0)
+    clusters.look(RUNNING, meter, 1010.0)
+    assert meter.publishing.rounds == 3, "nine tasks, four at a time"
+
+
+def test_what_is_renewed_first_after_a_takeover_lasts_no_longer_than_the_money(
+    clusters: ClusterExecutor, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rented(loop, PRICED)
+    begun_with = []
+    monkeypatch.setattr(loop, "start", lambda: begun_with.append(loop.lease_s))
+    clusters.pay_by(Meter(cap_usd=1.0, usual_lease_s=900.0), 1700.0)
+    clusters.open("run", cast("Any", None), {})
+    assert begun_with == [pytest.approx(300.0 - SWITCH_OFF_S, abs=2)]

@@ -1,0 +1,145 @@
+"""What nodes are asked to do about images, and what of it is kept here; the test is nodes and engine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainmaster.cluster.node_files import node_images
+from trainmaster.cluster.node_files.node_images import NodeImages
+from trainmaster.control.layout import Home
+from trainmaster.executors.engines import Image
+from trainmaster.transport import Target
+from trainmaster.transport.ssh_command import Result
+
+HAVE = f"@@have {json.dumps({'id': 'sha256:1', 'env': {}, 'user': '0:0'})}\n"
+
+
+class Node:
+    """Has what it is asked for; notes the orders, and what archives bring."""
+
+    def __init__(self, name: str, gpus: tuple[str, ...] | None = (), *, wants: bool = False) -> None:
+        self.id, self.target, self.python = name, Target(name, "192.0.2.1"), "/py"
+        facts = None if gpus is None else SimpleNamespace(gpus=gpus)
+        self.result = SimpleNamespace(facts=facts)
+        self.wants = wants
+        self.orders: list[dict[str, Any]] = []
+        self.loaded = b""
+
+    def connect(self) -> Node:
+        return self
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def exchange(self, exchange: Any, _timeout_s: float) -> Result:
+        order = json.loads(exchange.lead)
+        self.orders.append(order)
+        if self.wants and not order["has_archive"]:
+            return Result(1, "@@want no registry gives it\n", "")
+        if self.wants:
+            self.loaded = gzip.decompress(b"".join(exchange.answer("@@want it")))
+        return Result(0, HAVE, "")
+
+
+class Engine:
+    """Has every image; an archive of one is its name."""
+
+    def __init__(self) -> None:
+        self.fails = False
+        self.saved: list[str] = []
+
+    def image(self, _: str) -> Image:
+        return Image("sha256:0123456789abcdef", {}, is_own=True)
+
+    def save(self, name: str, path: str) -> None:
+        self.saved.append(name)
+        Path(path).write_text(name)
+        if self.fails:
+            raise OSError("no room")
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    made = Engine()
+    monkeypatch.setattr(node_images, "find_engine", lambda _: made)
+    return made
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.home = Home.from_environment(
+            {"TRAINMASTER_HOME": str(directory / "home"), "TRAINMASTER_CACHE": str(directory / "cache")}
+        )
+        self.images = self.home.cache / "images"
+
+    def source(self) -> NodeImages:
+        """Of one control process."""
+        paths: Any = SimpleNamespace(root="/root-there", there=str)
+        return NodeImages(paths, {})
+
+    def context(self, image: str = "lab/torch", gpus: int = 0) -> Any:
+        experiment = SimpleNamespace(
+            name="train", container=image, hardware=SimpleNamespace(gpu_count=gpus, gpus=gpus)
+        )
+        return SimpleNamespace(run="digits-7f3a", home=self.home, experiment=experiment)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_gpus_are_tried_out_in_a_container_where_there_are_some(world: World, engine: Engine) -> None:
+    """A parameter server's machine has none, and its image is as good as the workers'."""
+    workers, server, unknown = Node("i-0", gpus=("V100",)), Node("i-1"), Node("i-2", gpus=None)
+    source = world.source()
+    for node in (workers, server, unknown):
+        source.prepare(node, world.context(gpus=1))  # type: ignore[arg-type]
+    assert [node.orders[0]["gpus"] for node in (workers, server, unknown)] == [True, False, False]
+    source.prepare(workers, world.context("lab/plain"))  # type: ignore[arg-type]
+    assert workers.orders[1]["gpus"] is False, "nobody asked for one"
+
+
+def test_what_a_driver_that_was_killed_has_saved_is_removed(world: World, engine: Engine) -> None:
+    """Archives have gigabytes. Those of other runs may be under way."""
+    for left in ("digits-7f3a-0123456789ab", "digits-7f3a-feedfeedfeed", "other-1111-0123456789ab"):
+        (world.images / left).mkdir(parents=True)
+        (world.images / left / "image.tar").write_bytes(b"half")
+    source, node = world.source(), Node("i-0", wants=True)
+    source.prepare(node, world.context())  # type: ignore[arg-type]
+    assert node.loaded == b"lab/torch"
+    mine, other = sorted(world.images.iterdir())
+    assert other.name == "other-1111-0123456789ab"
+    assert [path.name for path in mine.iterdir()] == ["image.tar.gz"]
+    source.close()
+    assert list(world.images.iterdir()) == [other]
+
+
+def test_two_names_of_one_image_have_an_archive_each(world: World, engine: Engine) -> None:
+    """A name is in the archive, and the second must not take the first's away."""
+    source = world.source()
+    nodes = [Node(f"i-{number}", wants=True) for number in range(3)]
+    for node, name in zip(nodes, ("lab/torch", "lab/torch:2", "lab/torch"), strict=True):
+        source.prepare(node, world.context(name))  # type: ignore[arg-type]
+    assert [node.loaded for node in nodes] == [b"lab/torch", b"lab/torch:2", b"lab/torch"]
+    assert engine.saved == ["lab/torch", "lab/torch:2"], "made once for all nodes"
+    source.close()
+    assert list(world.images.iterdir()) == []
+
+
+def test_an_archive_that_could_not_be_made_is_made_the_next_time(world: World, engine: Engine) -> None:
+    source, node = world.source(), Node("i-0", wants=True)
+    engine.fails = True
+    with pytest.raises(OSError, match="no room"):
+        source.prepare(node, world.context())  # type: ignore[arg-type]
+    engine.fails = False
+    source.prepare(node, world.context())  # type: ignore[arg-type]
+    assert node.loaded == b"lab/torch"

@@ -1,0 +1,105 @@
+"""What is kept here of a cluster: where its head is, and its keys until it is given back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from trainmaster.cluster.node_provisioner import NodeProvisioner
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.layout import Home
+from trainmaster.executors.ray import cluster as ray_cluster
+from trainmaster.executors.ray.cluster import ClusterNode
+from trainmaster.providers.base import Node, NodeState
+from trainmaster.transport import HostKeys, Target
+
+
+def record(rental: Rental, *names: str) -> ClusterRecord:
+    plan = ClusterPlan("train", ("train",), "lab", (RolePlan("worker", len(names), (rental,)),))
+    machines = tuple(Machine(f"worker-{n}", "worker", "t", rental, name) for n, name in enumerate(names))
+    return replace(new_record("run", plan, "home"), state=ClusterState.ACTIVE, machines=machines)
+
+
+RENTED = record(Rental("m4.large", "us"), "i-0", "i-1")
+OWN = record(Rental(slots=2), "gpu1.lab", "gpu2.lab")
+
+
+@pytest.fixture
+def provisioner(tmp_path: Path) -> NodeProvisioner:
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+    ssh = SimpleNamespace(host_keys=HostKeys(home.root / "known_hosts"))
+    return NodeProvisioner(home, "run", cast("Any", ssh), tmp_path / "code", 900.0)
+
+
+def noted(provisioner: NodeProvisioner, *keys: str, number: int = 0) -> Path:
+    """As `RayCluster` notes down what it starts."""
+    directory = provisioner.home.root / "clusters" / "run.train" / str(number)
+    directory.mkdir(parents=True)
+    nodes = [ClusterNode(key, "10.0.0.1", 2, f"/d/{key}", f"/d/{key}/node", {}) for key in keys]
+    (directory / "cluster.json").write_text(json.dumps({"nodes": [node.as_json() for node in nodes]}))
+    (directory / "token").write_text("secret")
+    return directory
+
+
+def test_where_the_head_of_an_earlier_process_is(provisioner: NodeProvisioner) -> None:
+    assert provisioner.head_of(RENTED) == ""
+    noted(provisioner, "i-1", "i-0")
+    assert provisioner.head_of(RENTED) == "i-1"
+    gone = RENTED.changed([replace(RENTED.machines[1], is_over=True)])
+    assert provisioner.head_of(gone) == "", "it is rented no more"
+    assert provisioner.head_of(replace(RENTED, formed=1)) == "", "that one was dissolved"
+    directory = noted(provisioner, "gpu1-lab", number=2)
+    assert provisioner.head_of(replace(OWN, formed=2)) == "gpu1.lab"
+    (directory / "cluster.json").write_text("{")
+    assert provisioner.head_of(replace(OWN, formed=2)) == ""
+
+
+def test_nothing_secret_outlives_a_cluster(provisioner: NodeProvisioner) -> None:
+    directory = noted(provisioner, "i-0")
+    target = Target("i-0", "10.0.0.1", pin_as="i-0")
+    keys = HostKeys(provisioner.home.root / "known_hosts")
+    keys.accept(target, "ssh-ed25519 AAAA")
+    provisioner.forget(RENTED, [cast("Any", SimpleNamespace(target=target))])
+    assert not directory.parent.exists()
+    assert not keys.pins(target), "its address comes back with another machine"
+
+
+def test_hosts_of_ones_own_stay_known(provisioner: NodeProvisioner) -> None:
+    target = Target("gpu1.lab", "gpu1.lab")
+    keys = HostKeys(provisioner.home.root / "known_hosts")
+    keys.accept(target, "ssh-ed25519 AAAA")
+    provisioner.forget(OWN, [cast("Any", SimpleNamespace(target=target))])
+    assert keys.pins(target)
+
+
+def test_what_an_earlier_process_had_started_on_own_hosts_is_ended(
+    provisioner: NodeProvisioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by one that never reached them itself."""
+    noted(provisioner, "gpu1-lab", "gpu2-lab", "gpu3-lab")
+    stopped = []
+    monkeypatch.setattr(
+        ray_cluster.RayCluster,
+        "stop",
+        lambda self, gone=(): stopped.append(({node.key for node in self.nodes}, set(gone))),
+    )
+    machines = {m.id: Node(m.id, "run.train", "worker", NodeState.READY, m.id) for m in OWN.machines}
+    provisioner.take_back(OWN, None, [], machines)
+    assert stopped == [({"gpu1-lab", "gpu2-lab", "gpu3-lab"}, {"gpu3-lab"})]
+    stopped.clear()
+    provisioner.take_back(RENTED, None, [], {})
+    assert not stopped, "machines are simply ended"
+
+
+def test_the_key_of_a_cluster_is_for_its_user_only(provisioner: NodeProvisioner) -> None:
+    pytest.importorskip("asyncssh")
+    pair = provisioner._pair(RENTED)
+    path = provisioner.home.root / "clusters" / "run.train" / "key.pair"
+    assert path.stat().st_mode & 0o077 == 0
+    assert provisioner._pair(RENTED) == pair, "found again"

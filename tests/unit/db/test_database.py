@@ -1,0 +1,123 @@
+"""A database that cannot be used says so, as a `StoreError` with a hint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from store_nouns import NOW, new_run
+
+from trainmaster.db import Database, RunChange, TaskChange, queries
+from trainmaster.db.engine import SCHEMA_REVISION, open_database, sqlite_url
+from trainmaster.db.urls import make_engine
+from trainmaster.spec.errors import StoreError
+from trainmaster.spec.states import EndReason, State
+
+
+def stamp(url: str, revision: str) -> None:
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
+    engine.dispose()
+
+
+def test_a_new_database_has_the_newest_schema(store, url):
+    with store.engine.connect() as connection:
+        assert (
+            connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == SCHEMA_REVISION
+        )
+        if connection.dialect.name == "sqlite":
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    again = Database(url)  # opening it once more changes nothing
+    assert queries.runs(again) == []
+    again.close()
+
+
+def test_a_database_of_a_newer_version_is_refused(store, url):
+    stamp(url, "9999")
+    with pytest.raises(StoreError, match=r"has schema 9999, this Trainmaster knows up to") as caught:
+        Database(url)
+    assert "update this one" in caught.value.hint
+
+
+def test_a_place_that_is_not_there(tmp_path: Path):
+    with pytest.raises(StoreError, match="cannot use the database"):
+        Database(sqlite_url(tmp_path / "none" / "trainmaster.db"))
+
+
+def test_a_file_that_is_no_database(tmp_path: Path):
+    path = tmp_path / "trainmaster.db"
+    path.write_bytes(b"no database at all, but long enough to be looked at\n" * 40)
+    with pytest.raises(StoreError, match="not a database"):
+        Database(sqlite_url(path))
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+def test_a_read_only_database_can_be_read_and_refuses_writes(store, lease, url):
+    path = url.removeprefix("sqlite:///")
+    reader = Database(f"sqlite:///file:{path}?mode=ro&uri=true")
+    assert reader.run_row("r-1")["name"] == "r"
+    with pytest.raises(StoreError, match="readonly") as caught:
+        reader.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    assert "resume" in caught.value.hint
+    with pytest.raises(StoreError, match="readonly"):
+        reader.create_run(new_run("r-2"), NOW)
+    reader.close()
+    assert store.run_row("r-1")["state"] == "WAITING"
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+def test_a_full_disk_refuses_a_commit_whole_and_later_ones_work(store, lease):
+    with store.engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+
+    limit = [pages]
+
+    @sa.event.listens_for(store.engine, "begin")
+    def full(connection):
+        connection.exec_driver_sql(f"PRAGMA max_page_count={limit[0]}")
+
+    big = [
+        TaskChange("a", number, 0, State.WAITING, State.PLANNED, message="x" * 4000, creates=True)
+        for number in range(3)
+    ]
+    with pytest.raises(StoreError, match="full"):
+        store.commit(lease, big, NOW)
+    assert store.live_task_rows("r-1") == []
+    assert len(queries.events(store, "r-1")) == 1
+    limit[0] = pages + 1000
+    store.commit(lease, big, NOW)
+    assert len(store.live_task_rows("r-1")) == 3
+
+
+def test_a_run_is_not_created_twice(store, lease):
+    with pytest.raises(StoreError, match="refused"):
+        store.create_run(new_run(), NOW)
+
+
+def test_a_database_that_lost_a_table_says_so(store, lease):
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE run RENAME TO lost")
+    for ask in (
+        lambda: store.stop_wanted("r-1"),
+        lambda: store.run_row("r-1"),
+        lambda: queries.runs(store),
+        lambda: store.want_stop("r-1", EndReason.CANCELLED),
+    ):
+        with pytest.raises(StoreError, match=r"no such table|does not exist"):
+            ask()
+
+
+def test_a_new_file_is_its_owners_and_one_that_is_shared_stays_so(tmp_path: Path):
+    file = tmp_path / "t.db"
+    before = os.umask(0)
+    try:
+        open_database(sqlite_url(file)).dispose()
+    finally:
+        os.umask(before)
+    assert [path for path in tmp_path.iterdir() if path.stat().st_mode & 0o077] == []
+    file.chmod(0o660)
+    open_database(sqlite_url(file)).dispose()
+    assert file.stat().st_mode & 0o777 == 0o660

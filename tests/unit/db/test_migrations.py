@@ -1,0 +1,124 @@
+"""Schemas: every released one comes forward, and the migrations end where the tables are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from store_nouns import NOW, ended, new_run, opened, planned
+
+from trainmaster.db import ClusterRow, Database, NewMeasurement, NewQuote, RunChange, Truth, queries, tables
+from trainmaster.db.engine import SCHEMA_REVISION
+from trainmaster.db.migrations import alembic_config, upgrade
+from trainmaster.db.urls import make_engine
+from trainmaster.spec.states import EndReason, State
+
+#: What `Database` had written in each released version, as `sqlite3 .dump` and `pg_dump --inserts` tell it.
+RELEASED = Path(__file__).parent / "released"
+
+
+def differences(engine: sa.Engine) -> list[object]:
+    with engine.connect() as connection:
+        return compare_metadata(MigrationContext.configure(connection), tables.metadata)
+
+
+def test_a_new_database_is_what_the_tables_say(store):
+    assert differences(store.engine) == []
+
+
+def test_the_migrations_end_where_the_tables_are(url):
+    assert ScriptDirectory.from_config(alembic_config()).get_heads() == [SCHEMA_REVISION]
+    engine = make_engine(url)
+    upgrade(engine, None, SCHEMA_REVISION, "a test")
+    assert differences(engine) == []
+    engine.dispose()
+    store = Database(url)
+    assert queries.runs(store) == []
+    store.close()
+
+
+def test_every_revision_has_its_dumps():
+    revisions = {script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()}
+    for engine_name in ("sqlite", "postgresql"):
+        assert {path.name.partition(".")[0] for path in RELEASED.glob(f"*.{engine_name}.sql")} == revisions
+
+
+@pytest.mark.parametrize("revision", sorted({path.name.partition(".")[0] for path in RELEASED.glob("*.sql")}))
+def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_name, url):
+    load(url, (RELEASED / f"{revision}.{engine_name}.sql").read_text())
+    store = Database(url)
+    assert differences(store.engine) == []
+    assert store.run_row("r-1")["state"] == "RUNNING"
+    assert [(row["number"], row["state"]) for row in store.live_task_rows("r-1")] == [(1, "ACQUIRING")]
+    assert {row["reason"]: row["tasks"] for row in store.tallies("r-1")} == {None: 1, "SUCCEEDED": 1}
+    (model,) = queries.models(store, "r-1")
+    assert (model["uri"], json.loads(model["metrics"])) == ("file:///store/m", {"loss": 0.5})
+    since_2 = [] if revision == "0001" else [("a", '{"duration_s": 5}', "r-1")]
+    assert [(m["experiment"], m["data"], m["run_id"]) for m in store.measurements("f")] == since_2
+    assert [(q["kind"], q["time_s"], q["kept"]) for q in store.quotes_of("r-1")] == (
+        [] if revision == "0001" else [("estimate", 6.0, True), ("binding", None, None)]
+    )
+    assert [(c["id"], c["state"], c["data"], c["waited_s"]) for c in store.clusters_of("r-1")] == (
+        [] if revision == "0001" else [("r-1.a", "ACTIVE", '{"asked": 1}', 9.5)]
+    )
+    lease = store.acquire("r-1", NOW + 1000)
+    store.requeue(lease, NOW + 1000)
+    store.commit(lease, [planned(2)], NOW + 1000)
+    assert len(queries.events(store, "r-1")) == 9
+    store.close()
+
+
+def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine_name, url):
+    load(url, (RELEASED / f"0002.{engine_name}.sql").read_text())
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE cluster")
+    engine.dispose()
+    store = Database(url)
+    assert differences(store.engine) == []
+    assert len(store.quotes_of("r-1")) == 2, "what was there stays"
+    lease = store.acquire("r-1", NOW + 1000)
+    store.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", "{}"), NOW + 1000)
+    assert [row["id"] for row in store.clusters_of("r-1")] == ["r-1.a"]
+    store.close()
+
+
+def test_two_processes_that_migrate_at_once_do_it_once(url):
+    engine = make_engine(url)
+    upgrade(engine, None, SCHEMA_REVISION, "a test")
+    upgrade(engine, None, SCHEMA_REVISION, "a test")  # it was older when this one looked
+    assert differences(engine) == []
+    engine.dispose()
+
+
+def load(url: str, dump: str) -> None:
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        raw = connection.connection.driver_connection
+        raw.executescript(dump) if engine.dialect.name == "sqlite" else raw.execute(dump)
+    engine.dispose()
+
+
+def write_examples(store: Database) -> None:
+    """What the dumps in `RELEASED` hold; called when a revision is released, see docs/architecture.md."""
+    lease = store.create_run(new_run(), NOW)
+    store.commit(lease, [RunChange(State.WAITING, State.RUNNING), planned(0), opened(0), planned(1)], NOW)
+    done = ended(0, EndReason.SUCCEEDED)
+    store.commit(lease, [opened(1), done], NOW)
+    with store.engine.begin() as connection:
+        connection.execute(
+            tables.task.update()
+            .where(tables.task.c.number == 0)
+            .values(model_uri="file:///store/m", metrics='{"loss":0.5}')
+        )
+    store.add_measurement(NewMeasurement("r-1/a/0/1", "f", "s", "a", "r-1", '{"duration_s": 5}', NOW))
+    quote = store.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p95": 7}'))
+    store.record_truth(quote, Truth(6.0, 0.0, True))
+    store.add_quote(NewQuote("r-1", "a", "binding", NOW + 1, "{}"))
+    store.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", '{"asked": 1}', waited_s=9.5), NOW)
+    store.release(lease, NOW + 9)

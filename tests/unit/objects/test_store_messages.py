@@ -1,0 +1,42 @@
+"""What users are told of a store that does not do what it should."""
+
+import pytest
+
+from trainmaster.objects.object_store import ObjectStore, explained
+from trainmaster.spec.errors import UsageError
+
+SENT = "Generic S3 error: Error performing GET http://host/b - HTTP error: error sending request"
+REFUSED = """ - Server returned non-2xx status code: 403 Forbidden: <?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>SignatureDoesNotMatch</Code><Message>It is another.</Message><Resource>/b</Resource></Error>"""
+UNTRUSTED = f"{SENT}\n\nDebug source:\nHttp(InvalidCertificate(\n  UnknownIssuer,\n))"
+NOT_THERE = f"{SENT}\n\nDebug source:\nkind: ConnectionRefused"
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "unsaid", "hint"),
+    [
+        (f"Forbidden{REFUSED}", "SignatureDoesNotMatch: It is another.", "<", "AWS_ACCESS_KEY_ID"),
+        (UNTRUSTED, "UnknownIssuer", "Debug", "AWS_CA_BUNDLE"),
+        (NOT_THERE, "sending request: ConnectionRefused", "Debug", "network"),
+        (SENT.replace("host/b", "169.254.169.254/latest"), "no credentials were found", "169.254", "~/.aws"),
+        (f"{SENT}\n\nDebug source:\nnothing", "error sending request.", "Debug", "network"),
+    ],
+)
+def test_what_a_library_says_is_put_plainly(text, said, unsaid, hint):
+    error = explained(RuntimeError(text), "read", "s3://b/x")
+    assert said in str(error.args[0])
+    assert unsaid not in str(error.args[0])
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "match"),
+    [
+        ("AWS_ENDPOINT_URL", "127.0.0.1:9000", "is no URL"),
+        ("AWS_CA_BUNDLE", "/no/such/bundle.pem", "cannot be read"),
+    ],
+)
+def test_settings_that_cannot_be(name, value, match, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"{name}.*{match}"):
+        ObjectStore("s3://bucket/x")

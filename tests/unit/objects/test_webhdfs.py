@@ -1,0 +1,128 @@
+import contextlib
+import os
+import socket
+import time
+from types import SimpleNamespace
+
+import pytest
+from fake_hdfs import FakeHdfs
+from hypothesis import given, settings
+
+from hostile_bytes import changed_json
+from trainmaster.objects import webhdfs
+from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
+from trainmaster.spec.errors import PublishError
+from trainmaster.volumes.packed import get, open_volume, push
+
+
+@pytest.fixture
+def hdfs(monkeypatch):
+    impatient = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None)  # others sleep
+    monkeypatch.setattr(webhdfs, "time", impatient)
+    server = FakeHdfs()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(hdfs):
+    return ObjectStore(f"{hdfs.url}/base")
+
+
+def test_objects_in_hdfs(store, hdfs):
+    assert store.get("a/b") is None
+    store.put("a/b", b"one")
+    store.put("a/b", b"two")
+    store.put_blocks("large", iter([bytes(1 << 20)] * 12), 12 << 20)
+    assert store.get("a/b") == b"two"
+    assert b"".join(store.blocks("large")) == bytes(12 << 20)
+    assert sorted(store.list()) == [("a/b", 3), ("large", 12 << 20)]
+    assert (store.folders(), store.exists("a"), store.exists("large")) == (["a"], False, True)
+    assert store.put_if_absent("head", b"1")
+    assert not store.put_if_absent("head", b"2")
+    info = store.info("a/b")
+    assert bytes(store.get_range("a/b", 1, 5, info.etag)) == b"wo"
+    store.put("a/b", b"new")
+    with pytest.raises(ObjectChangedError):
+        store.get_range("a/b", 1, 5, info.etag)
+    with pytest.raises(FileNotFoundError):
+        list(store.blocks("nothing"))
+    store.delete(["head", "nothing"])
+    store.delete_all("a")
+    assert list(hdfs.files) == ["/base/large"]
+
+
+def test_the_namenode_is_told_of_a_dead_datanode(store, hdfs):
+    hdfs.dead = True
+    store.put("x", b"data")
+    assert store.get("x") == b"data"
+    assert hdfs.excluded == ["", "127.0.0.1", "", "127.0.0.1"]
+
+
+def test_datanodes_that_stay_dead(store, hdfs, monkeypatch):
+    monkeypatch.setattr(webhdfs, "_PATIENCE_S", 0.05)
+    hdfs.good.server_close()
+    hdfs.good.shutdown()
+    with pytest.raises(PublishError, match=r"(?s)Cannot write hdfs://.*refused.*Check the network"):
+        store.put("x", b"data")
+    assert hdfs.files == {}
+
+
+def test_a_namenode_that_was_never_there(monkeypatch):
+    monkeypatch.setattr(webhdfs, "_FIRST_PATIENCE_S", 0.05)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        store = ObjectStore(f"hdfs://127.0.0.1:{unused.getsockname()[1]}/base")
+        monkeypatch.setattr(webhdfs, "_PATIENCE_S", 3600.0)  # which the test would not outlive
+        with pytest.raises(PublishError, match="refused"):
+            store.get("x")
+
+
+def test_a_namenode_in_safe_mode(store, hdfs):
+    hdfs.safe_mode = 3
+    store.put("x", b"data")
+    hdfs.safe_mode = 2
+    assert store.get("x") == b"data"
+
+
+def test_answers_to_renames_that_are_lost(store, hdfs):
+    hdfs.lose_renames = 1
+    store.put("x", b"data")
+    hdfs.lose_renames = 1
+    assert store.put_if_absent("y", b"data")
+    assert sorted(hdfs.files) == ["/base/x", "/base/y"]
+
+
+def test_no_permission(store, hdfs):
+    hdfs.refuse = "AccessControlException"
+    with pytest.raises(PublishError, match=r"(?s)HDFS says.*permissions"):
+        store.put("x", b"data")
+
+
+def test_a_volume_in_hdfs(store, hdfs, tmp_path):
+    (tmp_path / "src").mkdir()
+    for number in range(5):
+        (tmp_path / f"src/{number}").write_bytes(os.urandom(3000))
+    push(tmp_path / "src", store.url, cache=tmp_path / "cache", chunk_limit_bytes=5000)
+    hdfs.dead = True
+    get(open_volume(f"{store.url}@1", tmp_path / "cache"), tmp_path / "out")
+    assert all((tmp_path / f"out/{n}").read_bytes() == (tmp_path / f"src/{n}").read_bytes() for n in range(5))
+
+
+STATUS = {"pathSuffix": "x", "type": "FILE", "length": 3, "modificationTime": 5, "fileId": 7}
+
+
+@settings(max_examples=80)
+@given(changed_json({"FileStatuses": {"FileStatus": [STATUS]}, "FileStatus": STATUS, "boolean": True}))
+def test_any_answer(said):
+    backend = webhdfs.WebHdfsBackend.__new__(webhdfs.WebHdfsBackend)
+    backend._root = "/"
+    backend._ask = lambda *_, **__: webhdfs._Answer(200, "", said)
+    for ask in (
+        lambda: backend._status("x"),
+        lambda: backend._listed("x"),
+        lambda: backend._place("x", "y", overwrite=False),
+    ):
+        with contextlib.suppress(webhdfs.WebHdfsError):
+            ask()
+    webhdfs._refusal(webhdfs._Answer(500, "", said), "x")

@@ -1,0 +1,226 @@
+"""A run's clusters as its quote sees them; what they will have cost; and what the user is told of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.advisor.quote.timing import DRAWS
+from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine
+from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
+from trainmaster.control.measuring import trace_of
+from trainmaster.control.run_state import Experiment, RunState, Task
+from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
+from trainmaster.service.quote_record import QuoteRecord
+from trainmaster.service.quote_tracker import QuoteTracker
+from trainmaster.spec import read_recipe
+from trainmaster.spec.states import State
+from trainmaster.testing.waits import until
+
+BEGAN = 1000.0
+READY = BEGAN + 90.0
+PRICE = 3.6  # a tenth of a cent per second
+LARGE = Rental("large", usd_per_hour=PRICE / 2, slots=4)
+
+
+def record(name="main", count=2, *, up=True, rental=LARGE, **more):
+    plan = ClusterPlan(name, (name,), "lab", (RolePlan("worker", count, (rental,)),))
+    state = ClusterState.ACTIVE if up else ClusterState.PLANNED
+    machines = tuple(
+        Machine(f"worker-{n}", "worker", "t", rental, f"i-{n}", started_at=BEGAN) for n in range(count)
+    )
+    facts = {"asked_at": BEGAN - 5, "waited_s": READY - BEGAN + 5} if up else {}
+    return ClusterRecord(f"r.{name}", "lab", "home", plan, state, machines if up else (), **facts, **more)
+
+
+def test_what_is_there_costs_what_it_was_had_for():
+    costs = RecordedClusterCosts("lab", lambda: [record(), record("next", 3, up=False)])
+    main, following = costs.clusters()
+    assert (main.machine, main.nodes, main.slots, main.is_there) == ("lab:large", 2, 8, True)
+    assert (main.usd_per_hour, following.usd_per_hour) == (pytest.approx(PRICE), pytest.approx(1.5 * PRICE))
+    assert not following.is_there
+    assert costs.spent_usd(BEGAN + 100) == pytest.approx(0.1)
+    assert costs.ready_at == READY
+
+
+def test_nothing_is_ready_before_a_cluster_was_up_and_a_warm_one_is_at_once():
+    assert RecordedClusterCosts("lab", lambda: [record(up=False)]).ready_at is None
+    assert RecordedClusterCosts("lab", lambda: [record(paid_from=READY + 500)]).ready_at == READY + 500
+
+
+def test_what_was_had_instead_of_the_best_is_what_attempts_run_on():
+    plan = ClusterPlan("main", ("main",), "lab", (RolePlan("worker", 1, (LARGE,)),))
+    other = Rental("other", usd_per_hour=9.0, slots=16)
+    machine = Machine("worker-0", "worker", "t", other, "i-0", started_at=BEGAN)
+    found = ClusterRecord("r.main", "lab", "h", plan, ClusterState.ACTIVE, (machine,), waited_s=1.0)
+    costs = RecordedClusterCosts("lab", lambda: [found])
+    assert where_in(costs, "main").offer == "lab:other"
+    assert costs.clusters()[0].usd_per_hour == 9.0
+    own = replace(record(rental=Rental(slots=4)), provider="hosts")
+    mine = RecordedClusterCosts("hosts", lambda: [own])
+    assert (where_in(mine, "main").offer, where_in(mine, "main").cores) == ("host", 4)
+
+
+# --- what a run will have cost --------------------------------------------------------------------------
+
+
+def seconds(value):
+    return np.full(DRAWS, float(value))
+
+
+def test_a_rented_run_costs_what_it_has_and_what_is_left():
+    parts = [RentedPart(("a",), 3600.0, is_there=True)]
+    time_s, cost = forecast_rented(100.0, 50.0, {"a": seconds(1000)}, {}, parts, "lab")
+    assert time_s.p50 == pytest.approx(1104, rel=0.02)
+    assert cost.p50 == pytest.approx(50 + 1004, rel=0.02)
+    assert time_s.p5 < time_s.p50 < time_s.p95
+
+
+def test_a_cluster_is_paid_from_its_first_experiment_to_its_last():
+    left = {"a": seconds(100), "b": seconds(1000), "c": seconds(100)}
+    after = {"b": ["a"], "c": ["b"]}
+    one = [RentedPart(("a", "c"), 3600.0, is_there=True), RentedPart(("b",), 0.0, is_there=True)]
+    _, held = forecast_rented(0.0, 0.0, left, after, one, "lab")
+    assert held.p50 == pytest.approx(1204, rel=0.03)
+    two = [RentedPart(("a",), 3600.0, is_there=True), RentedPart(("b", "c"), 0.0, is_there=True)]
+    _, given_back = forecast_rented(0.0, 0.0, left, after, two, "lab")
+    assert given_back.p50 == pytest.approx(104, rel=0.05)
+
+
+def test_machines_that_are_not_there_yet_are_waited_for_and_paid_for_then():
+    left, after = {"a": seconds(100), "b": seconds(100)}, {"b": ["a"]}
+    parts = [RentedPart(("a",), 0.0, is_there=True), RentedPart(("b",), 3600.0, is_there=False)]
+    time_s, cost = forecast_rented(0.0, 0.0, left, after, parts, "aws", [400.0] * 200)
+    assert time_s.p50 == pytest.approx(200 + 390 + 30, rel=0.08)
+    assert cost.p50 == pytest.approx(100 + 390 + 30, rel=0.08)
+    done = forecast_rented(10.0, 5.0, {}, {}, parts, "lab")[1]
+    assert done == Interval(5.0, 5.0, 5.0)
+
+
+# --- the keeper ------------------------------------------------------------------------------------------
+
+
+class Store:
+    def __init__(self, *rows):
+        self.rows = list(rows)
+
+    def quotes_of(self, _run):
+        return self.rows
+
+    def add_quote(self, new):
+        self.rows.append({"kind": new.kind, "made_at": new.made_at, "data": new.data})
+
+
+class World:
+    """A run on two machines, and its keeper."""
+
+    def __init__(self, directory, store=None, same=(), **keys):
+        path = directory / "recipe.yaml"
+        keys = {"command": "true", "distributed": {"workers": 2}, **keys}
+        path.write_text(json.dumps({"name": "job", "provider": "lab", "experiments": {"main": keys}}))
+        self.recipe = read_recipe(path)
+        self.store = store or Store()
+        self.trace = trace_of(self.recipe.experiments["main"], 0.5)
+        self.task = Task("main", 0, State.RUNNING, attempt=1)
+        experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
+        self.run_state = RunState("r", {"main": experiment}, State.RUNNING)
+        self.progress = {
+            ("main", 0): SimpleNamespace(
+                trace=self.trace,
+                directory=directory,
+                total_steps=self.recipe.experiments["main"].builtin_values().get("steps"),
+                metrics={},
+            )
+        }
+        self.record = record(up=False)
+        self.tracker = QuoteTracker(
+            self.store,
+            self.recipe,
+            "r",
+            lambda: {"main": SimpleNamespace(same=list(same), similar=[])},
+            elapsed=lambda now: now - BEGAN,
+            slots=8,
+            costs=RecordedClusterCosts("lab", lambda: [self.record]),
+        )
+
+    def look(self, until_s, step_s, ready_s=READY - BEGAN):
+        """All that is told from the start until then; steps come once the machines are there."""
+        lines = []
+        for now in np.arange(BEGAN, BEGAN + until_s, 1.0).tolist():
+            if now >= BEGAN + ready_s and self.task.started_at is None:
+                self.record = record()
+                self.task.started_at = now
+            if self.task.started_at is not None:
+                step = int((now - self.task.started_at) / step_s) + 1
+                self.trace.add(now, step)
+                self.progress["main", 0].metrics["step"] = step
+            lines += self.tracker.look(self.run_state, self.progress, now)
+            until(lambda: not self.tracker._busy or not self.tracker._done.empty(), "its quote")
+        return lines
+
+
+def test_a_binding_quote_names_dollars_and_counts_the_wait(tmp_path):
+    world = World(tmp_path, steps=400)
+    lines = world.look(140, step_s=0.5)
+    assert len(lines) == 1
+    assert lines[0].startswith("quote: ")
+    assert "and costs at most $0." in lines[0]
+    promise = QuoteRecord.of_row(world.store.rows[0])
+    assert promise.kind == "binding"
+    assert promise.made_at >= READY + 10
+    assert promise.time_s.p50 == pytest.approx(293, rel=0.05)  # 90 s until they were there, 200 s of steps
+    assert promise.cost_usd.p50 == pytest.approx(0.293, rel=0.1)  # of both machines, from the first second
+    assert promise.holds(280.0, 0.28)
+    assert not promise.holds(280.0, 0.5)
+    assert not promise.holds(500.0, 0.28)
+
+
+def test_what_was_measured_on_other_machines_is_none_of_this(tmp_path):
+    point = Point(Sync.ALLREDUCE, 2, nodes=1, step_time_s=0.5)
+    here = Measurement(point, duration_s=200.0, offer="local")
+    world = World(tmp_path, same=[here])
+    assert world.look(150, step_s=0.5) == []  # without a length only how long it took before would tell
+    there = Measurement(point, duration_s=200.0, offer="lab:large")
+    world = World(tmp_path, same=[there])
+    assert [line.split(":")[0] for line in world.look(150, step_s=0.5)] == ["quote"]
+
+
+LONG = Interval(100, 200, 1e6)
+
+
+def row(kind, cost, time_s=LONG, **more):
+    made = QuoteRecord(kind, BEGAN, time_s, cost, **more)
+    return {"kind": kind, "made_at": BEGAN, "data": made.as_json()}
+
+
+def test_a_run_that_will_cost_more_is_told_with_another_cluster(tmp_path):
+    estimate = row("estimate", Interval(0, 0, 1), other="4 x huge (20.0 s, $5.00)")
+    binding = row("binding", Interval(0.05, 0.06, 0.07))
+    lines = World(tmp_path, Store(estimate, binding), steps=400).look(200, step_s=0.5)
+    assert len(lines) == 1
+    assert "it will cost more than quoted" in lines[0]
+    assert "quoted were at most $0.07." in lines[0]
+    assert "4 x huge (20.0 s, $5.00)" in lines[0]
+    assert "gives the machines back" in lines[0]
+
+
+def test_both_are_told_when_both_are_passed(tmp_path):
+    binding = row("binding", Interval(0.05, 0.06, 0.07), Interval(50, 60, 75))
+    lines = World(tmp_path, Store(binding), steps=400).look(160, step_s=0.5)
+    assert "it will take longer and cost more than quoted" in lines[0]
+    assert "at most 1m15s and $0.07" in lines[0]
+
+
+def test_points_of_a_gang_on_two_machines_say_so(tmp_path):
+    world = World(tmp_path, steps=400)
+    world.look(120, step_s=0.5)
+    (measured,) = world.tracker._known.live["main"].values()
+    assert (measured.offer, measured.point.nodes) == ("lab:large", 2)

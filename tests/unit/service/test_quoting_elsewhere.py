@@ -1,0 +1,110 @@
+"""What a quote for other machines rests on, and how many workers are taken where no quote can be made."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.infeasible import no_feasible
+from trainmaster.db import Database
+from trainmaster.providers import Catalogue
+from trainmaster.service.candidate_offers import told_by
+from trainmaster.service.quoting import Quoter
+from trainmaster.service.worker_counts import allowed_workers, with_fewest
+from trainmaster.spec import read_recipe
+from trainmaster.spec.errors import UsageError
+
+
+def offers(*names, provider="aws"):
+    found = [SimpleNamespace(instance_type=name, provider=provider) for name in names]
+    return Catalogue("some", tuple(found))
+
+
+def test_what_was_measured_there_counts_before_what_was_measured_here():
+    here, there, elsewhere = (
+        Measurement(None, duration_s=1.0, offer=name) for name in ("local", "m4.large", "c4.large")
+    )
+    everything = [here, there, elsewhere]
+    assert told_by(everything, offers("laptop", provider="local")) == [here]
+    assert told_by(everything, offers("m4.large", "t2.small")) == [there]
+    assert told_by(everything, offers("t2.small", "t2.large")) == [here]
+    small = Measurement(None, duration_s=8.0, offer="lab:m4.large")  # an eighth of what it is called after
+    assert told_by([here, small], offers("m4.large")) == [here]
+    (found,) = told_by([here, there, small], offers("m4.large", provider="lab"))
+    assert (found.offer, found.duration_s) == ("m4.large", 8.0)
+
+
+@pytest.fixture
+def flexible(tmp_path):
+    def make(provider, workers="2..8"):
+        keys = {"distributed": {"workers": workers}, "batch": {"global": 6}, "steps": 9, "command": "true"}
+        path = tmp_path / "recipe.yaml"
+        path.write_text(json.dumps({"name": "j", "provider": provider, "experiments": {"main": keys}}))
+        return read_recipe(path)
+
+    return make
+
+
+def test_only_numbers_that_share_the_batch_are_allowed(flexible):
+    recipe = flexible("aws")
+    assert allowed_workers(recipe.experiments["main"]) == [2, 3, 6]
+    assert with_fewest(recipe).experiments["main"].distributed.workers == 2
+    fixed = with_fewest(recipe)
+    assert with_fewest(fixed) is fixed
+
+
+class Failing(Quoter):
+    """Can quote nothing."""
+
+    def __init__(self, error):
+        super().__init__(SimpleNamespace(), self.told().append)
+        self.error = error
+
+    def told(self):
+        self.lines = []
+        return self.lines
+
+    def quote(self, *_):
+        raise self.error
+
+
+def settled(error, recipe):
+    quoter = Failing(error)
+    return quoter.settle(recipe, None, {}).experiments["main"].distributed.workers, quoter.lines
+
+
+@pytest.mark.parametrize("provider", ["aws", "lab", "hosts"])
+def test_without_a_quote_the_fewest_are_taken_off_this_machine(flexible, provider):
+    count, lines = settled(UsageError("shows no steps"), flexible(provider))
+    assert count == 2
+    assert any("shows no steps" in line for line in lines)
+
+
+def test_what_is_not_feasible_is_not_rented(flexible):
+    error = no_feasible(Limits(deadline_s=5), None, 60.0, (60.0, 0.1))
+    with pytest.raises(UsageError, match="no cluster keeps"):
+        settled(error, flexible("aws"))
+    assert settled(error, flexible("hosts"))[0] == 2
+    assert settled(error, flexible("local"))[0] in (2, 3, 6)
+
+
+@pytest.mark.parametrize(("same", "bytes_needed"), [(True, 846e6), (False, None)])
+def test_only_the_memory_of_the_very_same_job_rules_machines_out(tmp_path, same, bytes_needed):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({"name": "j", "experiments": {"main": {"command": "true"}}}))
+    measured = [Measurement(None, duration_s=9.0, memory_bytes=846e6, offer="local")]
+    history = SimpleNamespace(
+        fingerprint=SimpleNamespace(exact="f"),
+        same=measured if same else [],
+        similar=[] if same else measured,
+    )
+    database = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
+    service = SimpleNamespace(measurements=lambda _: {"main": history}, store=database)
+    candidate_offers = SimpleNamespace(catalogue=Catalogue("some", ()), shares=None)
+    found = Quoter(service, print, candidate_offers=candidate_offers).memory(read_recipe(path), {})
+    database.close()
+    assert {name: memory.main for name, memory in found.items()} == ({"main": bytes_needed} if same else {})

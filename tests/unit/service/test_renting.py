@@ -1,0 +1,344 @@
+"""What is put before the user before anything is rented: machines, price, estimate, refusals."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.advisor.market.memory_floor import Memory
+from trainmaster.advisor.quote.choosing import Limits
+from trainmaster.advisor.quote.infeasible import no_feasible
+from trainmaster.advisor.quote.quote import (
+    Alternative,
+    ClusterShape,
+    ExperimentQuote,
+    Interval,
+    Quote,
+    Rented,
+)
+from trainmaster.control.layout import Home
+from trainmaster.providers import StalePrices
+from trainmaster.service.candidate_offers import CATALOGUE, supply_of, waited_s
+from trainmaster.service.quote_record import QuoteRecord
+from trainmaster.service.renting import plan_run
+from trainmaster.service.worker_counts import with_fewest, with_workers
+from trainmaster.spec import read_recipe
+from trainmaster.spec.errors import UsageError
+
+TODAY = datetime.now(UTC).date()
+COLUMNS = "provider,region,instance_type,vcpus,memory_gib,price_usd_per_hour,spot,as_of"
+ROWS = (
+    "{provider},r1,small,2,8,0.1,,{day}",
+    "{provider},r1,large,4,16,0.2,,{day}",
+    "{provider},r2,small,2,8,0.12,,{day}",
+    "other,r1,cheap,2,8,0.001,,{day}",
+)
+
+
+#: A disk of 64 GiB in a region that nobody knows, and an address.
+EXTRAS = 64 * 0.152 / (28 * 24) + 0.005
+
+
+class World:
+    """A home, a recipe, a price list; and somebody who quotes what he was told to."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        environ = {"TRAINMASTER_HOME": str(directory / "home"), "TRAINMASTER_CACHE": str(directory / "cache")}
+        self.home = Home.from_environment(environ)
+        self.environ = {}
+        self.quote = None
+        self.measured = {}
+        self.asked = []
+
+    def recipe(self, experiments=None, provider="aws", **top):
+        path = self.directory / "recipe.yaml"
+        experiments = experiments or {"main": {}}
+        named = {name: {"command": "true", **keys} for name, keys in experiments.items()}
+        path.write_text(json.dumps({"name": "job", "provider": provider, "experiments": named, **top}))
+        return read_recipe(path)
+
+    def prices(self, *rows, provider="aws", day=TODAY):
+        text = "\n".join([COLUMNS, *(row.format(provider=provider, day=day) for row in rows or ROWS)])
+        file = self.directory / "prices.csv"
+        file.write_text(text + "\n")
+        self.environ[CATALOGUE] = str(file)
+        return file
+
+    def lab(self, *rows, day=TODAY, **facts):
+        directory = self.home.root / "lab"
+        directory.mkdir(exist_ok=True)
+        self.prices(*rows, provider="lab", day=day).replace(directory / "prices.csv")
+        usual = {
+            "region": "r1",
+            "endpoint_url": "http://127.0.0.1:1",
+            "access_key_id": "a",
+            "secret_access_key": "b",
+            "image_id": "ami-1",
+            "user": "admin",
+            "zones": ["r1a", "r1b"],
+            "scale": {"cpu": 0.5, "memory": 0.25, "network": 0.1},
+        }
+        (directory / "lab.json").write_text(json.dumps(usual | facts))
+
+    def plan(self, recipe, **how):
+        return plan_run(
+            SimpleNamespace(home=self.home),
+            recipe,
+            self.directory / "recipe.yaml",
+            self.environ,
+            self.make_quoter,
+            **how,
+        )
+
+    def make_quoter(self, candidate_offers):
+        self.candidate_offers = candidate_offers
+        return self
+
+    def settle(self, recipe, _path, _environ):
+        self.asked.append("settle")
+        return with_workers(with_fewest(recipe), getattr(self, "counts", {}))
+
+    def memory(self, _recipe, _environ):
+        return self.measured
+
+    def estimate(self, _recipe, _environ):
+        self.asked.append("estimate")
+        if isinstance(self.quote, Exception):
+            raise self.quote
+        return self.quote, "" if self.quote else "nothing was measured"
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def quoted(instance="large", count=2, *, region="r1", name="main", **more):
+    shape = ClusterShape(Rented(instance, count, False, "aws", region, 0.2), workers=count)
+    faster = ClusterShape(Rented("huge", 4, False, "aws", region, 2.0), workers=4)
+    one = ExperimentQuote(
+        name,
+        shape,
+        Interval(50, 60, 75),
+        Interval(0.5, 0.6, 0.75),
+        bottleneck="compute",
+        pareto=(Alternative(faster, 20.0, 5.0), Alternative(shape, 60.0, 0.6)),
+        measurements=3,
+    )
+    return Quote({name: one}, one.time_s, one.cost_usd, **more)
+
+
+# --- what there is -------------------------------------------------------------------------------------
+
+
+def test_offers_of_a_provider_are_its_rows_of_the_catalogue(world):
+    world.prices()
+    found = supply_of(world.recipe(), world.home, world.environ, TODAY)
+    assert [offer.instance_type for offer in found.catalogue] == ["small", "large", "small"]
+    assert (found.is_rented, found.zones, found.shares, found.hosts) == (True, {}, None, None)
+    with pytest.raises(UsageError, match="no offers of it"):
+        supply_of(world.recipe(provider="gcp"), world.home, world.environ, TODAY)
+
+
+def test_the_region_of_the_aws_settings_counts_unless_the_recipe_names_one(world):
+    world.prices()
+
+    def regions(recipe, **environ):
+        found = supply_of(recipe, world.home, world.environ | environ, TODAY)
+        return {offer.region for offer in found.catalogue}, len(found.notes)
+
+    named = world.recipe({"main": {"hardware": {"region": "r1"}}})
+    assert regions(world.recipe(), AWS_REGION="r2") == ({"r2"}, 0)
+    assert regions(world.recipe(), AWS_DEFAULT_REGION="r2") == ({"r2"}, 0)
+    assert regions(named, AWS_REGION="r2") == ({"r1", "r2"}, 0)
+    assert regions(named, AWS_REGION="r9") == ({"r1", "r2"}, 0)
+    with pytest.raises(UsageError, match="has no prices of r9"):
+        regions(world.recipe(), AWS_REGION="r9")
+    with pytest.raises(UsageError, match="no region is chosen"):
+        supply_of(world.recipe(), world.home, {"HOME": str(world.home.root)}, TODAY)
+
+
+def test_the_lab_has_its_own_prices_zones_and_shares(world):
+    with pytest.raises(UsageError, match="no lab is up"):
+        supply_of(world.recipe(provider="lab"), world.home, {}, TODAY)
+    world.lab()
+    found = supply_of(world.recipe(provider="lab"), world.home, {}, TODAY)
+    assert {offer.provider for offer in found.catalogue} == {"lab"}
+    assert found.zones == {"r1": ("r1a", "r1b")}
+    assert not found.catalogue.by_hand  # nobody has named it
+    small = found.shares.of(found.catalogue.offers[0])
+    assert (small.vcpus, small.memory_bytes, small.instance_type) == (0.95, 2 * 2**30, "small")
+
+
+def test_hosts_are_those_of_the_inventory(world, tmp_path):
+    recipe = world.recipe(provider="hosts")
+    with pytest.raises(UsageError, match="no inventory"):
+        supply_of(recipe, world.home, {}, TODAY)
+    listed = {"hosts": [{"address": "h1", "slots": 4}, {"address": "h2", "slots": 2, "gpus": 1}]}
+    (world.home.root / "hosts.yaml").write_text(json.dumps(listed))
+    found = supply_of(recipe, world.home, {}, TODAY)
+    (stands_for_all,) = found.catalogue
+    assert (stands_for_all.vcpus, stands_for_all.accelerators, found.is_rented) == (2.0, 0.0, False)
+    assert [host.name for host in found.hosts] == ["h1", "h2"]
+    elsewhere = tmp_path / "others.yaml"
+    elsewhere.write_text(json.dumps({"hosts": ["h3"]}))
+    named = supply_of(recipe, world.home, {"TRAINMASTER_HOSTS": str(elsewhere)}, TODAY)
+    assert [host.name for host in named.hosts] == ["h3"]
+
+
+def test_how_long_one_waits_is_learnt_where_it_is_kept():
+    assert waited_s(SimpleNamespace(), "aws") == []
+    assert waited_s(SimpleNamespace(cluster_waits=lambda name: [len(name)]), "aws") == [3.0]
+
+
+# --- what is put before the user ---------------------------------------------------------------------------
+
+
+def test_the_cheapest_is_taken_where_nothing_is_known(world):
+    world.prices()
+    found = world.plan(world.recipe({"main": {"distributed": {"workers": 3}}}))
+    assert found.lines == [
+        "main: 3 x small in r1 at $0.3584 per hour",
+        f"prices as of {TODAY}; $0.019 of each machine's is for its disk and address",
+        "if a model cannot be saved, machines wait for it for at most $8.60 (budget.saving)",
+        "no estimate: nothing was measured",
+    ]
+    assert (found.usd_per_hour, found.most_usd_per_hour) == (
+        pytest.approx(0.3 + 3 * EXTRAS),
+        pytest.approx(0.6 + 3 * EXTRAS),
+    )
+    assert found.costs
+
+
+def test_the_quote_decides_and_its_estimate_is_shown_and_kept(world):
+    world.prices()
+    world.quote = quoted(not_quoted={})
+    found = world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}))
+    assert found.lines[0] == "main: 2 x large in r1 at $0.439 per hour"
+    told = "estimate: 1m00s (50.0 s to 1m15s), $0.60 ($0.50 to $0.75), with the wait for the machines"
+    assert told in found.lines
+    assert "limited by compute" in found.lines
+    kept = []
+    found.note_down(SimpleNamespace(add_quote=kept.append), "run", 7.0)
+    promise = QuoteRecord.of_row({"kind": kept[0].kind, "made_at": kept[0].made_at, "data": kept[0].data})
+    assert (promise.kind, promise.made_at, promise.measurements) == ("estimate", 7.0, 3)
+    assert (promise.time_s, promise.cost_usd) == (Interval(50, 60, 75), Interval(0.5, 0.6, 0.75))
+    assert promise.other == "4 x huge (20.0 s, $5.00)"
+
+
+def test_an_estimate_of_a_part_is_shown_but_not_judged(world):
+    world.prices()
+    world.quote = quoted(not_quoted={"later": "not measured yet"})
+    recipe = world.recipe({"main": {}, "later": {"after": ["main"]}})
+    found = world.plan(recipe)
+    assert "later is not in the estimate: not measured yet" in found.lines
+    kept = []
+    found.note_down(SimpleNamespace(add_quote=kept.append), "run", 7.0)
+    assert kept == []
+
+
+def test_open_workers_are_settled_after_whoever_may_refuse_has_seen_the_price(world):
+    world.prices()
+    recipe = world.recipe({"main": {"distributed": {"workers": "1..4"}, "batch": {"global": 64}, "steps": 9}})
+    world.counts = {"main": 4}
+    seen = []
+
+    def look(offer):
+        seen.append((offer.usd_per_hour, list(world.asked)))
+
+    found = world.plan(recipe, before_measuring=look)
+    assert [(pytest.approx(0.1 + EXTRAS), [])] == seen
+    assert found.plans[0].nodes == 4
+    assert found.recipe.experiments["main"].distributed.workers == 4
+    seen.clear()
+    world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}), before_measuring=look)
+    assert seen == []  # nothing would be measured
+
+
+def test_old_prices_are_refused_by_their_date_unless_there_are_others(world):
+    old = TODAY - timedelta(days=200)
+    world.lab(*ROWS[:2], day=old)
+    recipe = world.recipe(provider="lab")
+    with pytest.raises(StalePrices) as error:
+        world.plan(recipe)
+    assert error.value.as_of == old
+    assert str(error.value).startswith("provider: lab: ")
+    assert str(old) in str(error.value)
+    assert "--allow-stale" in str(error.value)
+    assert world.asked == []  # nothing was measured for nothing
+    assert world.plan(recipe, allow_stale=True).plans[0].roles[0].rentals[0].instance_type == "small"
+    world.lab(ROWS[0].replace("{day}", str(old)), ROWS[1])
+    rentals = world.plan(recipe).plans[0].roles[0].rentals
+    assert {rental.instance_type for rental in rentals} == {"large"}
+    world.lab(*ROWS[:2], day=TODAY - timedelta(days=180))
+    assert world.plan(recipe)
+
+
+def test_a_price_list_that_the_user_names_may_be_old(world):
+    world.prices(day=TODAY - timedelta(days=2000))
+    assert world.plan(world.recipe()).costs
+
+
+def test_what_is_shipped_is_too_old_to_rent_by(world):
+    world.environ["AWS_REGION"] = "us-east-1"
+    with pytest.raises(StalePrices, match="builtin"):
+        world.plan(world.recipe())
+
+
+def test_what_does_not_fit_is_said_before_prices_are(world):
+    world.environ["AWS_REGION"] = "us-east-1"
+    with pytest.raises(UsageError, match="gpu: nosuch"):
+        world.plan(world.recipe({"main": {"hardware": {"gpu": "nosuch"}}}))
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"per_hour": "$0.19"}, "Raise budget.per_hour to $0.2"),
+        ({"total": "$0.003"}, "used up before anything has run"),
+    ],
+)
+def test_budgets_that_allow_nothing_are_refused(world, budget, said):
+    world.prices()
+    with pytest.raises(UsageError) as error:
+        world.plan(world.recipe({"main": {"distributed": {"workers": 2}}}, budget=budget))
+    assert said in str(error.value)
+    assert world.asked == []
+
+
+def test_no_feasible_quote_ends_it_where_it_costs_and_is_a_note_where_it_does_not(world):
+    world.prices()
+    world.quote = no_feasible(Limits(deadline_s=5), None, 60.0, (60.0, 0.1))
+    with pytest.raises(UsageError, match="no cluster keeps"):
+        world.plan(world.recipe())
+    (world.home.root / "hosts.yaml").write_text(json.dumps({"hosts": ["h1"]}))
+    found = world.plan(world.recipe(provider="hosts"))
+    assert (found.costs, found.quote) == (False, None)
+    assert found.lines[0] == "main: 1 host"
+    assert "no cluster keeps" in found.lines[1]
+
+
+def test_machines_that_cannot_hold_what_was_measured_are_not_rented(world):
+    world.prices()
+    recipe = world.recipe()
+    assert world.plan(recipe).plans[0].roles[0].rentals[0].instance_type == "small"
+    world.measured = {"main": Memory(7.95 * 2**30)}  # fits into 8 GiB, but nothing else would
+    offer = world.plan(recipe)
+    assert {rental.instance_type for rental in offer.plans[0].roles[0].rentals} == {"large"}
+    (note,) = (note for note in offer.notes if "left out" in note)
+    assert "2 of 3 offers" in note
+    assert "8,536 MB" in note
+    world.measured = {"main": Memory(20 * 2**30)}
+    with pytest.raises(UsageError, match="no machine that is allowed suffices"):
+        world.plan(recipe)
+
+
+def test_a_lab_has_less_memory_than_is_published(world):
+    world.lab()
+    world.measured = {"main": Memory(2.5 * 2**30)}  # a quarter of 16 GiB holds it
+    offer = world.plan(world.recipe(provider="lab"))
+    assert {rental.instance_type for rental in offer.plans[0].roles[0].rentals} == {"large"}
