@@ -89,12 +89,12 @@ def _drive(
         slots = max([machine.cores, *(slots_of(experiment) for experiment in recipe.experiments.values())])
         executor, base = service.executor_of(home), base_environment(environ)
     else:
-        slots = machines.clusters.slots
-        executor, base = machines.clusters, {}
+        slots = machines.executor.slots
+        executor, base = machines.executor, {}
     policies = load_policies(recipe)
     meter = _meter(recipe, policies, 0.0 if machines is None else machines.lease_s)
     if machines is not None:
-        machines.clusters.pay_by(meter, steady_s())
+        machines.executor.pay_by(meter, steady_s())
     executor.open(run, Capacity(slots=slots, gpus=machine.gpus), base, session.lease.token)
     clusters = where = None
     if machines is not None:
@@ -102,7 +102,7 @@ def _drive(
         from trainmaster.service.renting import waited_s
 
         clusters = RecordedClusterCosts(
-            recipe.provider, machines.clusters.records, waited_s(store, recipe.provider)
+            recipe.provider, machines.executor.records, waited_s(store, recipe.provider)
         )
         where = partial(where_in, clusters)
     row = store.run_row(run)
@@ -143,7 +143,7 @@ def _drive(
         watcher=watcher,
         meter=meter,
         forecaster=_tracker(service, session, snapshot, slots, clusters),
-        machines=None if machines is None else machines.clusters,
+        machines=None if machines is None else machines.executor,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
     )

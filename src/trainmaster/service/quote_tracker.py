@@ -105,7 +105,7 @@ class QuoteTracker:
         self._histories = histories
         self._elapsed = elapsed
         self._slots = slots
-        self._clusters = costs
+        self._costs = costs
         self._score = score
         self._other = ""
         self._known = _Known()
@@ -167,7 +167,7 @@ class QuoteTracker:
         self._begun = True
         self._read_histories()
         # Of machines that are rented the estimate was told before they were; nothing new is known yet.
-        self._estimated = self._clusters is not None
+        self._estimated = self._costs is not None
         for row in self._store.quotes_of(self._run):
             self._estimated = True
             promise = QuoteRecord.of_row(row)
@@ -213,10 +213,8 @@ class QuoteTracker:
         self, run_state: RunState, progress: Mapping[tuple[str, int], TaskProgress], now: float
     ) -> bool:
         """True if a binding quote can be made: what runs is measured well, and the rest is known."""
-        ready_at = None if self._clusters is None else self._clusters.ready_at
-        since = (
-            self._elapsed(now) if self._clusters is None else now - (now if ready_at is None else ready_at)
-        )
+        ready_at = None if self._costs is None else self._costs.ready_at
+        since = self._elapsed(now) if self._costs is None else now - (now if ready_at is None else ready_at)
         if since < BINDING_AFTER_S or waits(run_state) or is_at_its_end(run_state, progress):
             return False
         for name, experiment in run_state.experiments.items():
@@ -292,8 +290,8 @@ class QuoteTracker:
 
         devices = {name: self._device(name) for name in run_state.experiments}
         rented = None
-        if self._clusters is not None:
-            costs = self._clusters
+        if self._costs is not None:
+            costs = self._costs
             rented = RentedNow(costs.provider, costs.spent_usd(now), costs.clusters(), costs.waited_s)
 
         def work() -> None:
@@ -362,7 +360,7 @@ class QuoteTracker:
         """What the user can do about it."""
         stop = f"`trainmaster cancel {self._run}` stops it with its checkpoint"
         again = f"`trainmaster resume {self._run}` goes on from there"
-        if self._clusters is None:
+        if self._costs is None:
             return f"Let it go on; or {stop}, and {again} when the machine is less busy"
         other = f", such as {self._other}" if self._other else ""
         capped = self._recipe.budget is not None and self._recipe.budget.total_usd is not None
@@ -374,17 +372,17 @@ class QuoteTracker:
 
     def _where(self, experiment: str) -> Where:
         """What its attempts run on."""
-        if self._clusters is None:
+        if self._costs is None:
             return Where("local", detect_capacity().cores)
         from trainmaster.service.cluster_costs import where_in
 
-        return where_in(self._clusters, experiment)
+        return where_in(self._costs, experiment)
 
     def _nodes(self, experiment: str) -> int:
         """Machines that the workers of one of its tasks sit on."""
-        if self._clusters is None:
+        if self._costs is None:
             return 1
-        there = next((c.nodes for c in self._clusters.clusters() if experiment in c.experiments), 1)
+        there = next((c.nodes for c in self._costs.clusters() if experiment in c.experiments), 1)
         return gang_nodes(self._recipe.experiments[experiment], there)
 
     def _device(self, experiment: str) -> Device:
@@ -393,9 +391,9 @@ class QuoteTracker:
         from trainmaster.service.knowledge_builder import local_device
 
         recipe = self._recipe.experiments[experiment]
-        if self._clusters is None:
+        if self._costs is None:
             return local_device(recipe)
-        for each in self._clusters.clusters():
+        for each in self._costs.clusters():
             if experiment in each.experiments:
                 gpu = recipe.hardware.gpu or "gpu" if recipe.hardware.gpu_count else ""
                 return Device(gpu, float(each.slots), each.machine)

@@ -168,7 +168,7 @@ class RunClusters:
         if not loops:
             raise UsageError(f"{lease.run} has no plan of its machines", "Start it with `trainmaster run`.")
         places = MemberPlaces(self._directory_of)
-        self.clusters = ClusterExecutor(
+        self.executor = ClusterExecutor(
             loops,
             self._open,
             self._write_cost,
@@ -179,20 +179,20 @@ class RunClusters:
         self.site: RemoteSite = RemoteSite(
             home,
             lease.run,
-            nodes_of=self.clusters.nodes_of,
-            all_nodes=self.clusters.all_nodes,
-            slots_of=self.clusters.slots_of,
+            nodes_of=self.executor.nodes_of,
+            all_nodes=self.executor.all_nodes,
+            slots_of=self.executor.slots_of,
             root=self._provisioner.root,
             patience_s=patience.lost_s,
             tell=self._tell,
             is_over=self._is_over,
-            is_coming=self.clusters.is_coming,
+            is_coming=self.executor.is_coming,
         )
-        self.clusters.on_lost = self.site.lost
+        self.executor.on_lost = self.site.lost
         self._reaping: threading.Timer | None = None
         # The provider need not be asked for anything yet; and machines that are there must be looked after at
         # once, though their provider may not answer, or refuse credentials that have expired.
-        if self._taken or any(record.rented for record in self.clusters.records()):
+        if self._taken or any(record.rented for record in self.executor.records()):
             self._reaping = threading.Timer(_REAP_LATER_S, self._reap_later, [identity])
             self._reaping.daemon = True
             self._reaping.start()
@@ -215,7 +215,7 @@ class RunClusters:
             succeeded: the run did.
             hurried: whether the user does not want to wait until all is gone.
         """
-        self.clusters.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
+        self.executor.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
 
     def close(self) -> None:
         """Hang up; what is rented lives on as long as its lease does."""
@@ -223,7 +223,7 @@ class RunClusters:
             self._reaping.cancel()
             if self._reaping is not threading.current_thread():
                 self._reaping.join(_REAPED_S)
-        self.clusters.close()
+        self.executor.close()
         self.site.close()
         self._provisioner.close()
         self._ssh.close()
@@ -298,7 +298,7 @@ class RunClusters:
             or is_alive(row["lease_owner"], row["lease_expires_at"], lease_now)
             or (row["state"] == ClusterState.KEPT and (row["kept_until"] or 0) > now)
         ]
-        known += [record.id for record in self.clusters.records()]
+        known += [record.id for record in self.executor.records()]
         for record in readable((row for row in rows if row["id"] not in known), self._tell):
             self._provisioner.forget(record, ())  # its keys are of no use to anybody
         try:

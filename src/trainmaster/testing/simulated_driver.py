@@ -204,7 +204,7 @@ class SimulatedClusters(RunClusters):
             if record.id in self._taken:
                 loop.recall()
             loops.update(dict.fromkeys(record.plan.experiments, loop))
-        self.cluster_executor = ClusterExecutor(
+        self.executor = ClusterExecutor(
             loops,
             cast("Any", self._open),
             self._write_cost,
@@ -212,7 +212,7 @@ class SimulatedClusters(RunClusters):
             **driver.process.clocks_of(ClusterExecutor),
             earlier_usd=self._earlier_usd,
         )
-        self.cluster_executor._wake = cast("Any", driver)
+        self.executor._wake = cast("Any", driver)
         self._reap(self._failures.home)
 
     @property
@@ -222,11 +222,11 @@ class SimulatedClusters(RunClusters):
 
     def finish(self, *, succeeded: bool, hurried: Callable[[], bool] = lambda: False) -> None:
         """See `RunClusters.finish`."""
-        self.cluster_executor.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
+        self.executor.finish(self._tell, keep=succeeded, patience_s=GIVING_BACK_S, hurried=hurried)
 
     def close(self) -> None:
         """See `RunClusters.close`."""
-        self.cluster_executor.close()
+        self.executor.close()
 
     def _open(self, loop: object, formation: Formation) -> Any:  # noqa: ANN401 - an executor
         ray = cast("Any", formation.ray)
@@ -358,20 +358,18 @@ class Driver:
             return
         policies = {name: one.policy for name, one in failures.plan.work.experiments.items()}
         meter = self.meter = _meter(failures.recipe, policies, machines.lease_s)
-        machines.cluster_executor.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
-        machines.cluster_executor.open(
-            failures.run, Capacity(machines.cluster_executor.slots), {}, lease.token
-        )
+        machines.executor.pay_by(meter, self.process.clocks_of(Controller)["clock"]())
+        machines.executor.open(failures.run, Capacity(machines.executor.slots), {}, lease.token)
         bench = failures.make_bench(self)
         controller = self.controller = Controller(
             store=SimulatedRecords(failures, self, failures.store),
             lease=lease,
             run_state=failures.store.run_state(),
             actions=bench,
-            executor=machines.cluster_executor,
+            executor=machines.executor,
             policies=policies,
             meter=meter,
-            machines=machines.cluster_executor,
+            machines=machines.executor,
             saving=SavingMoney(),
             **self.process.clocks_of(Controller),
         )
