@@ -14,7 +14,7 @@ from trainmaster.db import tables as t
 SMALL_RUNS = 20
 
 
-def fill(store: Database, run: str, tasks: int) -> None:
+def fill(database: Database, run: str, tasks: int) -> None:
     """Write a run with finished tasks as a controller would have left it."""
     now = time.time()
     new = NewRun(
@@ -27,14 +27,14 @@ def fill(store: Database, run: str, tasks: int) -> None:
         "file:///nowhere",
         [("train", tasks)],
     )
-    store.release(store.create_run(new, now), now)
-    experiment = store.experiment_rows(run)[0]["id"]
+    database.release(database.create_run(new, now), now)
+    experiment = database.experiment_rows(run)[0]["id"]
     done = {"state": "DONE", "reason": "SUCCEEDED"}
     rows = [
         {"experiment_id": experiment, "number": n, "attempt": 1, "metrics": '{"step":100,"loss":0.1}', **done}
         for n in range(tasks)
     ]
-    with store.engine.begin() as connection:
+    with database.engine.begin() as connection:
         connection.execute(t.task.insert(), rows)
         connection.execute(t.experiment.update().where(t.experiment.c.id == experiment).values(done))
         connection.execute(t.run.update().where(t.run.c.id == run).values(ended_at=now, **done))
@@ -44,11 +44,11 @@ def main() -> None:
     arguments = options(__doc__ or "", runs=11, tasks=100_000)
     directory, env = workshop()
     with directory:
-        store = Database(Home.from_environment(env).database_url)
+        database = Database(Home.from_environment(env).database_url)
         for number in range(SMALL_RUNS):
-            fill(store, f"old-{number:04d}", arguments.tasks // 2 // SMALL_RUNS)
-        fill(store, "big", arguments.tasks // 2)
-        store.close()
+            fill(database, f"old-{number:04d}", arguments.tasks // 2 // SMALL_RUNS)
+        fill(database, "big", arguments.tasks // 2)
+        database.close()
         verbs = {"help_s": ["--help"], "status_s": ["status"], "status_run_s": ["status", "big"]}
         measured = {
             name: spread([seconds([TRAINMASTER, *words], env, directory.name) for _ in range(arguments.runs)])

@@ -48,14 +48,14 @@ def main() -> None:
 
 def commits_per_s(url: str, commits: int = 300) -> float:
     """How many commits of one event a store takes from one process."""
-    store = Database(url)
+    database = Database(url)
     experiments = [("only", 1)]
-    lease: Lease = store.create_run(NewRun("commits", "x", "{}", "", "local", "", "", experiments), 0.0)
+    lease: Lease = database.create_run(NewRun("commits", "x", "{}", "", "local", "", "", experiments), 0.0)
     began = time.perf_counter()
     for _ in range(commits):
-        store.commit(lease, [Note("x")], time.time())
+        database.commit(lease, [Note("x")], time.time())
     took = time.perf_counter() - began
-    store.close()
+    database.close()
     return round(commits / took, 1)
 
 

@@ -43,9 +43,9 @@ def main() -> None:
 
 def write(url: str) -> None:
     """Let this version write its examples into a new database."""
-    store = Database(url)
-    write_examples(store)
-    store.close()
+    database = Database(url)
+    write_examples(database)
+    database.close()
 
 
 def keep(engine_name: str, lines: list[str]) -> None:

@@ -201,8 +201,8 @@ def test_many_kept_models_are_saved_under_a_lease_that_is_renewed(tm, store, mon
     expires = []
 
     def publish(context, metrics):
-        row = service.store.run_row(run)
-        until(lambda: service.store.run_row(run)["lease_expires_at"] > row["lease_expires_at"], "renewed")
+        row = service.database.run_row(run)
+        until(lambda: service.database.run_row(run)["lease_expires_at"] > row["lease_expires_at"], "renewed")
         expires.append(context.task)
         return publish_kept(context, metrics)
 

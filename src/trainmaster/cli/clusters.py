@@ -26,7 +26,7 @@ def list_clusters(as_json: _Json = False) -> None:
     from trainmaster.service.clusters import clusters_of_home
 
     home = Home.from_environment()
-    found = clusters_of_home(Service(home).store, home, time.time())
+    found = clusters_of_home(Service(home).database, home, time.time())
     if as_json:
         print_json({"clusters": found})
     elif found:
@@ -53,7 +53,7 @@ def end(
     if bool(clusters) == everything:
         raise UsageError("which clusters?", "Name them, or write `--all`; `trainmaster clusters` lists them.")
     home = Home.from_environment()
-    ended = end_clusters(Service(home).store, home, os.environ, None if everything else clusters, say)
+    ended = end_clusters(Service(home).database, home, os.environ, None if everything else clusters, say)
     if as_json:
         print_json({"ended": ended})
     elif not ended and everything:

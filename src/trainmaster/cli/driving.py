@@ -45,7 +45,7 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     gc.enable()
     interrupted: InterruptedByUser | None = None
     with make_watcher(service, session) as watcher:
-        service.store.patience.tell = watcher.say
+        service.database.patience.tell = watcher.say
         try:
             service.drive(session, os.environ, watcher, on_start=catch_signals)
         except InterruptedByUser as error:
@@ -65,7 +65,7 @@ def drive_in_background(service: Service, session: Session) -> None:
     """
     directory = service.home_of(session.run).run_directory(session.run)
     directory.mkdir(parents=True, exist_ok=True)
-    service.store.release(session.lease, time.time())
+    service.database.release(session.lease, time.time())
     path = directory / "control.log"
     with path.open("ab") as log:
         driver = subprocess.Popen(
@@ -94,7 +94,7 @@ def attach(service: Service, run: str, *, as_json: bool) -> int:
     gc.enable()  # `main` turned it off for quick verbs
     seen = service.last_event(run)
     known = "working"
-    losses = Losses(waits=service.store.run_row(run)["provider"] != "local")
+    losses = Losses(waits=service.database.run_row(run)["provider"] != "local")
     while True:
         driven = service.is_driven(run)  # looked at first: it may end while we look
         seen, lines = told_events(service, run, seen, losses)
@@ -125,7 +125,7 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
-    for row in queries.without_model(service.store, run):
+    for row in queries.without_model(service.database, run):
         text = without_model_text(row["experiment"], row["tasks"], row["silent"], json.loads(row["metrics"]))
         say(text)
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:

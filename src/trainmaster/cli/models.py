@@ -33,7 +33,7 @@ def list_models(
     from trainmaster.service import Service
 
     service = Service(Home.from_environment())
-    rows = queries.models(service.store, service.resolve(run) if run else None)
+    rows = queries.models(service.database, service.resolve(run) if run else None)
     models = [
         {
             "run": row["run"],

@@ -89,7 +89,7 @@ def quote(
             Prices.of(service.home, os.environ).keep_fresh(found, say, is_wanted=wanted)
         made = quoter.quote(found, recipe, os.environ, options)
         if made.time_s is not None:
-            line = score_line(service.store, service.home.identity(), "estimate", found.provider)
+            line = score_line(service.database, service.home.identity(), "estimate", found.provider)
     finally:
         service.close()
     tell = say if as_json else show

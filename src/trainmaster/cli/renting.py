@@ -65,7 +65,7 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
             allow_stale=allow_stale,
             before_measuring=before_measuring,
         )
-    line = score_line(service.store, service.home.identity(), "estimate", recipe.provider)
+    line = score_line(service.database, service.home.identity(), "estimate", recipe.provider)
     told = [line] if line and offer.quote else []
     if offer.quote is not None:
         told += [wide for one in offer.quote.experiments.values() if (wide := wide_line(one))]

@@ -67,7 +67,7 @@ def run(
 
         offer = agree(service, found, recipe, yes=yes, allow_stale=allow_stale)
         session = service.start(offer.recipe, recipe, os.environ, plans=offer.plans, keep_s=keep_s)
-        offer.note_down(service.store, session.run, time.time())
+        offer.note_down(service.database, session.run, time.time())
     for note in session.notes:
         say(f"note: {note}")
     if detach:

@@ -16,7 +16,7 @@ def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON
 
     service = Service(Home.from_environment())
     try:
-        shown = report(outcomes(service.store, service.home.identity()))
+        shown = report(outcomes(service.database, service.home.identity()))
     finally:
         service.close()
     if as_json:

@@ -37,7 +37,7 @@ class Standings:
     """
 
     def __init__(self, service: Service, session: Session) -> None:
-        self._store = service.store
+        self._database = service.database
         self._run = session.run
         self._searches = {
             name: experiment.search
@@ -85,7 +85,7 @@ class Standings:
             with suppress(StoreError):  # the picture is of what was known before
                 for name, search in self._searches.items():
                     self._best[name] = best_tasks(
-                        self._store, self._run, name, search.model_dump(mode="json"), SHOWN_BEST
+                        self._database, self._run, name, search.model_dump(mode="json"), SHOWN_BEST
                     )
             took_s = time.monotonic() - began
             self._look_at = began + max(_LOOK_S, took_s / _MOST_SHARE)

@@ -88,7 +88,7 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
     found = service.resolve(run)
     searches = service.search_results(found)
     searched = {search.experiment for search in searches}
-    curves = [c for c in run_curves(service.store, service.home, found) if c.name not in searched]
+    curves = [c for c in run_curves(service.database, service.home, found) if c.name not in searched]
     draw_run(found, searches, curves, file)
     say(f"drawn: {file}")
 
@@ -161,14 +161,14 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
             show(f"  {name} used: {usage_text(experiment['usage'])}")
-    for row in queries.tasks(service.store, run, state="RUNNING", limit=10):
+    for row in queries.tasks(service.database, run, state="RUNNING", limit=10):
         import json
 
         show(
             f"  {row['experiment']}/{row['number']} attempt {row['attempt']}  "
             f"{metrics_text(json.loads(row['metrics']))}"
         )
-    for row in queries.tasks(service.store, run, bad_only=True, limit=5):
+    for row in queries.tasks(service.database, run, bad_only=True, limit=5):
         why = f": {row['message']}" if row["message"] else ""
         show(f"  {row['experiment']}/{row['number']} {row['reason']}{why}")
     if summary["state"] != "DONE":
@@ -188,7 +188,7 @@ def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late
     from trainmaster.cli.output import duration, show
     from trainmaster.db import queries
 
-    for event in queries.last_notes(service.store, run, _LAST_NOTES):
+    for event in queries.last_notes(service.database, run, _LAST_NOTES):
         about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
         show(f"  {duration(max(time.time() - event['at'], 0.0))} ago: {about}{event['message']}")
 

@@ -71,7 +71,7 @@ class Echo:
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._partial: dict[tuple[str, int, int], bytes] = {}
         if self.enabled and session.lease.token > 1:  # somebody has driven it before
-            for row in service.store.live_task_rows(session.run):
+            for row in service.database.live_task_rows(session.run):
                 key = (row["experiment"], row["number"], row["attempt"])
                 log = self._home.attempt(self._run, *key).directory, self._first[row["experiment"]]
                 self._offsets[key] = line_start(*log, log_end(*log))
@@ -263,7 +263,7 @@ def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[
 
     now = time.monotonic()
     lines = []
-    for event in queries.events(service.store, run, after=seen):
+    for event in queries.events(service.database, run, after=seen):
         seen = event["id"]
         why = f": {event['message']}" if event["message"] else ""
         if event["kind"] == "experiment":

@@ -60,7 +60,7 @@ class Controller:
     """Drives one run to its end.
 
     Args:
-        store: the database.
+        database: the database.
         lease: the right to drive the run.
         run_state: the run as recorded.
         actions: performs what is decided.
@@ -80,7 +80,7 @@ class Controller:
     def __init__(
         self,
         *,
-        store: Records,
+        database: Records,
         lease: Lease,
         run_state: RunState,
         actions: Actions,
@@ -99,7 +99,7 @@ class Controller:
         self.run_state = run_state
         self.jobs: Background = actions.jobs
         self.interrupts = 0
-        self._store = store
+        self._database = database
         self._lease = lease
         self._actions = actions
         self._executor = executor
@@ -163,7 +163,7 @@ class Controller:
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
-                self._store.commit(self._lease, turn.changes, self._wall())
+                self._database.commit(self._lease, turn.changes, self._wall())
                 self._renewed_at = now
             for effect in turn.effects:
                 self._keep_lease()  # who was asleep while another took over must not act any more
@@ -197,7 +197,7 @@ class Controller:
                     self._actions.adopt(task)
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
                 self._executor.forget([status.attempt])
-        self._wanted = self._store.stop_wanted(self.run_state.run)
+        self._wanted = self._database.stop_wanted(self.run_state.run)
 
     def _find(self, attempts: list[str]) -> None:
         """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said.
@@ -208,10 +208,10 @@ class Controller:
         while self._machines is not None and not self._machines.find(attempts):
             now = self._clock()
             if notes := self._look_at_machines(now):
-                self._store.commit(self._lease, notes, self._wall())
+                self._database.commit(self._lease, notes, self._wall())
                 self._renewed_at = now
             self._watch_budget(now)
-            wanted = self._wanted or self._store.stop_wanted(self.run_state.run)
+            wanted = self._wanted or self._database.stop_wanted(self.run_state.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
                 return  # that cannot wait
             if self.interrupts or wanted:
@@ -235,7 +235,7 @@ class Controller:
         now = self._clock()
         if now - self._asked_at >= IDLE_S:  # a busy loop must not spend its time on asking
             self._asked_at = now
-            self._wanted = self._store.stop_wanted(self.run_state.run)
+            self._wanted = self._database.stop_wanted(self.run_state.run)
         self._keep_lease()
         if now - self._read_at >= PROGRESS_S:
             self._read_at = now
@@ -244,7 +244,7 @@ class Controller:
     def _keep_lease(self) -> None:
         now = self._clock()
         if now - self._renewed_at >= RENEW_S:
-            self._store.renew(self._lease, self._wall())
+            self._database.renew(self._lease, self._wall())
             self._renewed_at = now
 
     def _patience_s(self) -> float:
@@ -323,7 +323,7 @@ class Controller:
     def _watch_budget(self, now: float) -> None:
         """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
         if self._meter is not None and self._wanted is None and self._meter.must_end(now):
-            self._store.want_stop(self.run_state.run, EndReason.BUDGET)
+            self._database.want_stop(self.run_state.run, EndReason.BUDGET)
             self._wanted = EndReason.BUDGET
 
     def _watch_saving(self, now: float) -> None:
@@ -351,7 +351,7 @@ class Controller:
         except (LeaseLostError, StoreError):
             raise
         except TrainmasterError as error:
-            self._store.want_stop(self.run_state.run, EndReason.INTERNAL)
+            self._database.want_stop(self.run_state.run, EndReason.INTERNAL)
             self._wanted, self._why_wanted = EndReason.INTERNAL, one_line(error)
             return [Note(self._why_wanted)]
 

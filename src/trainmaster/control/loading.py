@@ -30,11 +30,11 @@ class Shape:
     keeps_results: bool = False
 
 
-def load_board(store: Database, run: str, recipe: Recipe, slots: int) -> RunState:
+def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunState:
     """The run as recorded.
 
     Args:
-        store: the database.
+        database: the database.
         run: its id.
         recipe: of the run.
         slots: how many tasks may run at once at most.
@@ -45,21 +45,21 @@ def load_board(store: Database, run: str, recipe: Recipe, slots: int) -> RunStat
         shapes[name] = shape_of(found, slots)
     return board_from_rows(
         shapes,
-        store.run_row(run),
-        store.experiment_rows(run),
-        store.tallies(run),
-        store.live_task_rows(run),
-        ended_rows(store, run, shapes),
+        database.run_row(run),
+        database.experiment_rows(run),
+        database.tallies(run),
+        database.live_task_rows(run),
+        ended_rows(database, run, shapes),
     )
 
 
-def ended_rows(store: Database, run: str, shapes: Mapping[str, Shape]) -> list[Mapping[Any, Any]]:
+def ended_rows(database: Database, run: str, shapes: Mapping[str, Shape]) -> list[Mapping[Any, Any]]:
     """Rows of the tasks that are DONE, of experiments that keep their results."""
     return [
         row
         for name, shape in shapes.items()
         if shape.keeps_results
-        for row in queries.results(store, run, name)
+        for row in queries.results(database, run, name)
         if row["state"] == State.DONE
     ]
 

@@ -16,9 +16,9 @@ from trainmaster.spec.states import EndReason, State
 _MOST = 1000
 
 
-def kept_models(store: Database, run: str) -> Sequence[RowMapping]:
+def kept_models(database: Database, run: str) -> Sequence[RowMapping]:
     """Tasks of a run that are over and whose model is kept; their experiment's name is ``experiment``."""
-    return [row for row in store.read(kept_models_query(run)) if row["state"] == State.DONE]
+    return [row for row in database.read(kept_models_query(run)) if row["state"] == State.DONE]
 
 
 def kept_models_query(run: str) -> sa.Select[tuple[object, ...]]:
@@ -26,10 +26,10 @@ def kept_models_query(run: str) -> sa.Select[tuple[object, ...]]:
     return _tasks(run).where(t.task.c.kept_model.is_not(None))
 
 
-def waiting_saves(store: Database, run: str) -> Sequence[RowMapping]:
+def waiting_saves(database: Database, run: str) -> Sequence[RowMapping]:
     """Tasks of a run of which something cannot be saved yet, likewise."""
     states = (State.SAVING, State.RECOVERING)
-    return store.read(_tasks(run).where(t.task.c.state.in_(states), t.task.c.tries > 0))
+    return database.read(_tasks(run).where(t.task.c.state.in_(states), t.task.c.tries > 0))
 
 
 def record_saved(

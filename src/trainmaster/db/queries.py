@@ -11,13 +11,13 @@ from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 
 
-def runs(store: Database, limit: int | None = None) -> Sequence[RowMapping]:
+def runs(database: Database, limit: int | None = None) -> Sequence[RowMapping]:
     """All runs, newest first."""
     query = sa.select(t.run).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
-    return store.read(query)
+    return database.read(query)
 
 
-def models(store: Database, run: str | None, experiment: str | None = None) -> Sequence[RowMapping]:
+def models(database: Database, run: str | None, experiment: str | None = None) -> Sequence[RowMapping]:
     """Models in the order of runs (newest first), experiments and tasks.
 
     Columns: ``run``, ``experiment``, ``task``, ``uri``, ``metrics`` (JSON), ``parameters`` (JSON).
@@ -39,10 +39,10 @@ def models(store: Database, run: str | None, experiment: str | None = None) -> S
         query = query.where(t.run.c.id == run)
     if experiment is not None:
         query = query.where(t.experiment.c.name == experiment)
-    return store.read(query)
+    return database.read(query)
 
 
-def without_model(store: Database, run: str) -> Sequence[RowMapping]:
+def without_model(database: Database, run: str) -> Sequence[RowMapping]:
     """Experiments of a run of which tasks succeeded and left no model, in order.
 
     Columns: ``experiment``, ``tasks`` (how many), ``silent`` (how many of them without any metrics),
@@ -61,16 +61,16 @@ def without_model(store: Database, run: str) -> Sequence[RowMapping]:
         .group_by(t.experiment.c.name, t.experiment.c.ordinal)
         .order_by(t.experiment.c.ordinal)
     )
-    return store.read(query)
+    return database.read(query)
 
 
 def tasks(
-    store: Database, run: str, *, state: str | None = None, bad_only: bool = False, limit: int = 100
+    database: Database, run: str, *, state: str | None = None, bad_only: bool = False, limit: int = 100
 ) -> Sequence[RowMapping]:
     """Tasks of a run with their experiment's name as ``experiment``, in order.
 
     Args:
-        store: the database.
+        database: the database.
         run: its id.
         state: only tasks in this state.
         bad_only: only tasks that are DONE and did not succeed.
@@ -87,10 +87,10 @@ def tasks(
         query = query.where(t.task.c.state == state)
     if bad_only:
         query = query.where(t.task.c.state == "DONE", t.task.c.reason.not_in(("SUCCEEDED", "PRUNED")))
-    return store.read(query)
+    return database.read(query)
 
 
-def results(store: Database, run: str, experiment: str) -> Sequence[RowMapping]:
+def results(database: Database, run: str, experiment: str) -> Sequence[RowMapping]:
     """All tasks of one experiment that have a row, in order, with its name as ``experiment``."""
     query = (
         sa.select(t.task, t.experiment.c.name.label("experiment"))
@@ -98,18 +98,19 @@ def results(store: Database, run: str, experiment: str) -> Sequence[RowMapping]:
         .where(t.experiment.c.run_id == run, t.experiment.c.name == experiment)
         .order_by(t.task.c.number)
     )
-    return store.read(query)
+    return database.read(query)
 
 
-def run_ids(store: Database) -> list[str]:
+def run_ids(database: Database) -> list[str]:
     """Ids of all runs, newest first."""
     return [
-        row["id"] for row in store.read(sa.select(t.run.c.id).order_by(t.run.c.created_at.desc(), t.run.c.id))
+        row["id"]
+        for row in database.read(sa.select(t.run.c.id).order_by(t.run.c.created_at.desc(), t.run.c.id))
     ]
 
 
 def attempts(
-    store: Database, run: str, experiment: str | None = None, task: int | None = None, after: int = 0
+    database: Database, run: str, experiment: str | None = None, task: int | None = None, after: int = 0
 ) -> Sequence[RowMapping]:
     """Attempts of a run in order of experiment, task and number, those with an id above ``after``.
 
@@ -131,26 +132,26 @@ def attempts(
         query = query.where(t.experiment.c.name == experiment)
     if task is not None:
         query = query.where(t.attempt.c.task == task)
-    return store.read(query)
+    return database.read(query)
 
 
-def ended_attempts(store: Database, ids: Sequence[int]) -> set[int]:
+def ended_attempts(database: Database, ids: Sequence[int]) -> set[int]:
     """Which of these attempts have ended."""
     ended: set[int] = set()
     for start in range(0, len(ids), 500):  # databases limit the number of values
         some = ids[start : start + 500]
         query = sa.select(t.attempt.c.id).where(t.attempt.c.id.in_(some), t.attempt.c.ended_at.is_not(None))
-        ended.update(row["id"] for row in store.read(query))
+        ended.update(row["id"] for row in database.read(query))
     return ended
 
 
-def last_event(store: Database, run: str) -> int:
+def last_event(database: Database, run: str) -> int:
     """Id of the newest event of a run, 0 if it has none."""
     query = sa.select(sa.func.max(t.event.c.id).label("last")).where(t.event.c.run_id == run)
-    return store.read(query)[0]["last"] or 0
+    return database.read(query)[0]["last"] or 0
 
 
-def last_notes(store: Database, run: str, limit: int) -> Sequence[RowMapping]:
+def last_notes(database: Database, run: str, limit: int) -> Sequence[RowMapping]:
     """The newest notes of a run, the oldest of them first."""
     query = (
         sa.select(t.event)
@@ -158,10 +159,10 @@ def last_notes(store: Database, run: str, limit: int) -> Sequence[RowMapping]:
         .order_by(t.event.c.id.desc())
         .limit(limit)
     )
-    return list(reversed(store.read(query)))
+    return list(reversed(database.read(query)))
 
 
-def events(store: Database, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:
+def events(database: Database, run: str, after: int = 0, limit: int = 1000) -> Sequence[RowMapping]:
     """Events of a run in order, those with an id larger than ``after``."""
     query = (
         sa.select(t.event)
@@ -169,4 +170,4 @@ def events(store: Database, run: str, after: int = 0, limit: int = 1000) -> Sequ
         .order_by(t.event.c.id)
         .limit(limit)
     )
-    return store.read(query)
+    return database.read(query)

@@ -151,9 +151,9 @@ def extras_of(environ: Mapping[str, str]) -> Extras:
     return Extras(settings.disk_bytes, settings.public_addresses)
 
 
-def waited_s(store: Database, provider: str) -> list[float]:
+def waited_s(database: Database, provider: str) -> list[float]:
     """How long earlier runs waited for machines of a provider, seconds."""
-    known = getattr(store, "cluster_waits", None)
+    known = getattr(database, "cluster_waits", None)
     return [float(seconds) for seconds in known(provider)] if known is not None else []
 
 

@@ -31,21 +31,21 @@ DAMAGED: Final = "damaged"
 Tell = Callable[[str], None]
 
 
-def clusters_of_home(store: Database, home: Home, now: float) -> list[dict[str, Any]]:
+def clusters_of_home(database: Database, home: Home, now: float) -> list[dict[str, Any]]:
     """Clusters that have machines, the newest first, as ``--json`` prints them.
 
     Args:
-        store: the database.
+        database: the database.
         home: whose.
         now: Unix seconds.
     """
     found = []
-    for row in store.living_clusters(None, home.identity()):
-        how = _how(row, now, store.clock_s())
+    for row in database.living_clusters(None, home.identity()):
+        how = _how(row, now, database.clock_s())
         try:
             record = ClusterRecord.of_row(row)
         except DamagedClusterError as error:
-            found.append(_shown_damaged(row, _how_damaged(row, store.clock_s()), one_line(error)))
+            found.append(_shown_damaged(row, _how_damaged(row, database.clock_s()), one_line(error)))
             continue
         if how and record.machines:
             found.append(_shown(record, row, how, now))
@@ -53,12 +53,12 @@ def clusters_of_home(store: Database, home: Home, now: float) -> list[dict[str, 
 
 
 def end_clusters(
-    store: Database, home: Home, environ: Mapping[str, str], wanted: Sequence[str] | None, tell: Tell
+    database: Database, home: Home, environ: Mapping[str, str], wanted: Sequence[str] | None, tell: Tell
 ) -> list[dict[str, Any]]:
     """Give back machines that no run uses; those clusters as they were.
 
     Args:
-        store: the database.
+        database: the database.
         home: whose.
         environ: of the caller: credentials.
         wanted: ids; None for all that no run uses.
@@ -69,9 +69,9 @@ def end_clusters(
         UsageError: a run uses it, or its provider cannot be used.
         ProviderError: the provider cannot be reached; what is warm ends itself in any case.
     """
-    rows = {row["id"]: row for row in store.living_clusters(None, home.identity())}
+    rows = {row["id"]: row for row in database.living_clusters(None, home.identity())}
     now = time.time()
-    lease_now = store.clock_s()
+    lease_now = database.clock_s()
     records = {record.id: record for record in readable(rows.values(), tell)}
     how = {
         name: _how(row, now, lease_now) if name in records else _how_damaged(row, lease_now)
@@ -94,10 +94,10 @@ def end_clusters(
     for name in chosen:
         try:
             if name not in records:
-                ended.append(_end_damaged(store, home, environ, rows[name]))
+                ended.append(_end_damaged(database, home, environ, rows[name]))
                 tell(f"{name}: given back, whatever it had; what it has cost is unknown")
                 continue
-            is_ended = _end(store, home, environ, records[name], rows[name], tell)
+            is_ended = _end(database, home, environ, records[name], rows[name], tell)
         except TrainmasterError as error:  # the others are to be given back all the same
             tell(f"{name}: {one_line(error)}")
             failed = failed or error
@@ -115,7 +115,7 @@ def end_clusters(
 
 
 def _end(
-    store: Database,
+    database: Database,
     home: Home,
     environ: Mapping[str, str],
     record: ClusterRecord,
@@ -129,7 +129,7 @@ def _end(
         provider = None
     # Written first: no run takes it over from now on, and who comes after a crash gives it back.
     ending = replace(record, state=ClusterState.ENDING, kept_until=None)
-    if not store.end_unused_cluster(ending.as_row(), time.time()):
+    if not database.end_unused_cluster(ending.as_row(), time.time()):
         return False
     nodes: list[Node] = []
     try:
@@ -149,13 +149,13 @@ def _end(
         if m.ended_at is None
     ]
     over = replace(ending.changed(machines), state=ClusterState.ENDED)
-    store.end_unused_cluster(over.as_row(), now, over.idle_usd(now, row["run_ended_at"]))
+    database.end_unused_cluster(over.as_row(), now, over.idle_usd(now, row["run_ended_at"]))
     shutil.rmtree(home.root / "clusters" / record.id, ignore_errors=True)  # its keys are of no use to anybody
     return True
 
 
 def _end_damaged(
-    store: Database, home: Home, environ: Mapping[str, str], row: Mapping[Any, Any]
+    database: Database, home: Home, environ: Mapping[str, str], row: Mapping[Any, Any]
 ) -> dict[str, Any]:
     """By its name alone, which its machines are tagged with."""
     try:
@@ -163,7 +163,7 @@ def _end_damaged(
         get_provider(row["provider"], place).release(row["id"])
     except ProviderGoneError:  # and its machines with it
         pass
-    store.end_damaged_cluster(row["id"], row["data"], time.time())
+    database.end_damaged_cluster(row["id"], row["data"], time.time())
     return _shown_damaged(row, DAMAGED, "")
 
 

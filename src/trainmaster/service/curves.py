@@ -64,15 +64,15 @@ class ExperimentCurves:
         return list(names)[:MAX_METRICS]
 
 
-def run_curves(store: Database, home: Home, run: str) -> list[ExperimentCurves]:
+def run_curves(database: Database, home: Home, run: str) -> list[ExperimentCurves]:
     """The curves of all experiments of a run that have some; reads the metrics files of their tasks."""
     from trainmaster.service.stored_recipe import stored_recipe
 
-    recipe = stored_recipe(store.run_row(run))
+    recipe = stored_recipe(database.run_row(run))
     found = []
     for name in recipe.order():
         experiment, axis = recipe.experiments[name], "report"
-        rows = queries.results(store, run, name)
+        rows = queries.results(database, run, name)
         tasks = []
         for row in (rows[index] for index in _evenly(len(rows))):
             bad = row["state"] == State.DONE and row["reason"] not in (EndReason.SUCCEEDED, EndReason.PRUNED)

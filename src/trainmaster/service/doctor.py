@@ -37,7 +37,7 @@ def checkup(home: Home) -> list[Finding]:
         *_machine(),
         *_disk(home),
         *_database(home),
-        *_store(home),
+        *_object_store(home),
         *_supervisor(home),
         *_many_machines(home),
         *_mounts(),
@@ -69,23 +69,23 @@ def _disk(home: Home) -> Iterator[Finding]:
 
 def _database(home: Home) -> Iterator[Finding]:
     try:
-        store = Database(home.database_url)
-        runs, now = queries.runs(store), store.clock_s()
+        database = Database(home.database_url)
+        runs, now = queries.runs(database), database.clock_s()
     except TrainmasterError as error:
         yield Finding("database", str(error).splitlines()[0], ok=False, advice=error.hint)
         return
     orphaned = [row["id"] for row in runs if row["state"] != "DONE" and not is_driven(row, now)]
-    yield Finding("database", f"{store.engine.url.render_as_string()}, {len(runs)} runs")
+    yield Finding("database", f"{database.engine.url.render_as_string()}, {len(runs)} runs")
     if orphaned:
         yield Finding(
             "runs",
             f"nobody drives {', '.join(orphaned[:5])}",
             advice="`trainmaster resume RUN` goes on, `cancel` ends.",
         )
-    store.close()
+    database.close()
 
 
-def _store(home: Home) -> Iterator[Finding]:
+def _object_store(home: Home) -> Iterator[Finding]:
     began = time.monotonic()
     try:
         ObjectStore(home.store_url).check_writable()
@@ -124,11 +124,11 @@ def _many_machines(home: Home) -> Iterator[Finding]:
         advice = "pip install 'trainmaster[ray,hosts,aws]' to run on other machines."
         yield Finding("other machines", f"not installed: {', '.join(missing)}", advice=advice)
     try:
-        store = Database(home.database_url)
-        rows = store.living_clusters(None, home.identity())
+        database = Database(home.database_url)
+        rows = database.living_clusters(None, home.identity())
     except TrainmasterError:
         return  # told by the database's own finding
-    store.close()
+    database.close()
     now = time.time()
     for row in rows:
         what = f"{row['id']} ({row['provider']}), {row['state']}"

@@ -54,10 +54,10 @@ def drive(
             from trainmaster.service.run_clusters import RunClusters
 
             machines = RunClusters(
-                service.store,
+                service.database,
                 service.home_of(session.run),
                 session.lease,
-                Path(service.store.run_row(session.run)["code_path"]),
+                Path(service.database.run_row(session.run)["code_path"]),
                 session.recipe.provider,
                 environ,
                 _teller(watcher),
@@ -68,7 +68,7 @@ def drive(
         if machines is not None:
             machines.close()
         with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
-            service.store.release(session.lease, time.time())
+            service.database.release(session.lease, time.time())
         with suppress(StoreError):  # the run matters more; also of one that was interrupted
             _record_truth(service, session.run)
 
@@ -81,7 +81,7 @@ def _drive(
     on_start: OnStart | None,
     machines: RunClusters | None,
 ) -> None:
-    store, recipe, run = service.store, session.recipe, session.run
+    database, recipe, run = service.database, session.recipe, session.run
     home = service.home_of(run)
     machine = detect_capacity()
     executor: Executor
@@ -102,10 +102,10 @@ def _drive(
         from trainmaster.service.renting import waited_s
 
         clusters = RecordedClusterCosts(
-            recipe.provider, machines.executor.records, waited_s(store, recipe.provider)
+            recipe.provider, machines.executor.records, waited_s(database, recipe.provider)
         )
         where = partial(where_in, clusters)
-    row = store.run_row(run)
+    row = database.run_row(run)
     snapshot = Path(row["code_path"])
     actions = AttemptActions(
         home=home,
@@ -119,19 +119,19 @@ def _drive(
         owner=owner_of(row, home),
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
-        known = histories(store, service.home, recipe, snapshot).values()
+        known = histories(database, service.home, recipe, snapshot).values()
         sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
         meter.publishing.most_bytes = max(sizes, default=0.0)
     actions.jobs.published = meter.publishing.learn
     controller = Controller(
-        store=store,
+        database=database,
         lease=session.lease,
-        run_state=load_board(store, run, recipe, slots),
+        run_state=load_board(database, run, recipe, slots),
         actions=actions,
         executor=executor,
         policies=policies,
         recorder=make_recorder(
-            store,
+            database,
             home,
             run,
             recipe,
@@ -149,11 +149,11 @@ def _drive(
     )
     if on_start is not None:
         on_start(controller)
-    store.patience.hurried = lambda: controller.interrupts > 1
+    database.patience.hurried = lambda: controller.interrupts > 1
     try:
         controller.run()
     finally:
-        store.patience.hurried = None
+        database.patience.hurried = None
         if controller.run_state.state is State.DONE:
             data = home.data_directory(run)
             if machines is not None:
@@ -174,26 +174,28 @@ def _drive(
 def _tracker(
     service: Service, session: Session, snapshot: Path, slots: int, clusters: ClusterCosts | None
 ) -> QuoteTracker:
-    row = service.store.run_row(session.run)
+    row = service.database.run_row(session.run)
     return QuoteTracker(
-        store=service.store,
+        database=service.database,
         recipe=session.recipe,
         run=session.run,
-        histories=lambda: histories(service.store, service.home, session.recipe, snapshot),
+        histories=lambda: histories(service.database, service.home, session.recipe, snapshot),
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=slots,
         costs=clusters,
-        score=lambda kind: score_line(service.store, service.home.identity(), kind, session.recipe.provider),
+        score=lambda kind: score_line(
+            service.database, service.home.identity(), kind, session.recipe.provider
+        ),
     )
 
 
 def _record_truth(service: Service, run: str) -> None:
-    row = service.store.run_row(run)
+    row = service.database.run_row(run)
     if row["state"] == State.DONE:
         succeeded = row["reason"] == EndReason.SUCCEEDED
-        now = service.store.clock_s()
+        now = service.database.clock_s()
         time_s = run_seconds(row, now) - queued_seconds(row, now)
-        record_truth(service.store, run, succeeded, time_s, row["cost_usd"])
+        record_truth(service.database, run, succeeded, time_s, row["cost_usd"])
 
 
 def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Meter:

@@ -44,12 +44,12 @@ class History:
 
 
 def histories(
-    store: Database, home: Home, recipe: Recipe, snapshot: Path | None = None
+    database: Database, home: Home, recipe: Recipe, snapshot: Path | None = None
 ) -> dict[str, History]:
     """By experiment.
 
     Args:
-        store: the database.
+        database: the database.
         home: takes the snapshot of the code, which a run will need too.
         recipe: what was read.
         snapshot: of its code; None takes one.
@@ -66,17 +66,17 @@ def histories(
         key = fingerprint_of(recipe, experiment, code, device)
         found[name] = History(
             key,
-            _read(store.measurements(key.exact)),
-            _read(store.similar_measurements(key.similar, key.exact)),
+            _read(database.measurements(key.exact)),
+            _read(database.similar_measurements(key.similar, key.exact)),
         )
     return found
 
 
-def experience_of(store: Database, *fingerprints: str) -> Experience | None:
+def experience_of(database: Database, *fingerprints: str) -> Experience | None:
     """What jobs other than these have shown of this machine.
 
     Args:
-        store: the database.
+        database: the database.
         *fingerprints: of the jobs that are quoted; their own points count as such.
     """
     from trainmaster.advisor.model.experience import MOST_JOBS, Experience
@@ -84,7 +84,7 @@ def experience_of(store: Database, *fingerprints: str) -> Experience | None:
     from trainmaster.advisor.model.steptime import StepTimeModel
 
     jobs: dict[str, list[Measurement]] = {}
-    for row in store.other_measurements(*fingerprints):
+    for row in database.other_measurements(*fingerprints):
         for measurement in _read([row]):
             point = measurement.point
             if point is not None and point.step_time_s and measurement.offer == "local":
@@ -100,7 +100,7 @@ def experience_of(store: Database, *fingerprints: str) -> Experience | None:
 
 
 def make_recorder(
-    store: Database,
+    database: Database,
     home: Home,
     run: str,
     recipe: Recipe,
@@ -114,7 +114,7 @@ def make_recorder(
     Those of other machines are found again by the same fingerprint, and bear the name of what they ran on.
 
     Args:
-        store: the database.
+        database: the database.
         home: that the run is in.
         run: its id.
         recipe: of the run.
@@ -148,7 +148,7 @@ def make_recorder(
             for each in found
         ]
         with suppress(StoreError):  # the run matters more, and says so itself if the database is away
-            store.add_measurement(*rows, patient=False)
+            database.add_measurement(*rows, patient=False)
 
     return Recorder(
         run=run,

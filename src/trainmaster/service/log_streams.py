@@ -137,7 +137,7 @@ class LogStreams:
         self._choice = choice
         self._is_first_look = True
         self.abandoned = False
-        totals = {row["name"]: row["tasks_total"] for row in service.store.experiment_rows(run)}
+        totals = {row["name"]: row["tasks_total"] for row in service.database.experiment_rows(run)}
         if experiment is not None and experiment not in totals:
             raise NotFoundError(
                 f"{run} has no experiment {experiment!r}", f"It has {', '.join(sorted(totals))}."
@@ -145,7 +145,7 @@ class LogStreams:
         total = totals[experiment] if experiment is not None else max(totals.values(), default=0)
         if task is not None and not 0 <= task < total:
             raise NotFoundError(f"{run} has no task {task} there", f"Its tasks are 0 to {total - 1}.")
-        recipe = stored_recipe(service.store.run_row(run))
+        recipe = stored_recipe(service.database.run_row(run))
         chosen = [e for name, e in recipe.experiments.items() if experiment in (None, name)]
         self._members = {e.name: 1 if member is not None else len(member_names(e)) for e in chosen}
         streams = sum((1 if task is not None else totals[e.name]) * self._members[e.name] for e in chosen)
@@ -157,13 +157,13 @@ class LogStreams:
         self._many = self._many or (follow and self._may_retry)
         find_at = undriven_since = 0.0
         while True:
-            row = self._service.store.run_row(self._run)  # first: what came before it is still read
+            row = self._service.database.run_row(self._run)  # first: what came before it is still read
             over = not follow or row["state"] == State.DONE
             now = time.monotonic()
             if over or now >= find_at:
                 find_at = now + FIND_POLL_S
                 self._find()
-                driven = is_driven(row, self._service.store.clock_s())
+                driven = is_driven(row, self._service.database.clock_s())
                 undriven_since = 0.0 if driven else undriven_since or now
             self.abandoned = not over and bool(undriven_since) and now - undriven_since > UNDRIVEN_S
             for key, stream in list(self._streams.items()):
@@ -179,8 +179,8 @@ class LogStreams:
             raise NotFoundError(f"{self._run} has no member {self._member!r} there", "Try without --member.")
 
     def _find(self) -> None:
-        store = self._service.store
-        rows = queries.attempts(store, self._run, self._experiment, self._task, after=self._last_attempt)
+        database = self._service.database
+        rows = queries.attempts(database, self._run, self._experiment, self._task, after=self._last_attempt)
         if (
             self._last_attempt == 0
             and len(rows) > 1
@@ -190,7 +190,7 @@ class LogStreams:
         for row in rows:
             self._last_attempt = max(self._last_attempt, row["id"])
             self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
-        ended = queries.ended_attempts(store, list(self._open))
+        ended = queries.ended_attempts(database, list(self._open))
         for key, attempt in list(self._open.items()):
             self._find_streams(key, attempt)
             if key in ended:  # asked before we looked: all its files are there

@@ -33,7 +33,7 @@ def check_models(service: Service, runs: Sequence[str] = (), *, is_deep: bool = 
         ``unread``: ``run`` and ``error`` of those whose store cannot be read, which hides nothing of others.
     """
     found: dict[str, Any] = {"models": 0, "checkpoints": 0, "damaged": [], "unnamed": [], "unread": []}
-    for run in runs or queries.run_ids(service.store):
+    for run in runs or queries.run_ids(service.database):
         try:
             _check_run(service, run, is_deep, found)
         except PublishError as error:
@@ -42,12 +42,12 @@ def check_models(service: Service, runs: Sequence[str] = (), *, is_deep: bool = 
 
 
 def _check_run(service: Service, run: str, is_deep: bool, found: dict[str, Any]) -> None:
-    row = service.store.run_row(run)
+    row = service.database.run_row(run)
     url = row["store_url"].rstrip("/")
     store, owner = ObjectStore(url), owner_of(row, service.home)
     listed = [info for top in ("models", "checkpoints") for info in store.list(f"{top}/{run}")]
     sizes = {info.key: info.size_bytes for info in listed}
-    models = [model["uri"].removeprefix(f"{url}/") for model in queries.models(service.store, run)]
+    models = [model["uri"].removeprefix(f"{url}/") for model in queries.models(service.database, run)]
     series = [
         key.removesuffix(f"/{MANIFEST_KEY}")
         for key in sorted(sizes)

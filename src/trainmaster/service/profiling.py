@@ -214,7 +214,7 @@ class _Session:
 
     def _keep(self, name: str, experiment: Experiment, found: Measurement) -> None:
         key = self._fingerprint(experiment)
-        self._service.store.add_measurement(
+        self._service.database.add_measurement(
             NewMeasurement(
                 id=name,
                 fingerprint=key.exact,
@@ -318,10 +318,10 @@ class _Session:
 
     def _run_with_models(self, name: str) -> str | None:
         """The newest run in which the very same experiment has left models."""
-        store = self._service.store
+        database = self._service.database
         key = self._fingerprint(self._recipe.experiments[name])
-        runs = dict.fromkeys(row["run_id"] for row in store.measurements(key.exact) if row["run_id"])
-        return next((run for run in runs if queries.models(store, run, name)), None)
+        runs = dict.fromkeys(row["run_id"] for row in database.measurements(key.exact) if row["run_id"])
+        return next((run for run in runs if queries.models(database, run, name)), None)
 
 
 class Unmeasured:

@@ -67,18 +67,18 @@ class QuoteRecord:
         return json.dumps(data | ({"other": self.other} if self.other else {}))
 
 
-def quote_summary(store: Database, run: str) -> dict[str, Any] | None:
+def quote_summary(database: Database, run: str) -> dict[str, Any] | None:
     """What was promised for a run and whether it was kept, as ``--json`` shows it; None without a quote.
 
     The binding quote counts; without one, the estimate.
     """
-    rows = list(store.quotes_of(run))
+    rows = list(database.quotes_of(run))
     if not rows:
         return None
     shown = {row["kind"]: row for row in rows}
     main = shown.get("binding") or rows[-1]
     promise = QuoteRecord.of_row(main)
-    is_over = store.run_row(run)["state"] == State.DONE  # one that was resumed has yet to show it
+    is_over = database.run_row(run)["state"] == State.DONE  # one that was resumed has yet to show it
     return {
         "kind": promise.kind,
         "time_s": promise.time_s.as_dict(),
@@ -91,15 +91,15 @@ def quote_summary(store: Database, run: str) -> dict[str, Any] | None:
     }
 
 
-def record_truth(store: Database, run: str, succeeded: bool, time_s: float, cost_usd: float) -> None:
+def record_truth(database: Database, run: str, succeeded: bool, time_s: float, cost_usd: float) -> None:
     """Put what a run came to beside what was promised.
 
     Kept means: it succeeded, and neither time nor cost is more than its p95. The time is that without
     waiting for what other runs held: nobody can promise that.
     """
-    for row in store.quotes_of(run):
+    for row in database.quotes_of(run):
         kept = succeeded and QuoteRecord.of_row(row).holds(time_s, cost_usd)
-        store.record_truth(row["id"], Truth(time_s, cost_usd, kept))
+        database.record_truth(row["id"], Truth(time_s, cost_usd, kept))
 
 
 def told_in_full(time_s: Interval, cost_usd: Interval) -> str:

@@ -79,7 +79,7 @@ class QuoteTracker:
     """Keeps an eye on the quote of one run; see `Forecaster`.
 
     Args:
-        store: keeps the quotes.
+        database: keeps the quotes.
         recipe: of the run. run: its id.
         histories: reads what was measured before.
         elapsed: seconds that the run has been driven at a Unix time.
@@ -90,7 +90,7 @@ class QuoteTracker:
 
     def __init__(
         self,
-        store: Database,
+        database: Database,
         recipe: Recipe,
         run: str,
         histories: Histories,
@@ -99,7 +99,7 @@ class QuoteTracker:
         costs: ClusterCosts | None = None,
         score: Callable[[str], str] = lambda _: "",
     ) -> None:
-        self._store = store
+        self._database = database
         self._recipe = recipe
         self._run = run
         self._histories = histories
@@ -168,7 +168,7 @@ class QuoteTracker:
         self._read_histories()
         # Of machines that are rented the estimate was told before they were; nothing new is known yet.
         self._estimated = self._costs is not None
-        for row in self._store.quotes_of(self._run):
+        for row in self._database.quotes_of(self._run):
             self._estimated = True
             promise = QuoteRecord.of_row(row)
             self._other = promise.other or self._other
@@ -317,7 +317,7 @@ class QuoteTracker:
             raise found
         if found.kind == "forecast":
             return self._compare(found)
-        self._store.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
+        self._database.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
         score = f"; {line}" if (line := self._score(found.kind)) else ""
         if run_state.queue_wait.waited_s(now):
             score = f"; what it waits for other runs is not counted{score}"

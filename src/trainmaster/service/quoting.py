@@ -335,7 +335,7 @@ class Quoter:
         from trainmaster.service.history import experience_of
 
         same, similar = (told_by(list(found), catalogue) for found in (history.same, history.similar))
-        experience = experience_of(self._service.store, history.fingerprint.exact)
+        experience = experience_of(self._service.database, history.fingerprint.exact)
         builder = KnowledgeBuilder(
             catalogue, self._candidate_offers.shares if self._candidate_offers else None, recipe.seed
         )
@@ -373,7 +373,7 @@ class Quoter:
             own,
             slots,
             options.parameter_server,
-            tuple(waited_s(self._service.store, candidate_offers.provider)) if candidate_offers else (),
+            tuple(waited_s(self._service.database, candidate_offers.provider)) if candidate_offers else (),
             data_leaves=local_store and not own,
             arch=arch,
             hosts=len(candidate_offers.hosts) if candidate_offers and candidate_offers.hosts else None,
@@ -431,10 +431,10 @@ class Quoter:
 
     def _waits(self, quote: Quote, catalogue: Catalogue) -> list[str]:
         """What of waiting is in the quote, and what is not."""
-        store = self._service.store
+        database = self._service.database
         if catalogue_is_own(catalogue):
-            now = store.clock_s()
-            rows = queries.runs(store, _LATEST_RUNS)
+            now = database.clock_s()
+            rows = queries.runs(database, _LATEST_RUNS)
             busy = [row["id"] for row in rows if row["provider"] == "local" and is_driven(row, now)]
             many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
             return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
@@ -442,7 +442,7 @@ class Quoter:
 
         waits = {
             one.cluster.worker.provider: provisioning(
-                one.cluster.worker.provider, waited_s(store, one.cluster.worker.provider)
+                one.cluster.worker.provider, waited_s(database, one.cluster.worker.provider)
             )
             for one in quote.experiments.values()
         }

@@ -100,11 +100,11 @@ class RentalOffer:
         told = f"; ${extras:.2g} of each machine's is for its disk and address" if extras else ""
         return told + (f"; spot machines are given up at {rise:.3g} times the price" if rise > 1 else "")
 
-    def note_down(self, store: Database, run: str, now: float) -> None:
+    def note_down(self, database: Database, run: str, now: float) -> None:
         """Write down what was estimated for a run that has just been accepted, so that it can be judged.
 
         Args:
-            store: the database.
+            database: the database.
             run: its id.
             now: Unix seconds.
         """
@@ -115,7 +115,7 @@ class RentalOffer:
             return
         points = sum(one.measurements for one in quote.experiments.values())
         promise = QuoteRecord("estimate", now, quote.time_s, quote.cost_usd, points, _other(quote))
-        store.add_quote(NewQuote(run, None, promise.kind, now, promise.as_json()))
+        database.add_quote(NewQuote(run, None, promise.kind, now, promise.as_json()))
 
 
 def plan_run(
@@ -284,7 +284,7 @@ def _shop(candidate_offers: CandidateOffers) -> Shop:
 
 def _is_warm(service: Service, plan: ClusterPlan) -> bool:
     """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
-    rows = service.store.living_clusters(plan.provider, service.home.identity())
+    rows = service.database.living_clusters(plan.provider, service.home.identity())
     kept = readable([row for row in rows if row["state"] == ClusterState.KEPT], lambda _: None)
     now = datetime.now(UTC).timestamp()
     return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)

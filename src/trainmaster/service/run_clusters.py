@@ -105,7 +105,7 @@ class RunClusters:
     """What a run has rented, or is about to.
 
     Args:
-        store: keeps the clusters' rows.
+        database: keeps the clusters' rows.
         home: of the run.
         lease: of the run.
         experiments: their names.
@@ -126,7 +126,7 @@ class RunClusters:
 
     def __init__(
         self,
-        store: Database,
+        database: Database,
         home: Home,
         lease: Lease,
         code: Path,
@@ -138,7 +138,7 @@ class RunClusters:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
         from trainmaster.transport import HostKeys, Ssh, SshSettings
 
-        self._store = store
+        self._database = database
         self._home = home
         self._lease = lease
         self._tell = tell
@@ -236,7 +236,7 @@ class RunClusters:
     def _records(self) -> Sequence[ClusterRecord]:
         """The run's clusters; those that are planned take over warm ones that fit."""
         now = time.time()
-        records = [ClusterRecord.of_row(row) for row in self._store.clusters_of(self._lease.run)]
+        records = [ClusterRecord.of_row(row) for row in self._database.clusters_of(self._lease.run)]
         found = []
         for record in resumed(records):
             warm = self._warm(record, now) if record.state is ClusterState.PLANNED else None
@@ -251,7 +251,7 @@ class RunClusters:
 
     def _warm(self, planned: ClusterRecord, now: float) -> ClusterRecord | None:
         """A warm cluster that is what was planned, taken over."""
-        rows = self._store.living_clusters(planned.provider, planned.home_id)
+        rows = self._database.living_clusters(planned.provider, planned.home_id)
         for kept in readable(rows, self._tell):
             if kept.state is not ClusterState.KEPT or not fits(kept, planned.plan):
                 continue
@@ -267,7 +267,7 @@ class RunClusters:
                 paid_from=now,
                 plan=replace(planned.plan, roles=roles),
             )
-            if not self._store.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
+            if not self._database.take_kept_cluster(self._lease, taken.as_row(), now, kept.idle_usd(now)):
                 continue  # somebody else was quicker, or it is too late
             self._tell(f"{planned.plan.name}: {kept.id} is still warm and used again")
             self._taken.add(taken.id)
@@ -277,17 +277,17 @@ class RunClusters:
     def _is_over(self, run: str) -> bool:
         """Whether a run has ended, or was left alone for so long that nobody will come back to it."""
         try:
-            row = self._store.run_row(run)
+            row = self._database.run_row(run)
         except NotFoundError:  # another database's: nobody knows
             return False
-        owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], self._store.clock_s()
+        owner, expires_at, now = row["lease_owner"], row["lease_expires_at"], self._database.clock_s()
         is_left = not is_alive(owner, expires_at, now) and now - (expires_at or now) > _LEFT_ALONE_S
         return row["state"] == State.DONE or is_left
 
     def _reap(self, identity: str) -> None:
         """Give back machines of this home that belong to no run that goes on."""
-        rows = self._store.living_clusters(self._provider.name, identity)
-        now, lease_now = time.time(), self._store.clock_s()
+        rows = self._database.living_clusters(self._provider.name, identity)
+        now, lease_now = time.time(), self._database.clock_s()
         others = self._of_other_databases()
         known = [
             row["id"]
@@ -324,7 +324,7 @@ class RunClusters:
 
     def _of_other_databases(self) -> list[str]:
         """Clusters that runs of this home in another database have rented: they are not ours to end."""
-        mine = self._database()
+        mine = self._database_url()
         found = []
         for mark in sorted((self._home.root / "clusters").glob(f"*/{_DATABASE}")):
             try:
@@ -337,8 +337,8 @@ class RunClusters:
                 self._tell(f"note: {mark} cannot be read ({error}): its machines are left alone")
         return found
 
-    def _database(self) -> str:
-        return self._store.engine.url.render_as_string(hide_password=True)
+    def _database_url(self) -> str:
+        return self._database.engine.url.render_as_string(hide_password=True)
 
     def _mark(self, record: ClusterRecord) -> None:
         """Say beside the cluster's keys which database knows it."""
@@ -348,7 +348,7 @@ class RunClusters:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = directory / f".{_DATABASE}"
-            draft.write_text(self._database())
+            draft.write_text(self._database_url())
             draft.replace(directory / _DATABASE)
         except OSError as error:  # a full disk
             if record.id not in self._unmarked:
@@ -360,10 +360,10 @@ class RunClusters:
 
     def _write(self, record: ClusterRecord) -> None:
         self._mark(record)
-        self._store.put_cluster(self._lease, record.as_row(), time.time())
+        self._database.put_cluster(self._lease, record.as_row(), time.time())
 
     def _write_cost(self, cost_usd: float) -> None:
-        self._store.put_cost(self._lease, cost_usd)
+        self._database.put_cost(self._lease, cost_usd)
 
     def _directory_of(self, attempt: str) -> Path:
         run, experiment, task, number = attempt.split("/")

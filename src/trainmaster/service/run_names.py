@@ -21,14 +21,14 @@ _ID_BYTES: Final = 5
 _DRAWS: Final = 100
 
 
-def claim_name(home: Home, store: Database, name: str, now: float) -> Owner:
+def claim_name(home: Home, database: Database, name: str, now: float) -> Owner:
     """Draw an id that no run has, in a home, its database or its object store, and take it.
 
     That shows too that the object store can be written: a model that nobody can keep is not worth training.
 
     Args:
         home: of the run.
-        store: the database.
+        database: the database.
         name: of the recipe.
         now: in seconds since 1970.
 
@@ -39,7 +39,7 @@ def claim_name(home: Home, store: Database, name: str, now: float) -> Owner:
     try:
         for _ in range(_DRAWS):
             run = f"{name}-{secrets.token_hex(_ID_BYTES)}"
-            if home.run_directory(run).exists() or store.has_run(run):
+            if home.run_directory(run).exists() or database.has_run(run):
                 continue  # homes that share a database share the names too
             owner = Owner(run, home_id, now)
             if claim(home.store_url, owner, who):

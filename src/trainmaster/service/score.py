@@ -143,15 +143,15 @@ def job_of(recipe: Mapping[str, Any], tasks: int) -> str:
     return "workflow" if len(experiments) > 1 else "single"
 
 
-def outcomes(store: Database, home_id: str) -> list[QuoteOutcome]:
+def outcomes(database: Database, home_id: str) -> list[QuoteOutcome]:
     """One for each finished run of a home and kind of quote; of several quotes of a kind the last.
 
     Args:
-        store: the database.
+        database: the database.
         home_id: of the home; runs of others that share the database do not count.
     """
     found = {}
-    for row in store.judged_quotes():
+    for row in database.judged_quotes():
         if row["home_id"] not in ("", home_id):
             continue
         promise = QuoteRecord.of_row(row)
@@ -189,11 +189,11 @@ def report(found: Iterable[QuoteOutcome]) -> dict[str, Any]:
     return shown
 
 
-def score_line(store: Database, home_id: str, kind: str, provider: str | None = None) -> str:
+def score_line(database: Database, home_id: str, kind: str, provider: str | None = None) -> str:
     """The one line that stands beside a quote; empty before any run has ended.
 
     Args:
-        store: the database.
+        database: the database.
         home_id: of the home.
         kind: ``estimate`` or ``binding``: like is held against like.
         provider: of the runs that count; None for all.
@@ -202,7 +202,7 @@ def score_line(store: Database, home_id: str, kind: str, provider: str | None = 
     def counts(one: QuoteOutcome) -> bool:
         return one.promise.kind == kind and provider in (None, one.provider)
 
-    return Score.of(list(filter(counts, outcomes(store, home_id)))).line
+    return Score.of(list(filter(counts, outcomes(database, home_id)))).line
 
 
 def _share(hits: int, trials: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _UNDER_WAY = (State.RUNNING, State.RECOVERING, State.SAVING)
 
 
 def best_tasks(
-    store: Database, run: str, experiment: str, search: Mapping[str, Any], most: int
+    database: Database, run: str, experiment: str, search: Mapping[str, Any], most: int
 ) -> list[dict[str, Any]]:
     """The best tasks, the best one first: of each ``task``, ``value``, ``parameters``.
 
@@ -31,7 +31,7 @@ def best_tasks(
     the lowest number comes first.
 
     Args:
-        store: the database.
+        database: the database.
         run: its id.
         experiment: its name.
         search: of the recipe, as JSON.
@@ -39,7 +39,7 @@ def best_tasks(
     """
     sign = -1 if search["goal"] == "min" else 1
     found: list[tuple[float, int, RowMapping]] = []
-    for row in queries.results(store, run, experiment):
+    for row in queries.results(database, run, experiment):
         if row["reason"] != EndReason.SUCCEEDED and row["state"] not in _UNDER_WAY:
             continue
         value = json.loads(row["metrics"]).get(search["metric"])
@@ -72,13 +72,13 @@ class SearchResults:
     best: int | None
 
 
-def search_results(store: Database, home: Home, run: str) -> list[SearchResults]:
+def search_results(database: Database, home: Home, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""
     from trainmaster.control.progress import read_curve
     from trainmaster.service.stored_recipe import stored_recipe
     from trainmaster.sweeps import Goal, SearchSpace, Trial, TrialState
 
-    recipe = stored_recipe(store.run_row(run))
+    recipe = stored_recipe(database.run_row(run))
     states = {EndReason.SUCCEEDED: TrialState.COMPLETE, EndReason.PRUNED: TrialState.PRUNED}
     found = []
     for name in recipe.order():
@@ -87,7 +87,7 @@ def search_results(store: Database, home: Home, run: str) -> list[SearchResults]
         if search is None:
             continue
         trials = []
-        for row in queries.results(store, run, name):
+        for row in queries.results(database, run, name):
             state = TrialState.RUNNING
             if row["state"] == State.DONE:
                 state = states.get(EndReason(row["reason"]), TrialState.FAILED)
@@ -95,7 +95,7 @@ def search_results(store: Database, home: Home, run: str) -> list[SearchResults]
             curve = read_curve(experiment, (home.attempt(run, name, row["number"], n) for n in attempts))
             value = _last_value(json.loads(row["metrics"]), search.metric, curve)
             trials.append(Trial(row["number"], json.loads(row["parameters"]), state, value, curve))
-        best = best_tasks(store, run, name, search.model_dump(mode="json"), 1)
+        best = best_tasks(database, run, name, search.model_dump(mode="json"), 1)
         found.append(
             SearchResults(
                 experiment=name,

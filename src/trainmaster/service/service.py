@@ -77,14 +77,14 @@ class Service:
         self.home = home
         # The supervisor starts while the database is opened: both take a moment.
         self._executor: LocalExecutor | None = None
-        self._store: Database | None = None
+        self._database: Database | None = None
 
     @property
-    def store(self) -> Database:
+    def database(self) -> Database:
         """The database, opened at its first use."""
-        if self._store is None:
-            self._store = Database(self.home.database_url, Patience(self.home.patience_s))
-        return self._store
+        if self._database is None:
+            self._database = Database(self.home.database_url, Patience(self.home.patience_s))
+        return self._database
 
     def warm_up(self) -> None:
         """Start what a run will need in the background; quick, and harmless if no run follows."""
@@ -96,8 +96,8 @@ class Service:
         """Give back connections."""
         if self._executor is not None:
             self._executor.close()
-        if self._store is not None:
-            self._store.close()
+        if self._database is not None:
+            self._database.close()
 
     # --- running -----------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Service:
         """
         notes = self.check(recipe, environ)
         now = time.time()
-        owner = claim_name(self.home, self.store, recipe.name, now)
+        owner = claim_name(self.home, self.database, recipe.name, now)
         run, home_id = owner.run, owner.home
         excluded = (self.home.root, self.home.cache)
         try:
@@ -173,7 +173,7 @@ class Service:
             from trainmaster.cluster.record import new_record
 
             clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in plans]
-        lease = self.store.create_run(
+        lease = self.database.create_run(
             NewRun(
                 id=run,
                 name=recipe.name,
@@ -201,29 +201,29 @@ class Service:
         Raises:
             NotFoundError: there is no such run.
         """
-        row = self.store.run_row(run)
+        row = self.database.run_row(run)
         if row["reason"] == EndReason.SUCCEEDED:
             return None
         home = self.home_of(run)
-        if not is_driven(row, self.store.clock_s()) and self.save_kept(run):  # not to be trained once more
-            row = self.store.run_row(run)
+        if not is_driven(row, self.database.clock_s()) and self.save_kept(run):  # not to be trained once more
+            row = self.database.run_row(run)
             if row["reason"] == EndReason.SUCCEEDED:
                 return None
         recipe = stored_recipe(row)
         notes = self.check(recipe, environ)
-        if recipe.provider != "local" and not is_driven(row, self.store.clock_s()):
+        if recipe.provider != "local" and not is_driven(row, self.database.clock_s()):
             from trainmaster.service.run_clusters import check_provider
 
             check_provider(home, recipe.provider, environ)
-        lease = self.store.acquire(run, time.time())
+        lease = self.database.acquire(run, time.time())
         if lease is not None and row["state"] == State.STOPPING:
             # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
-            self.store.want_stop(run, EndReason.CANCELLED)
+            self.database.want_stop(run, EndReason.CANCELLED)
             self.drive(Session(run, lease, recipe, self.secrets_of(recipe, environ), []), environ)
-            lease = self.store.acquire(run, time.time())
+            lease = self.database.acquire(run, time.time())
         if lease is None:
             return None
-        self.store.requeue(lease, time.time())
+        self.database.requeue(lease, time.time())
         materialise(Path(row["code_path"]), home.code_directory(run))
         return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
@@ -251,30 +251,30 @@ class Service:
         Raises:
             NotFoundError: there is no such run.
         """
-        row = self.store.run_row(run)
+        row = self.database.run_row(run)
         if row["state"] == State.DONE:
             return True
-        self.store.want_stop(run, EndReason.CANCELLED)
+        self.database.want_stop(run, EndReason.CANCELLED)
         return self.is_driven(run)
 
     def finish_cancelled(self, run: str, environ: Mapping[str, str]) -> None:
         """Drive a run that nobody drives to its wanted end: stop what is left of it."""
         self.home_of(run)
-        lease = self.store.acquire(run, time.time())
+        lease = self.database.acquire(run, time.time())
         if lease is None:
             return
-        recipe = stored_recipe(self.store.run_row(run))
+        recipe = stored_recipe(self.database.run_row(run))
         self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""
         self.home_of(run)
-        if self.store.run_row(run)["state"] == State.DONE:
+        if self.database.run_row(run)["state"] == State.DONE:
             return None  # it was cancelled before we came to it
-        lease = self.store.acquire(run, time.time())
+        lease = self.database.acquire(run, time.time())
         if lease is None:
             return None
-        recipe = stored_recipe(self.store.run_row(run))
+        recipe = stored_recipe(self.database.run_row(run))
         return Session(run, lease, recipe, self.secrets_of(recipe, environ))
 
     def home_of(self, run: str) -> Home:
@@ -287,7 +287,7 @@ class Service:
             NotFoundError: there is no such run.
             UsageError: that home is not on this machine, or is not ours to read.
         """
-        row = self.store.run_row(run)
+        row = self.database.run_row(run)
         # What was published must be found again, whatever TRAINMASTER_STORE says today.
         here = replace(self.home, store_url=row["store_url"])
         home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
@@ -329,32 +329,32 @@ class Service:
         Raises:
             NotFoundError: none, or several.
         """
-        return resolve_run(self.store, text)
+        return resolve_run(self.database, text)
 
     def status(self, run: str) -> dict[str, Any]:
         """One run, as ``--json`` prints it."""
-        return run_summary(self.store, run, self.home)
+        return run_summary(self.database, run, self.home)
 
     def runs(self) -> dict[str, Any]:
         """All runs, newest first."""
-        return runs_summary(self.store)
+        return runs_summary(self.database)
 
     def search_results(self, run: str) -> list[SearchResults]:
         """What the searches of a run have found, with all curves."""
-        return search_results(self.store, self.home, run)
+        return search_results(self.database, self.home, run)
 
     def last_event(self, run: str) -> int:
         """Id of the newest event of a run."""
-        return queries.last_event(self.store, run)
+        return queries.last_event(self.database, run)
 
     def is_driven(self, run: str) -> bool:
         """True if a living process drives the run."""
-        return is_driven(self.store.run_row(run), self.store.clock_s())
+        return is_driven(self.database.run_row(run), self.database.clock_s())
 
     def is_taken(self, run: str) -> bool:
         """True if the run is driven, or over already."""
-        row = self.store.run_row(run)
-        return row["state"] == State.DONE or is_driven(row, self.store.clock_s())
+        row = self.database.run_row(run)
+        return row["state"] == State.DONE or is_driven(row, self.database.clock_s())
 
     def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
         """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
@@ -365,7 +365,7 @@ class Service:
         Raises:
             UsageError: no model has that metric.
         """
-        found = queries.models(self.store, run, experiment)
+        found = queries.models(self.database, run, experiment)
         if best is None:
             return [(row["task"], row["uri"]) for row in found]
         values = [(json.loads(row["metrics"]).get(best), row) for row in found]
@@ -377,7 +377,7 @@ class Service:
                 f"Metrics seen: {', '.join(seen) or 'none'}.",
             )
         smallest = bool(_SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", best.lower())))
-        search = json.loads(self.store.run_row(run)["recipe"])["experiments"][experiment].get("search")
+        search = json.loads(self.database.run_row(run)["recipe"])["experiments"][experiment].get("search")
         if search is not None and search["metric"] == best:
             smallest = search["goal"] == "min"
         row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
@@ -392,7 +392,9 @@ class Service:
         """
         run, *parts = name.strip("/").split("/")
         run = self.resolve(run)
-        rows = [(f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(self.store, run)]
+        rows = [
+            (f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(self.database, run)
+        ]
         wanted = "/".join(parts)
         found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
         if len(found) == 1:
@@ -409,7 +411,7 @@ class Service:
         Raises:
             UsageError: its code cannot be read.
         """
-        return histories(self.store, self.home, recipe)
+        return histories(self.database, self.home, recipe)
 
     def secrets_of(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
         """Values of the experiments' secrets, from the caller's environment or the home's secret file.

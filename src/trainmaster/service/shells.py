@@ -69,7 +69,7 @@ def shell_command(
         MissingPartError: there is no OpenSSH client here.
     """
     home = service.home_of(run)
-    row = service.store.run_row(run)
+    row = service.database.run_row(run)
     if row["provider"] == "local":
         shell = environ.get("SHELL") or "/bin/bash"
         known = _local_members(service, run)
@@ -92,7 +92,7 @@ def shell_command(
         "code": shlex.quote(code_there),
         "marks": shlex.join(f"{name}={value}" for name, value in _marks(run, member).items()),
         "line": shlex.quote(inner),
-        "wait": 5 * _CODE_S if is_driven(row, service.store.clock_s()) else 1,
+        "wait": 5 * _CODE_S if is_driven(row, service.database.clock_s()) else 1,
         "late": shlex.quote(f"{run}: its code is not on {node.id} yet, or no longer"),
     }
     there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
@@ -136,7 +136,7 @@ def _local_members(service: Service, run: str) -> set[str]:
     from trainmaster.control.gangs import member_names
     from trainmaster.service.stored_recipe import stored_recipe
 
-    recipe = stored_recipe(service.store.run_row(run))
+    recipe = stored_recipe(service.database.run_row(run))
     return {f"{role}-{index}" for each in recipe.experiments.values() for role, index in member_names(each)}
 
 
@@ -155,9 +155,9 @@ def _awaited(
         try:
             return _node(service, home, run, member, environ)
         except NotFoundError:
-            row = service.store.run_row(run)
+            row = service.database.run_row(run)
             is_coming = member is None or member in _local_members(service, run)
-            if not (is_coming and is_driven(row, service.store.clock_s())) or time.monotonic() > until:
+            if not (is_coming and is_driven(row, service.database.clock_s())) or time.monotonic() > until:
                 raise
         if not is_told:
             tell(f"{run}: waits for the machine of {member or 'its first member'}")
@@ -172,7 +172,7 @@ def _node(service: Service, home: Home, run: str, member: str | None, environ: M
     from trainmaster.providers.finding import get_provider
     from trainmaster.providers.place import ProviderPlace
 
-    records = [ClusterRecord.of_row(row) for row in service.store.clusters_of(run)]
+    records = [ClusterRecord.of_row(row) for row in service.database.clusters_of(run)]
     alive = [r for r in records if r.state in (ClusterState.ACTIVE, ClusterState.KEPT) and r.rented]
     if not alive:
         raise NotFoundError(f"{run} has no machines now", "`trainmaster status` says how far it is.")

@@ -33,22 +33,22 @@ SILENT_S = 10.0
 _SAVING = (State.SAVING, State.RECOVERING)
 
 
-def run_summary(store: Database, run: str, home: Home | None = None) -> dict[str, Any]:
+def run_summary(database: Database, run: str, home: Home | None = None) -> dict[str, Any]:
     """One run: state, counters, models; with its ``home`` also what its tasks have used, as far as was seen.
 
     Raises:
         NotFoundError: there is no such run.
     """
-    row = store.run_row(run)
+    row = database.run_row(run)
     searches = _searches(row)
     experiments: dict[str, Any] = {}
     counts: dict[str, list[RowMapping]] = {}
-    for found in store.tallies(run):
+    for found in database.tallies(run):
         counts.setdefault(found["experiment"], []).append(found)
-    rows = store.experiment_rows(run)
+    rows = database.experiment_rows(run)
     if home is not None and row["home_id"]:
         home = home.at(Path(row["home"]), row["home_id"])  # several may share a database
-    usage = {} if home is None else run_usage(store, home, run, rows)
+    usage = {} if home is None else run_usage(database, home, run, rows)
     for experiment in rows:
         shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
         if experiment["message"]:
@@ -59,7 +59,7 @@ def run_summary(store: Database, run: str, home: Home | None = None) -> dict[str
             shown["saving"] = saving
         search = searches.get(experiment["name"])
         if search is not None:
-            top = best_tasks(store, run, experiment["name"], search, BEST_TASKS)
+            top = best_tasks(database, run, experiment["name"], search, BEST_TASKS)
             shown |= {"best": top[0] if top else None, "top": top}
         if experiment["name"] in usage:
             shown["usage"] = usage[experiment["name"]]
@@ -71,11 +71,11 @@ def run_summary(store: Database, run: str, home: Home | None = None) -> dict[str
             "uri": m["uri"],
             "metrics": json.loads(m["metrics"]),
         }
-        for m in queries.models(store, run)[:MAX_SHOWN_MODELS]
+        for m in queries.models(database, run)[:MAX_SHOWN_MODELS]
     ]
-    now = store.clock_s()
-    quote = quote_summary(store, run)
-    unsaved = unsaved_summary(store, home, run)
+    now = database.clock_s()
+    quote = quote_summary(database, run)
+    unsaved = unsaved_summary(database, home, run)
     return {
         "run": run,
         "state": row["state"],
@@ -86,7 +86,7 @@ def run_summary(store: Database, run: str, home: Home | None = None) -> dict[str
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
         "cost_usd": row["cost_usd"],
-        **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(store, run)) else {}),
+        **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(database, run)) else {}),
         **({"quote": quote} if quote else {}),
         "experiments": experiments,
         "models": models,
@@ -110,20 +110,20 @@ def _searches(row: RowMapping) -> dict[str, Any]:
         return {}
 
 
-def _kept_usd(store: Database, run: str) -> float:
+def _kept_usd(database: Database, run: str) -> float:
     """What machines have cost that the run has kept warm, and that no other one uses yet."""
-    rows = [row for row in store.clusters_of(run) if row["kept_until"] is not None]
+    rows = [row for row in database.clusters_of(run) if row["kept_until"] is not None]
     if not rows:
         return 0.0
     from trainmaster.cluster.record import readable
 
-    now = store.clock_s()  # what damaged ones cost nobody knows: `clusters` lists them
+    now = database.clock_s()  # what damaged ones cost nobody knows: `clusters` lists them
     return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
 
 
-def runs_summary(store: Database, limit: int | None = None) -> dict[str, Any]:
+def runs_summary(database: Database, limit: int | None = None) -> dict[str, Any]:
     """All runs, newest first."""
-    now = store.clock_s()
+    now = database.clock_s()
     return {
         "runs": [
             {
@@ -137,7 +137,7 @@ def runs_summary(store: Database, limit: int | None = None) -> dict[str, Any]:
                 "driven": is_driven(row, now),
                 "driver": driver(row, now),
             }
-            for row in queries.runs(store, limit)
+            for row in queries.runs(database, limit)
         ]
     }
 
@@ -190,13 +190,13 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
     return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1)}
 
 
-def resolve_run(store: Database, text: str) -> str:
+def resolve_run(database: Database, text: str) -> str:
     """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
 
     Raises:
         NotFoundError: none, or several.
     """
-    ids = queries.run_ids(store)
+    ids = queries.run_ids(database)
     if text in ids:
         return text
     if text == "latest" and ids:

@@ -45,19 +45,19 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
         UsageError: somebody drives the run.
         PublishError: the store cannot be written; what was not published is still kept.
     """
-    rows = kept_rows.kept_models(service.store, run)
+    rows = kept_rows.kept_models(service.database, run)
     if not rows:
         return []
     from trainmaster.control.attempt_actions import AttemptActions
     from trainmaster.control.run_state import Task
 
-    recipe = stored_recipe(service.store.run_row(run))
+    recipe = stored_recipe(service.database.run_row(run))
     home = service.home_of(run)
     actions = AttemptActions(
         home=home, run=run, recipe=recipe, base={}, secrets={},
-        find_models=lambda *_: [], slots=1, owner=owner_of(service.store.run_row(run), home),
+        find_models=lambda *_: [], slots=1, owner=owner_of(service.database.run_row(run), home),
     )  # fmt: skip
-    lease = service.store.acquire(run, time.time())
+    lease = service.database.acquire(run, time.time())
     if lease is None:
         raise UsageError(
             f"{run} is driven by another process",
@@ -65,7 +65,7 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
         )
     found = []
     try:
-        with _renewed(service.store, lease):
+        with _renewed(service.database, lease):
             while rows:  # those that are recorded are kept no more
                 for row in rows:
                     context = actions.context(
@@ -77,14 +77,14 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
                             kept_model=row["kept_model"],
                         )
                     )
-                    found.append(_saved(service.store, lease, context, json.loads(row["metrics"])))
-                rows = kept_rows.kept_models(service.store, run)
+                    found.append(_saved(service.database, lease, context, json.loads(row["metrics"])))
+                rows = kept_rows.kept_models(service.database, run)
     finally:
-        service.store.release(lease, time.time())
+        service.database.release(lease, time.time())
     return found
 
 
-def _saved(store: Database, lease: Lease, context: TaskContext, metrics: Any) -> SavedModel:  # noqa: ANN401
+def _saved(database: Database, lease: Lease, context: TaskContext, metrics: Any) -> SavedModel:  # noqa: ANN401
     """Publish one of them, and record that."""
     from trainmaster.control.saving import clean_up
     from trainmaster.control.unpublished import publish_kept
@@ -93,15 +93,15 @@ def _saved(store: Database, lease: Lease, context: TaskContext, metrics: Any) ->
     try:
         publish_kept(context, metrics)
     except NotFoundError as error:
-        store.record_saved(lease, experiment, task, None, time.time())
+        database.record_saved(lease, experiment, task, None, time.time())
         return SavedModel(f"{experiment}/{task}", "", one_line(error))
-    store.record_saved(lease, experiment, task, uri, time.time())
+    database.record_saved(lease, experiment, task, uri, time.time())
     clean_up(context, keep_output=False, keep_checkpoint=True)
     return SavedModel(f"{experiment}/{task}", uri)
 
 
 @contextmanager
-def _renewed(store: Database, lease: Lease) -> Iterator[None]:
+def _renewed(database: Database, lease: Lease) -> Iterator[None]:
     """Renew a lease meanwhile: a large model takes longer to publish than it lasts.
 
     Who loses it all the same, asleep for instance, learns that from the next record.
@@ -111,7 +111,7 @@ def _renewed(store: Database, lease: Lease) -> Iterator[None]:
     def renew() -> None:
         while not is_over.wait(RENEW_S):
             with suppress(StoreError):
-                store.renew(lease, time.time())
+                database.renew(lease, time.time())
 
     thread = threading.Thread(target=renew, name="lease", daemon=True)
     thread.start()
@@ -122,19 +122,19 @@ def _renewed(store: Database, lease: Lease) -> Iterator[None]:
         thread.join()
 
 
-def unsaved_summary(store: Database, home: Home | None, run: str) -> list[dict[str, Any]]:
+def unsaved_summary(database: Database, home: Home | None, run: str) -> list[dict[str, Any]]:
     """What of a run is not saved, as ``--json`` prints it.
 
     Args:
-        store: the database.
+        database: the database.
         home: the run's; None if it is not on this machine.
         run: its id.
     """
     found: list[dict[str, Any]] = []
-    for row in kept_rows.waiting_saves(store, run):
+    for row in kept_rows.waiting_saves(database, run):
         what = "model" if row["end_reason"] == EndReason.SUCCEEDED else "checkpoint"
         found.append(_item(home, run, row, what, row["kept_model"]) | {"tries": row["tries"]})
-    for row in kept_rows.kept_models(store, run):
+    for row in kept_rows.kept_models(database, run):
         command = f"trainmaster models save {run}"
         found.append(_item(home, run, row, "model", row["kept_model"]) | {"command": command})
     return found

@@ -22,7 +22,7 @@ MIN_SECONDS = 2.0
 
 
 def run_usage(
-    store: Database, home: Home, run: str, experiments: Sequence[RowMapping]
+    database: Database, home: Home, run: str, experiments: Sequence[RowMapping]
 ) -> dict[str, dict[str, Any]]:
     """Usage by experiment, over the latest attempt of each task; those of which nothing was seen are missing.
 
@@ -31,7 +31,7 @@ def run_usage(
     ``gpu_memory_bytes`` are those of the task that had most. ``members`` is there if there is one task.
 
     Args:
-        store: the database.
+        database: the database.
         home: where the run's attempts lie.
         run: its id.
         experiments: its rows.
@@ -39,7 +39,7 @@ def run_usage(
     small = sum(row["tasks_total"] for row in experiments) <= MAX_TASKS
     if not small and all(row["state"] == State.DONE for row in experiments):
         return {}
-    rows = queries.tasks(store, run, state=None if small else State.RUNNING, limit=MAX_TASKS)
+    rows = queries.tasks(database, run, state=None if small else State.RUNNING, limit=MAX_TASKS)
     found: dict[str, list[dict[str, Usage]]] = {}
     for row in rows:
         if not row["attempt"]:

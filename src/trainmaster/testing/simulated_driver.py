@@ -173,7 +173,7 @@ class SimulatedClusters(RunClusters):
     def __init__(self, failures: Failures, driver: Driver, lease: Lease) -> None:
         self._failures = failures
         self._driver = driver
-        self._store = cast("Any", failures.database)
+        self._database = cast("Any", failures.database)
         self._lease = lease
         self._tell = lambda text: failures.world.note(f"{driver.process.name}: {text}")
         self._provider = cast("Any", failures.provider(driver.process))
@@ -362,7 +362,7 @@ class Driver:
         machines.executor.open(failures.run, Capacity(machines.executor.slots), {}, lease.token)
         bench = failures.make_bench(self)
         controller = self.controller = Controller(
-            store=SimulatedRecords(failures, self, failures.store),
+            database=SimulatedRecords(failures, self, failures.store),
             lease=lease,
             run_state=failures.store.run_state(),
             actions=bench,

@@ -14,13 +14,13 @@ from trainmaster.testing.simulated_store import Row, SimulatedStore
 from trainmaster.testing.simulated_world import ViolationError, World
 
 
-def check_board(run_state: RunState, store: SimulatedStore) -> None:
+def check_board(run_state: RunState, database: SimulatedStore) -> None:
     """The board in memory is what a new controller would load; its counters add up."""
     for experiment in run_state.experiments.values():
         counts = experiment.tally()
         if counts["total"] != sum(counts.values()) - counts["total"] or min(counts.values()) < 0:
             raise ViolationError(f"{experiment.name}: counters do not add up: {counts}")
-    loaded = store.run_state()
+    loaded = database.run_state()
     for name, experiment in run_state.experiments.items():
         other = loaded.experiments[name]
         if experiment.first_bad and other.first_bad:  # only a living controller knows the message
@@ -44,7 +44,7 @@ def _difference(ours: Experiment, loaded: Experiment) -> str:
 
 
 def check_end(
-    store: SimulatedStore,
+    database: SimulatedStore,
     node: SimulatedNode,
     plan: SchedulePlan,
     world: World,
@@ -59,7 +59,7 @@ def check_end(
             raise ViolationError(f"{gang.request.attempt} was never forgotten")
     if node.used():
         raise ViolationError(f"{node.used()} slots are still taken at the end")
-    for key, row in store.tasks.items():
+    for key, row in database.tasks.items():
         if row["state"] is not State.DONE:
             raise ViolationError(f"{key} is {row['state']} at the end")
         good = row["reason"] is EndReason.SUCCEEDED
@@ -70,13 +70,13 @@ def check_end(
         _check_kept(key, row, world)
         if row["reason"] is EndReason.PRUNED and not plan.experiments[key[0]].pruned:
             raise ViolationError(f"{key} is PRUNED, but nobody judged it")
-        numbers = sorted(n for name, task, n in store.attempts if (name, task) == key)
+        numbers = sorted(n for name, task, n in database.attempts if (name, task) == key)
         if numbers != list(range(1, row["attempt"] + 1)):
             raise ViolationError(f"{key}: attempts {numbers}")
         for number in numbers:
-            _check_attempt(store, node, plan, (*key, number))
-    _check_experiments(store)
-    _check_events(store)
+            _check_attempt(database, node, plan, (*key, number))
+    _check_experiments(database)
+    _check_events(database)
 
 
 def _check_kept(key: tuple[str, int], row: Row, world: World) -> None:
@@ -92,9 +92,9 @@ def _check_kept(key: tuple[str, int], row: Row, world: World) -> None:
 
 
 def _check_attempt(
-    store: SimulatedStore, node: SimulatedNode, plan: SchedulePlan, key: tuple[str, int, int]
+    database: SimulatedStore, node: SimulatedNode, plan: SchedulePlan, key: tuple[str, int, int]
 ) -> None:
-    reason = store.attempts[key]["reason"]
+    reason = database.attempts[key]["reason"]
     if reason is None:
         raise ViolationError(f"{key} was never closed")
     won = node.won.get(attempt_id(plan.run, *key))
@@ -106,19 +106,19 @@ def _check_attempt(
         raise ViolationError(f"{key} is called {reason}, but its members all ended well")
 
 
-def _check_experiments(store: SimulatedStore) -> None:
-    if store.run["state"] is not State.DONE:
-        raise ViolationError(f"the run is {store.run['state']} at the end")
-    for name, row in store.experiments.items():
+def _check_experiments(database: SimulatedStore) -> None:
+    if database.run["state"] is not State.DONE:
+        raise ViolationError(f"the run is {database.run['state']} at the end")
+    for name, row in database.experiments.items():
         if row["state"] is not State.DONE:
             raise ViolationError(f"{name} is {row['state']} at the end")
-        rows = [task for (experiment, _), task in store.tasks.items() if experiment == name]
+        rows = [task for (experiment, _), task in database.tasks.items() if experiment == name]
         if len(rows) != row["tasks_total"] and row["rest_reason"] is None:
             raise ViolationError(f"{name}: {len(rows)} of {row['tasks_total']} tasks, no reason for the rest")
         good = len(rows) == row["tasks_total"] and all(r["reason"].is_success for r in rows)
         if good != (row["reason"] is EndReason.SUCCEEDED):
             raise ViolationError(f"{name} is {row['reason']}, its tasks: {[r['reason'] for r in rows]}")
-        before = [store.experiments[other]["reason"] for other in store.shapes[name].after]
+        before = [database.experiments[other]["reason"] for other in database.shapes[name].after]
         bad = any(reason is not EndReason.SUCCEEDED for reason in before)
         if row["reason"] is EndReason.SKIPPED and not bad:
             raise ViolationError(f"{name} is SKIPPED for nothing")
@@ -127,15 +127,15 @@ def _check_experiments(store: SimulatedStore) -> None:
         stopped = row["reason"] in (EndReason.CANCELLED, EndReason.BUDGET)
         if bad and row["reason"] is not EndReason.SKIPPED and not stopped:
             raise ViolationError(f"{name} is {row['reason']}, but it should have been skipped")
-    reasons = {row["reason"] for row in store.experiments.values()} - {EndReason.SUCCEEDED}
-    if (store.run["reason"] is EndReason.SUCCEEDED) != (not reasons):
-        raise ViolationError(f"the run is {store.run['reason']}, its experiments {reasons}")
+    reasons = {row["reason"] for row in database.experiments.values()} - {EndReason.SUCCEEDED}
+    if (database.run["reason"] is EndReason.SUCCEEDED) != (not reasons):
+        raise ViolationError(f"the run is {database.run['reason']}, its experiments {reasons}")
 
 
-def _check_events(store: SimulatedStore) -> None:
+def _check_events(database: SimulatedStore) -> None:
     """Replay the events: they alone lead to the states that are recorded."""
     states: dict[tuple[object, ...], State] = {}
-    for event in store.events:
+    for event in database.events:
         if event["kind"] == "note":
             continue
         key: tuple[object, ...] = (event["kind"], event.get("experiment"), event.get("task"))
@@ -143,9 +143,9 @@ def _check_events(store: SimulatedStore) -> None:
         if event["before"] is not None and event["before"] is not before:
             raise ViolationError(f"{key}: an event from {event['before']}, but it was {before}")
         states[key] = event["after"]
-    rows: dict[tuple[object, ...], dict[str, object]] = {("run", None, None): store.run}
-    rows.update({("task", *key): row for key, row in store.tasks.items()})
-    rows.update({("experiment", name, None): row for name, row in store.experiments.items()})
+    rows: dict[tuple[object, ...], dict[str, object]] = {("run", None, None): database.run}
+    rows.update({("task", *key): row for key, row in database.tasks.items()})
+    rows.update({("experiment", name, None): row for name, row in database.experiments.items()})
     for key, row in rows.items():
         if states.get(key, State.WAITING) is not row["state"]:
             raise ViolationError(f"{key} is {row['state']}, its events say {states.get(key)}")

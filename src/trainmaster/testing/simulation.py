@@ -87,29 +87,29 @@ class SimulatedRecords:
         if simulation.disk_is_full:
             simulation.disk_is_full = False
             raise StoreError("the disk is full")
-        simulation.store.commit(lease, changes, now)
+        simulation.database.commit(lease, changes, now)
         if simulation.world.verbose:
             for change in changes:
                 simulation.world.note(f"control {session.number}: {change}")
         assert session.controller is not None
         if simulation.world.chance(0.2):
-            check_board(session.controller.run_state, simulation.store)
+            check_board(session.controller.run_state, simulation.database)
         session.step("after commit")
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
         """See `Store.renew`."""
         self._session.step("before renew")
-        return self._simulation.store.renew(lease, now)
+        return self._simulation.database.renew(lease, now)
 
     def stop_wanted(self, run: str) -> EndReason | None:
         """See `Store.stop_wanted`."""
         self._session.step("before reading")
-        return self._simulation.store.stop_wanted(run)
+        return self._simulation.database.stop_wanted(run)
 
     def want_stop(self, run: str, reason: EndReason) -> None:
         """See `Store.want_stop`."""
         self._session.step("before a wish")
-        self._simulation.store.want_stop(reason)
+        self._simulation.database.want_stop(reason)
 
 
 class Simulation:
@@ -127,7 +127,7 @@ class Simulation:
         self.world = World(seed, verbose=verbose)
         self.plan = SchedulePlan.draw(self.world.rng)
         experiments = self.plan.experiments
-        self.store = make_store(
+        self.database = make_store(
             self.plan.run,
             {name: experiment.shape for name, experiment in experiments.items()},
             {name: experiment.total for name, experiment in experiments.items()},
@@ -153,20 +153,20 @@ class Simulation:
             self.world.after(at_s, lambda fault=fault: self.strike(fault))  # type: ignore[misc]
         dead = self._drive("begin", dead=False)
         while True:
-            if self.store.run["state"] is State.DONE:
-                good = self.store.run["reason"] is EndReason.SUCCEEDED
+            if self.database.run["state"] is State.DONE:
+                good = self.database.run["reason"] is EndReason.SUCCEEDED
                 if good or not self.plan.resumes:
                     break
                 self.plan.resumes -= 1
                 mode = "resume"
             else:
-                wanted = self.store.run["stop_wanted"] is not None
+                wanted = self.database.run["stop_wanted"] is not None
                 mode = "take" if wanted or self.world.chance(0.3) else "resume"
             self.world.wait(self.world.rng.uniform(0, 5))
             dead = self._drive(mode, dead=dead)
         self.world.pass_time(self.world.now)  # who was killed in this very moment is gone after it
-        check_end(self.store, self.node, self.plan, self.world, kills=self.kills)
-        return self.store.seen
+        check_end(self.database, self.node, self.plan, self.world, kills=self.kills)
+        return self.database.seen
 
     # --- control processes ---------------------------------------------------------------------
 
@@ -175,16 +175,16 @@ class Simulation:
         self._sessions += 1
         session = Session(self, self._sessions)
         now = self.world.now
-        lease = self.store.acquire(f"control-{session.number}", now, dead=dead)
+        lease = self.database.acquire(f"control-{session.number}", now, dead=dead)
         if lease is None:
             return dead
         self.world.note(f"control {session.number} begins ({mode})")
         if mode == "resume":
-            if not self._save_kept() or self.store.run["reason"] is EndReason.SUCCEEDED:
-                self.store.release(lease, now)
+            if not self._save_kept() or self.database.run["reason"] is EndReason.SUCCEEDED:
+                self.database.release(lease, now)
                 return False
             self.meter = self._new_meter()
-            self.store.requeue(lease, now)
+            self.database.requeue(lease, now)
             if self.plan.faults and self.world.chance(0.2):  # the user thinks better of it
                 fault = self.world.rng.choice((Fault.CANCEL, Fault.INTERRUPT))
                 delay_s = self.world.rng.choice((0.0, 1.0)) * self.world.rng.random()
@@ -193,9 +193,9 @@ class Simulation:
         executor = SimulatedExecutor(self.node, session.step, self.plan.slow)
         executor.open(self.plan.run, Capacity(self.plan.slots), {}, lease.token)
         controller = session.controller = Controller(
-            store=SimulatedRecords(self, session),
+            database=SimulatedRecords(self, session),
             lease=lease,
-            run_state=self.store.run_state(),
+            run_state=self.database.run_state(),
             actions=bench,
             executor=executor,
             policies={name: experiment.policy for name, experiment in self.plan.experiments.items()},
@@ -218,10 +218,10 @@ class Simulation:
         except StoreError:
             self.kills += 1
         except InterruptedByUser:
-            if self.store.run["state"] is not State.DONE and not session.robbed:
+            if self.database.run["state"] is not State.DONE and not session.robbed:
                 raise ViolationError("interrupted, but the run is not DONE") from None
         else:
-            if self.store.run["state"] is not State.DONE and not session.robbed:  # else: resumed meanwhile
+            if self.database.run["state"] is not State.DONE and not session.robbed:  # else: resumed meanwhile
                 raise ViolationError("the controller ended, but the run is not DONE")
             if not controller.is_idle:
                 raise ViolationError("the controller ended, but remembers attempts that are over")
@@ -229,7 +229,7 @@ class Simulation:
             self._running.remove(session)
         self.world.note(f"control {session.number} ends")
         if not killed:
-            self.store.release(lease, self.world.now)
+            self.database.release(lease, self.world.now)
         bench.jobs.die()
         executor.close()
         return killed
@@ -242,25 +242,25 @@ class Simulation:
 
     def _save_kept(self) -> bool:
         """What `resume` does first; False if a model that is kept here cannot be published now."""
-        for key, row in self.store.tasks.items():
+        for key, row in self.database.tasks.items():
             if row["state"] is State.DONE and row["kept_model"] is not None:
                 if self.plan.is_away(self.world.now - self.world.started_at):
                     self.world.wait(600)
                     return False
                 self.world.models[key] = row["kept_model"]
-                self.store.record_saved(key, f"memory://{key[0]}/{key[1]}")
+                self.database.record_saved(key, f"memory://{key[0]}/{key[1]}")
         return True
 
     def rob(self, session: Session, where: str) -> None:
         """A control process sleeps so long that another one takes over, and wakes up later."""
         self.world.note(f"control {session.number} sleeps {where}")
-        token = self.store.run["lease_token"]
+        token = self.database.run["lease_token"]
         self.world.pass_time(self.world.now + self.world.rng.uniform(LEASE_S + 1, 2 * LEASE_S))
         self._sessions += 8  # it does not sleep itself
         dead = self._drive(self.world.rng.choice(("take", "resume")), dead=False)
         if dead:
-            self.store.run["lease_owner"] = None  # found dead at once
-        session.robbed = session.robbed or self.store.run["lease_token"] != token
+            self.database.run["lease_owner"] = None  # found dead at once
+        session.robbed = session.robbed or self.database.run["lease_token"] != token
         self.world.note(f"control {session.number} wakes up")
 
     # --- what befalls the run --------------------------------------------------------------------
@@ -268,7 +268,7 @@ class Simulation:
     def strike(self, fault: Fault) -> None:
         """Let something befall the run."""
         self.world.note(f"fault: {fault}")
-        over = self.store.run["state"] is State.DONE
+        over = self.database.run["state"] is State.DONE
         match fault:
             case Fault.KILL_SUPERVISOR:
                 self.node.kill_supervisor()
@@ -279,7 +279,7 @@ class Simulation:
             case Fault.FULL_DISK:
                 self.disk_is_full = True
             case Fault.CANCEL if not over:
-                self.store.want_stop(EndReason.CANCELLED)
+                self.database.want_stop(EndReason.CANCELLED)
             case Fault.BUDGET if not over:
                 paid_until = self.world.now + self.meter.ending_s  # the cap is a few seconds away
                 self.meter.cap_usd, self.meter.bill = 3.0, lambda until: max(until - paid_until, 0.0)
@@ -301,7 +301,7 @@ class Simulation:
     def _starts(self, attempt: str) -> None:
         """The members of an attempt start: may they?"""
         _, experiment, task, number = attempt.split("/")
-        row = self.store.tasks.get((experiment, int(task)))
+        row = self.database.tasks.get((experiment, int(task)))
         if row is None or row["state"] is State.DONE:
             raise ViolationError(f"{attempt} starts, but its task is {row and row['reason']}")
         if row["attempt"] != int(number):

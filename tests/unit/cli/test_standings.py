@@ -21,7 +21,7 @@ SEARCH = Search(metric="accuracy", goal="max")
 @pytest.fixture
 def standings(monkeypatch):
     recipe = SimpleNamespace(experiments={"sweep": SimpleNamespace(search=SEARCH)})
-    service, session = SimpleNamespace(store=None), SimpleNamespace(run="r", recipe=recipe)
+    service, session = SimpleNamespace(database=None), SimpleNamespace(run="r", recipe=recipe)
     return Standings(service, session)
 
 
@@ -49,7 +49,7 @@ def test_how_long_the_whole_sweep_will_take(standings):
 def test_the_best_five_are_looked_for_now_and_then(standings, monkeypatch):
     asked = []
 
-    def best_tasks(store, run, experiment, search, most):
+    def best_tasks(database, run, experiment, search, most):
         asked.append((run, experiment, search["metric"], most))
         return [{"task": n, "value": 0.9 - n / 100, "parameters": {"lr": 0.1}} for n in range(most)]
 

@@ -87,10 +87,10 @@ def test_whoever_waits_says_so():
     for seed in range(150):
         simulation = Simulation(seed, make_store=Hearing)
         simulation.run()
-        assert not simulation.store.silent, f"seed {seed}"
-        staging = {key: n for key, n in simulation.store.told.items() if "not ready" in key[-1]}
+        assert not simulation.database.silent, f"seed {seed}"
+        staging = {key: n for key, n in simulation.database.told.items() if "not ready" in key[-1]}
         assert all(n == 1 for n in staging.values()), f"seed {seed}"
-        failed += simulation.store.failed
+        failed += simulation.database.failed
     assert min(failed[State.STAGING], failed[State.SAVING]) > 5
 
 

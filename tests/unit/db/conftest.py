@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_nouns import NOW, ToldStore, new_run
+from database_nouns import NOW, ToldStore, new_run
 
 from trainmaster.db import Database, Lease
 
@@ -26,12 +26,12 @@ def url(engine_name: str, tmp_path: Path, request: pytest.FixtureRequest) -> str
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[Database]:
+def database(url: str) -> Iterator[Database]:
     found = ToldStore(url)
     yield found
     found.close()
 
 
 @pytest.fixture
-def lease(store: Database) -> Lease:
-    return store.create_run(new_run(), NOW)
+def lease(database: Database) -> Lease:
+    return database.create_run(new_run(), NOW)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import sqlalchemy as sa
 from cutting_proxy import CuttingProxy
-from store_nouns import NOW, ended, everything, new_run, opened, planned
+from database_nouns import NOW, ended, everything, new_run, opened, planned
 
 from trainmaster.db import Database, Note, Patience, RunChange
 from trainmaster.db.leases import LEASE_S
@@ -17,29 +17,29 @@ from trainmaster.spec.errors import LeaseLostError, StoreError
 from trainmaster.spec.states import EndReason, State
 
 
-def schedule(store: Database, seed: int) -> None:
+def schedule(database: Database, seed: int) -> None:
     """What control processes write in two sessions, with sizes drawn by the seed."""
     rng = random.Random(seed)
-    lease = store.create_run(new_run("r-1", (("a", 40),)), NOW)
-    store.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+    lease = database.create_run(new_run("r-1", (("a", 40),)), NOW)
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
     numbers = iter(range(40))
     for session in range(2):
         for _ in range(6):
             mine = [next(numbers) for _ in range(rng.randint(1, 3))]
-            store.commit(lease, [change for n in mine for change in (planned(n), opened(n))], NOW)
-            store.renew(lease, NOW)
+            database.commit(lease, [change for n in mine for change in (planned(n), opened(n))], NOW)
+            database.renew(lease, NOW)
             how = rng.choice([EndReason.SUCCEEDED, EndReason.OOM])
-            store.commit(lease, [ended(n, how) for n in mine] + [Note(f"session {session}")], NOW)
-        store.want_stop("r-1", EndReason.CANCELLED)
-        assert store.stop_wanted("r-1") is EndReason.CANCELLED
-        lease = store.acquire("r-1", NOW)
-        store.requeue(lease, NOW)
-    store.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
+            database.commit(lease, [ended(n, how) for n in mine] + [Note(f"session {session}")], NOW)
+        database.want_stop("r-1", EndReason.CANCELLED)
+        assert database.stop_wanted("r-1") is EndReason.CANCELLED
+        lease = database.acquire("r-1", NOW)
+        database.requeue(lease, NOW)
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING)], NOW)
 
 
-def facts(store: Database) -> dict[str, list[dict]]:
+def facts(database: Database) -> dict[str, list[dict]]:
     """All rows but for what tries leave: gaps in ids, leases that are taken again, and later."""
-    found = everything(store)
+    found = everything(database)
     for rows in found.values():
         for row in rows:
             for name in ("id", "experiment_id", "lease_expires_at", "lease_token", "session_at", "earlier_s"):
@@ -51,8 +51,8 @@ def facts(store: Database) -> dict[str, list[dict]]:
 class Trouble:
     """Stands in for the driver's COMMIT, and fails as often as it is told to."""
 
-    def __init__(self, store: Database, error: Callable[[], Exception]) -> None:
-        self._commit = store.engine.dialect.do_commit
+    def __init__(self, database: Database, error: Callable[[], Exception]) -> None:
+        self._commit = database.engine.dialect.do_commit
         self._error = error
         self.before: Callable[[], bool] = lambda: False
         self.after: Callable[[], bool] = lambda: False
@@ -69,7 +69,7 @@ class Trouble:
 
 
 @pytest.fixture
-def trouble(store: Database, engine_name: str, monkeypatch: pytest.MonkeyPatch) -> Trouble:
+def trouble(database: Database, engine_name: str, monkeypatch: pytest.MonkeyPatch) -> Trouble:
     def error() -> Exception:
         if engine_name == "sqlite":
             found = sqlite3.OperationalError("disk I/O error")
@@ -79,8 +79,8 @@ def trouble(store: Database, engine_name: str, monkeypatch: pytest.MonkeyPatch) 
 
         return psycopg.OperationalError("server closed the connection unexpectedly")
 
-    found = Trouble(store, error)
-    monkeypatch.setattr(store.engine.dialect, "do_commit", found)
+    found = Trouble(database, error)
+    monkeypatch.setattr(database.engine.dialect, "do_commit", found)
     return found
 
 
@@ -92,132 +92,134 @@ def calm(tmp_path) -> Iterator[Database]:
     found.close()
 
 
-def patient(store: Database, seconds: float = 60.0) -> list[float]:
+def patient(database: Database, seconds: float = 60.0) -> list[float]:
     """Waits that are only counted; gives them."""
     waits: list[float] = []
-    store.patience.seconds = seconds
-    store.patience._sleep = waits.append
-    store.patience._clock = lambda: sum(waits)
+    database.patience.seconds = seconds
+    database.patience._sleep = waits.append
+    database.patience._clock = lambda: sum(waits)
     return waits
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_commit_whose_answer_got_lost_is_not_written_twice(store, calm, trouble, seed):
+def test_a_commit_whose_answer_got_lost_is_not_written_twice(database, calm, trouble, seed):
     rng = random.Random(seed)
-    patient(store)
+    patient(database)
     trouble.before = lambda: rng.random() < 0.2
     trouble.after = lambda: rng.random() < 0.3
-    schedule(store, seed)
+    schedule(database, seed)
     trouble.before = trouble.after = lambda: False
     assert trouble.count > 5
     schedule(calm, seed)
-    assert facts(store) == facts(calm)
+    assert facts(database) == facts(calm)
 
 
-def test_a_commit_is_not_taken_for_an_earlier_one(store, lease):
-    store.commit(lease, [planned(0)], NOW)
+def test_a_commit_is_not_taken_for_an_earlier_one(database, lease):
+    database.commit(lease, [planned(0)], NOW)
     lease.turn -= 1  # a driver that is confused
     with pytest.raises(LeaseLostError):
-        store.commit(lease, [planned(1)], NOW)
-    assert len(store.live_task_rows("r-1")) == 1
+        database.commit(lease, [planned(1)], NOW)
+    assert len(database.live_task_rows("r-1")) == 1
 
 
-def test_a_lease_that_was_taken_meanwhile_is_lost(store, lease, trouble):
+def test_a_lease_that_was_taken_meanwhile_is_lost(database, lease, trouble):
     def sleep(_: float) -> None:
         trouble.after = lambda: False
-        store.acquire("r-1", NOW)
+        database.acquire("r-1", NOW)
 
-    patient(store)
-    store.patience._sleep = sleep
+    patient(database)
+    database.patience._sleep = sleep
     trouble.after = lambda: True
     with pytest.raises(LeaseLostError):
-        store.commit(lease, [planned(0)], NOW)
-    assert len(store.live_task_rows("r-1")) == 1  # the first try was written: the new driver goes on from it
+        database.commit(lease, [planned(0)], NOW)
+    assert (
+        len(database.live_task_rows("r-1")) == 1
+    )  # the first try was written: the new driver goes on from it
 
 
-def test_a_lease_is_renewed_from_when_it_worked(store, lease, trouble):
-    waits = patient(store)
+def test_a_lease_is_renewed_from_when_it_worked(database, lease, trouble):
+    waits = patient(database)
     failures = iter([True] * 8)
     trouble.before = lambda: next(failures, False)
-    store.commit(lease, [], NOW)
+    database.commit(lease, [], NOW)
     assert sum(waits) > 5
-    assert store.run_row("r-1")["lease_expires_at"] == pytest.approx(NOW + sum(waits) + LEASE_S)
+    assert database.run_row("r-1")["lease_expires_at"] == pytest.approx(NOW + sum(waits) + LEASE_S)
 
 
-def test_patience_ends_with_what_to_do(store, lease, trouble):
-    waits = patient(store)
+def test_patience_ends_with_what_to_do(database, lease, trouble):
+    waits = patient(database)
     trouble.before = lambda: True
     with pytest.raises(StoreError, match="refused a write for 60 s: ") as caught:
-        store.commit(lease, [planned(0)], NOW)
+        database.commit(lease, [planned(0)], NOW)
     assert sum(waits) == pytest.approx(60)
     assert "trainmaster resume RUN" in caught.value.hint
     trouble.before = lambda: False
-    store.commit(lease, [planned(0)], NOW)  # nothing had been written
-    assert len(store.live_task_rows("r-1")) == 1
+    database.commit(lease, [planned(0)], NOW)  # nothing had been written
+    assert len(database.live_task_rows("r-1")) == 1
 
 
-def test_giving_up_a_lease_waits_for_nothing(store, lease, trouble):
-    waits = patient(store)
+def test_giving_up_a_lease_waits_for_nothing(database, lease, trouble):
+    waits = patient(database)
     trouble.before = lambda: True
     with pytest.raises(StoreError):
-        store.release(lease, NOW)
+        database.release(lease, NOW)
     assert waits == []
 
 
-def test_a_run_that_exists_is_refused_even_after_trouble(store, lease, trouble):
-    patient(store)
+def test_a_run_that_exists_is_refused_even_after_trouble(database, lease, trouble):
+    patient(database)
     failures = iter([True])
     trouble.before = lambda: next(failures, False)
     with pytest.raises(StoreError, match="refused"):
-        store.create_run(new_run(), NOW + 1)
+        database.create_run(new_run(), NOW + 1)
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
-def test_a_database_that_another_process_has_locked(store, lease, url):
+def test_a_database_that_another_process_has_locked(database, lease, url):
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
 
-    @sa.event.listens_for(store.engine, "checkout")
+    @sa.event.listens_for(database.engine, "checkout")
     def impatient(raw, *_):
         raw.execute("PRAGMA busy_timeout=1")
 
     other.execute("BEGIN IMMEDIATE")
-    waits = patient(store, 1.0)
+    waits = patient(database, 1.0)
     with pytest.raises(StoreError, match="for 1 s: database is locked") as caught:
-        store.commit(lease, [planned(0)], NOW)
+        database.commit(lease, [planned(0)], NOW)
     assert "locked" in caught.value.hint
     waits.clear()
-    store.patience._sleep = lambda seconds: (waits.append(seconds), other.execute("COMMIT"))
-    store.commit(lease, [planned(0)], NOW)
+    database.patience._sleep = lambda seconds: (waits.append(seconds), other.execute("COMMIT"))
+    database.commit(lease, [planned(0)], NOW)
     assert len(waits) == 1
     other.close()
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
 @pytest.mark.parametrize("how", ["cut", "restart", "crash"])
-def test_a_server_that_restarts_between_commits(store, lease, postgres, how):
+def test_a_server_that_restarts_between_commits(database, lease, postgres, how):
     import signal
 
-    store.patience.seconds = 30
+    database.patience.seconds = 30
     for number in range(3):
-        store.commit(lease, [planned(number), opened(number)], NOW)
+        database.commit(lease, [planned(number), opened(number)], NOW)
         if how == "cut":
             assert postgres.cut_connections() >= 1
         else:
             postgres.restart(signal.SIGINT if how == "restart" else signal.SIGQUIT)
-    assert store.stop_wanted("r-1") is None
-    store.commit(lease, [ended(number, EndReason.SUCCEEDED) for number in range(3)], NOW)
-    assert len(everything(store)["attempt"]) == 3
+    assert database.stop_wanted("r-1") is None
+    database.commit(lease, [ended(number, EndReason.SUCCEEDED) for number in range(3)], NOW)
+    assert len(everything(database)["attempt"]) == 3
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
-def test_a_server_that_is_down_for_a_while(store, lease, postgres):
+def test_a_server_that_is_down_for_a_while(database, lease, postgres):
     told: list[str] = []
-    waits = patient(store)
-    store.patience.tell = told.append
+    waits = patient(database)
+    database.patience.tell = told.append
     postgres.stop()
     try:
-        store.patience._sleep = lambda s: (waits.append(s), len(waits) == 5 and postgres.start())
-        store.commit(lease, [planned(0)], NOW)
+        database.patience._sleep = lambda s: (waits.append(s), len(waits) == 5 and postgres.start())
+        database.commit(lease, [planned(0)], NOW)
     finally:
         if not postgres.is_running:
             postgres.start()
@@ -235,15 +237,15 @@ def test_connections_that_are_cut_anywhere(postgres, url, calm, tmp_path_factory
     with tempfile.TemporaryDirectory(prefix="tm-cut-", dir="/tmp") as directory:
         proxy = CuttingProxy(postgres.socket, Path(directory), seed, chance=0.03)
         proxy.calm = True
-        store = Database(
+        database = Database(
             url.replace(str(postgres.directory), directory),
             Patience(300, sleep=lambda _: None),
         )
         proxy.calm = False
-        schedule(store, seed)
+        schedule(database, seed)
         proxy.calm = True
         schedule(calm, seed)
-        assert facts(store) == facts(calm)
+        assert facts(database) == facts(calm)
         assert sum(proxy.cuts.values()) > 3, proxy.cuts
-        store.close()
+        database.close()
         proxy.close()

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import sqlalchemy as sa
-from store_nouns import NOW, new_run
+from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, RunChange, is_alive, tables, this_process
 from trainmaster.db.leases import LEASE_S, Holder, holder
@@ -22,61 +22,61 @@ from trainmaster.spec.states import EndReason, State
 HERE = this_process().rsplit(":", 2)[0]
 
 
-def held_by(store, owner, expires_at=NOW + LEASE_S):
-    with store.engine.begin() as connection:
+def held_by(database, owner, expires_at=NOW + LEASE_S):
+    with database.engine.begin() as connection:
         connection.execute(tables.run.update().values(lease_owner=owner, lease_expires_at=expires_at))
 
 
-def owner_with(store):
-    with store.engine.connect() as connection:
+def owner_with(database):
+    with database.engine.connect() as connection:
         return connection.execute(sa.select(tables.run.c.lease_owner)).scalar()
 
 
 @pytest.mark.parametrize(
     "pid_and_start", ["4194999:1", f"{os.getpid()}:1", "x:1", ":"], ids=["none", "later", "text", "empty"]
 )
-def test_the_lease_of_a_dead_local_process_is_broken_at_once(store, lease, pid_and_start):
-    held_by(store, f"{HERE}:{pid_and_start}", expires_at=NOW + 1e9)
-    taken = store.acquire("r-1", NOW)
+def test_the_lease_of_a_dead_local_process_is_broken_at_once(database, lease, pid_and_start):
+    held_by(database, f"{HERE}:{pid_and_start}", expires_at=NOW + 1e9)
+    taken = database.acquire("r-1", NOW)
     assert (taken.token, taken.owner) == (2, this_process())
 
 
-def test_the_lease_of_a_living_local_process_is_kept_whatever_the_clock_says(store, lease):
+def test_the_lease_of_a_living_local_process_is_kept_whatever_the_clock_says(database, lease):
     parent = f"{HERE}:{os.getppid()}:{start_ticks(os.getppid())}"
-    held_by(store, parent, expires_at=NOW - 1e9)
-    assert store.acquire("r-1", NOW) is None
-    assert owner_with(store) == parent
+    held_by(database, parent, expires_at=NOW - 1e9)
+    assert database.acquire("r-1", NOW) is None
+    assert owner_with(database) == parent
 
 
-def test_the_lease_of_another_machine_is_kept_until_it_expires(store, lease):
-    held_by(store, "other/boot:1:1")
-    assert store.acquire("r-1", NOW + LEASE_S - 1) is None
-    assert store.acquire("r-1", NOW + LEASE_S + 1).token == 2
+def test_the_lease_of_another_machine_is_kept_until_it_expires(database, lease):
+    held_by(database, "other/boot:1:1")
+    assert database.acquire("r-1", NOW + LEASE_S - 1) is None
+    assert database.acquire("r-1", NOW + LEASE_S + 1).token == 2
 
 
-def test_a_released_lease_can_be_taken(store, lease):
-    store.release(lease, NOW)
-    assert owner_with(store) is None
-    assert store.acquire("r-1", NOW).token == 2
+def test_a_released_lease_can_be_taken(database, lease):
+    database.release(lease, NOW)
+    assert owner_with(database) is None
+    assert database.acquire("r-1", NOW).token == 2
 
 
-def test_every_change_of_hands_has_a_larger_token(store, lease):
-    tokens = [store.acquire("r-1", NOW + second).token for second in range(3)]
+def test_every_change_of_hands_has_a_larger_token(database, lease):
+    tokens = [database.acquire("r-1", NOW + second).token for second in range(3)]
     assert tokens == [2, 3, 4]
 
 
-def test_driven_time_adds_up_over_sessions(store, lease):
-    store.renew(lease, NOW + 10)
-    store.release(lease, NOW + 12)
-    again = store.acquire("r-1", NOW + 100)
-    assert store.run_row("r-1")["earlier_s"] == 12
-    assert store.run_row("r-1")["session_at"] == NOW + 100
-    store.release(again, NOW + 103)
+def test_driven_time_adds_up_over_sessions(database, lease):
+    database.renew(lease, NOW + 10)
+    database.release(lease, NOW + 12)
+    again = database.acquire("r-1", NOW + 100)
+    assert database.run_row("r-1")["earlier_s"] == 12
+    assert database.run_row("r-1")["session_at"] == NOW + 100
+    database.release(again, NOW + 103)
 
 
-def test_a_commit_renews_the_lease(store, lease):
-    store.commit(lease, [], NOW + 50)
-    assert store.run_row("r-1")["lease_expires_at"] == NOW + 50 + LEASE_S
+def test_a_commit_renews_the_lease(database, lease):
+    database.commit(lease, [], NOW + 50)
+    assert database.run_row("r-1")["lease_expires_at"] == NOW + 50 + LEASE_S
 
 
 def test_owners_are_told_apart():
@@ -133,10 +133,10 @@ def test_what_is_left_of_a_killed_process_holds_nothing():
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a PID namespace")
 def test_a_process_in_another_container_of_the_same_host_name_does_not_take_a_living_drivers_lease(
-    store, url, lease
+    database, url, lease
 ):
     """A shared home, and ``docker run --network host``: host and boot are the same, process ids are not."""
-    store.renew(lease, time.time())
+    database.renew(lease, time.time())
     program = (
         "import sys, time; from trainmaster.db import Database; store = Database(sys.argv[1]);"
         "store.clock_s = time.time; print(store.acquire('r-1', time.time()))"
@@ -147,7 +147,7 @@ def test_a_process_in_another_container_of_the_same_host_name_does_not_take_a_li
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
-def test_a_host_whose_clock_is_ahead_takes_no_living_drivers_lease(store, url):
+def test_a_host_whose_clock_is_ahead_takes_no_living_drivers_lease(database, url):
     """The server's clock alone says how old a lease is."""
     host, other = Database(url), Database(url)
     try:
@@ -163,7 +163,7 @@ def test_a_host_whose_clock_is_ahead_takes_no_living_drivers_lease(store, url):
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
-def test_what_is_written_of_a_lease_is_by_the_clock_that_others_read(store, url):
+def test_what_is_written_of_a_lease_is_by_the_clock_that_others_read(database, url):
     """A driver reckons with a clock that is never set: after a jump it is far from what others see."""
     found = Database(url)
     try:
@@ -182,7 +182,7 @@ def test_what_is_written_of_a_lease_is_by_the_clock_that_others_read(store, url)
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
-def test_a_clock_that_is_set_does_not_change_what_a_server_says(store, url, monkeypatch):
+def test_a_clock_that_is_set_does_not_change_what_a_server_says(database, url, monkeypatch):
     found = Database(url)
     try:
         before = found.clock_s()
@@ -193,7 +193,7 @@ def test_a_clock_that_is_set_does_not_change_what_a_server_says(store, url, monk
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
-def test_who_gives_up_a_lease_does_not_ask_for_the_time_first(store, url, monkeypatch):
+def test_who_gives_up_a_lease_does_not_ask_for_the_time_first(database, url, monkeypatch):
     """A server that is away would be waited for with all patience, at the end of every run that lost it."""
     found = Database(url)
     try:
@@ -208,14 +208,14 @@ def test_who_gives_up_a_lease_does_not_ask_for_the_time_first(store, url, monkey
         found.close()
 
 
-def test_who_only_saves_what_a_run_has_left_does_not_move_its_end(store, lease):
-    store.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.INTERNAL)], NOW + 5)
-    store.release(lease, NOW + 5)
-    later = store.acquire("r-1", NOW + 900)
-    assert store.run_row("r-1")["ended_at"] == NOW + 5
-    store.release(later, NOW + 901)
-    store.requeue(store.acquire("r-1", NOW + 1000), NOW + 1000)
-    row = store.run_row("r-1")
+def test_who_only_saves_what_a_run_has_left_does_not_move_its_end(database, lease):
+    database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.INTERNAL)], NOW + 5)
+    database.release(lease, NOW + 5)
+    later = database.acquire("r-1", NOW + 900)
+    assert database.run_row("r-1")["ended_at"] == NOW + 5
+    database.release(later, NOW + 901)
+    database.requeue(database.acquire("r-1", NOW + 1000), NOW + 1000)
+    row = database.run_row("r-1")
     assert row["ended_at"] is None, "it goes on"
     assert row["earlier_s"] == 5
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from store_nouns import NOW, ended, new_run, opened, planned
+from database_nouns import NOW, ended, new_run, opened, planned
 
 from trainmaster.db import ClusterRow, Database, NewMeasurement, NewQuote, RunChange, Truth, queries, tables
 from trainmaster.db.engine import SCHEMA_REVISION
@@ -27,8 +27,8 @@ def differences(engine: sa.Engine) -> list[object]:
         return compare_metadata(MigrationContext.configure(connection), tables.metadata)
 
 
-def test_a_new_database_is_what_the_tables_say(store):
-    assert differences(store.engine) == []
+def test_a_new_database_is_what_the_tables_say(database):
+    assert differences(database.engine) == []
 
 
 def test_the_migrations_end_where_the_tables_are(url):
@@ -37,9 +37,9 @@ def test_the_migrations_end_where_the_tables_are(url):
     upgrade(engine, None, SCHEMA_REVISION, "a test")
     assert differences(engine) == []
     engine.dispose()
-    store = Database(url)
-    assert queries.runs(store) == []
-    store.close()
+    database = Database(url)
+    assert queries.runs(database) == []
+    database.close()
 
 
 def test_every_revision_has_its_dumps():
@@ -51,26 +51,26 @@ def test_every_revision_has_its_dumps():
 @pytest.mark.parametrize("revision", sorted({path.name.partition(".")[0] for path in RELEASED.glob("*.sql")}))
 def test_what_an_older_version_wrote_is_read_and_gone_on_with(revision, engine_name, url):
     load(url, (RELEASED / f"{revision}.{engine_name}.sql").read_text())
-    store = Database(url)
-    assert differences(store.engine) == []
-    assert store.run_row("r-1")["state"] == "RUNNING"
-    assert [(row["number"], row["state"]) for row in store.live_task_rows("r-1")] == [(1, "ACQUIRING")]
-    assert {row["reason"]: row["tasks"] for row in store.tallies("r-1")} == {None: 1, "SUCCEEDED": 1}
-    (model,) = queries.models(store, "r-1")
+    database = Database(url)
+    assert differences(database.engine) == []
+    assert database.run_row("r-1")["state"] == "RUNNING"
+    assert [(row["number"], row["state"]) for row in database.live_task_rows("r-1")] == [(1, "ACQUIRING")]
+    assert {row["reason"]: row["tasks"] for row in database.tallies("r-1")} == {None: 1, "SUCCEEDED": 1}
+    (model,) = queries.models(database, "r-1")
     assert (model["uri"], json.loads(model["metrics"])) == ("file:///store/m", {"loss": 0.5})
     since_2 = [] if revision == "0001" else [("a", '{"duration_s": 5}', "r-1")]
-    assert [(m["experiment"], m["data"], m["run_id"]) for m in store.measurements("f")] == since_2
-    assert [(q["kind"], q["time_s"], q["kept"]) for q in store.quotes_of("r-1")] == (
+    assert [(m["experiment"], m["data"], m["run_id"]) for m in database.measurements("f")] == since_2
+    assert [(q["kind"], q["time_s"], q["kept"]) for q in database.quotes_of("r-1")] == (
         [] if revision == "0001" else [("estimate", 6.0, True), ("binding", None, None)]
     )
-    assert [(c["id"], c["state"], c["data"], c["waited_s"]) for c in store.clusters_of("r-1")] == (
+    assert [(c["id"], c["state"], c["data"], c["waited_s"]) for c in database.clusters_of("r-1")] == (
         [] if revision == "0001" else [("r-1.a", "ACTIVE", '{"asked": 1}', 9.5)]
     )
-    lease = store.acquire("r-1", NOW + 1000)
-    store.requeue(lease, NOW + 1000)
-    store.commit(lease, [planned(2)], NOW + 1000)
-    assert len(queries.events(store, "r-1")) == 9
-    store.close()
+    lease = database.acquire("r-1", NOW + 1000)
+    database.requeue(lease, NOW + 1000)
+    database.commit(lease, [planned(2)], NOW + 1000)
+    assert len(queries.events(database, "r-1")) == 9
+    database.close()
 
 
 def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine_name, url):
@@ -79,13 +79,13 @@ def test_a_home_of_an_early_build_gets_the_table_that_its_revision_lacked(engine
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE cluster")
     engine.dispose()
-    store = Database(url)
-    assert differences(store.engine) == []
-    assert len(store.quotes_of("r-1")) == 2, "what was there stays"
-    lease = store.acquire("r-1", NOW + 1000)
-    store.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", "{}"), NOW + 1000)
-    assert [row["id"] for row in store.clusters_of("r-1")] == ["r-1.a"]
-    store.close()
+    database = Database(url)
+    assert differences(database.engine) == []
+    assert len(database.quotes_of("r-1")) == 2, "what was there stays"
+    lease = database.acquire("r-1", NOW + 1000)
+    database.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", "{}"), NOW + 1000)
+    assert [row["id"] for row in database.clusters_of("r-1")] == ["r-1.a"]
+    database.close()
 
 
 def test_two_processes_that_migrate_at_once_do_it_once(url):
@@ -104,21 +104,21 @@ def load(url: str, dump: str) -> None:
     engine.dispose()
 
 
-def write_examples(store: Database) -> None:
+def write_examples(database: Database) -> None:
     """What the dumps in `RELEASED` hold; called when a revision is released, see docs/architecture.md."""
-    lease = store.create_run(new_run(), NOW)
-    store.commit(lease, [RunChange(State.WAITING, State.RUNNING), planned(0), opened(0), planned(1)], NOW)
+    lease = database.create_run(new_run(), NOW)
+    database.commit(lease, [RunChange(State.WAITING, State.RUNNING), planned(0), opened(0), planned(1)], NOW)
     done = ended(0, EndReason.SUCCEEDED)
-    store.commit(lease, [opened(1), done], NOW)
-    with store.engine.begin() as connection:
+    database.commit(lease, [opened(1), done], NOW)
+    with database.engine.begin() as connection:
         connection.execute(
             tables.task.update()
             .where(tables.task.c.number == 0)
             .values(model_uri="file:///store/m", metrics='{"loss":0.5}')
         )
-    store.add_measurement(NewMeasurement("r-1/a/0/1", "f", "s", "a", "r-1", '{"duration_s": 5}', NOW))
-    quote = store.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p95": 7}'))
-    store.record_truth(quote, Truth(6.0, 0.0, True))
-    store.add_quote(NewQuote("r-1", "a", "binding", NOW + 1, "{}"))
-    store.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", '{"asked": 1}', waited_s=9.5), NOW)
-    store.release(lease, NOW + 9)
+    database.add_measurement(NewMeasurement("r-1/a/0/1", "f", "s", "a", "r-1", '{"duration_s": 5}', NOW))
+    quote = database.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p95": 7}'))
+    database.record_truth(quote, Truth(6.0, 0.0, True))
+    database.add_quote(NewQuote("r-1", "a", "binding", NOW + 1, "{}"))
+    database.put_cluster(lease, ClusterRow("r-1.a", "lab", "h", "ACTIVE", '{"asked": 1}', waited_s=9.5), NOW)
+    database.release(lease, NOW + 9)

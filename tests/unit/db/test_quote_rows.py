@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store_nouns import NOW
+from database_nouns import NOW
 
 from trainmaster.db import NewMeasurement, NewQuote, Truth
 
@@ -12,48 +12,48 @@ def measured(name: str, at: float = 0.0, **values: object) -> NewMeasurement:
     return NewMeasurement(id=name, measured_at=NOW + at, **found)
 
 
-def test_newest_first_and_not_more_than_asked_for(store):
-    store.add_measurement(*(measured(f"m-{at}", at) for at in (3, 1, 2)))
-    store.add_measurement(measured("other", 9, fingerprint="g"))
-    assert [row["id"] for row in store.measurements("f")] == ["m-3", "m-2", "m-1"]
-    assert [row["id"] for row in store.measurements("f", limit=2)] == ["m-3", "m-2"]
-    assert store.measurements("nothing") == []
+def test_newest_first_and_not_more_than_asked_for(database):
+    database.add_measurement(*(measured(f"m-{at}", at) for at in (3, 1, 2)))
+    database.add_measurement(measured("other", 9, fingerprint="g"))
+    assert [row["id"] for row in database.measurements("f")] == ["m-3", "m-2", "m-1"]
+    assert [row["id"] for row in database.measurements("f", limit=2)] == ["m-3", "m-2"]
+    assert database.measurements("nothing") == []
 
 
-def test_similar_ones_are_not_the_same_ones(store):
-    store.add_measurement(
+def test_similar_ones_are_not_the_same_ones(database):
+    database.add_measurement(
         measured("same"), measured("like", fingerprint="g"), measured("unlike", similar="t")
     )
-    assert [row["id"] for row in store.similar_measurements("s", "f")] == ["like"]
+    assert [row["id"] for row in database.similar_measurements("s", "f")] == ["like"]
 
 
-def test_an_attempt_that_is_measured_again_is_kept_once(store):
-    store.add_measurement(measured("r-1/a/0/1", run="r-1", data='{"steps_done": 5}'))
-    store.add_measurement(measured("r-1/a/0/1", 60, run="r-1", data='{"steps_done": 50}'))
-    (row,) = store.measurements("f")
+def test_an_attempt_that_is_measured_again_is_kept_once(database):
+    database.add_measurement(measured("r-1/a/0/1", run="r-1", data='{"steps_done": 5}'))
+    database.add_measurement(measured("r-1/a/0/1", 60, run="r-1", data='{"steps_done": 50}'))
+    (row,) = database.measurements("f")
     assert (row["data"], row["measured_at"], row["run_id"]) == ('{"steps_done": 50}', NOW + 60, "r-1")
-    store.add_measurement(measured("twice", data="1"), measured("twice", data="2"))
-    assert [row["data"] for row in store.measurements("f") if row["id"] == "twice"] == ["2"]
-    store.add_measurement()
+    database.add_measurement(measured("twice", data="1"), measured("twice", data="2"))
+    assert [row["data"] for row in database.measurements("f") if row["id"] == "twice"] == ["2"]
+    database.add_measurement()
 
 
-def test_a_quote_that_is_repeated_after_a_crash_is_the_same_quote(store, lease):
+def test_a_quote_that_is_repeated_after_a_crash_is_the_same_quote(database, lease):
     new = NewQuote("r-1", "a", "estimate", NOW, "{}")
-    assert store.add_quote(new) == store.add_quote(new)
-    whole = store.add_quote(NewQuote("r-1", None, "estimate", NOW, "{}"))
-    assert whole == store.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p50": 3}'))
-    later = store.add_quote(NewQuote("r-1", None, "binding", NOW + 60, "{}"))
-    assert [(row["id"], row["data"]) for row in store.quotes_of("r-1")] == [
+    assert database.add_quote(new) == database.add_quote(new)
+    whole = database.add_quote(NewQuote("r-1", None, "estimate", NOW, "{}"))
+    assert whole == database.add_quote(NewQuote("r-1", None, "estimate", NOW, '{"p50": 3}'))
+    later = database.add_quote(NewQuote("r-1", None, "binding", NOW + 60, "{}"))
+    assert [(row["id"], row["data"]) for row in database.quotes_of("r-1")] == [
         (whole - 1, "{}"), (whole, '{"p50": 3}'), (later, "{}")
     ]  # fmt: skip
-    assert store.quotes_of("r-2") == []
+    assert database.quotes_of("r-2") == []
 
 
-def test_the_truth_stands_beside_the_promise(store, lease):
-    kept = store.add_quote(NewQuote("r-1", None, "estimate", NOW, "{}"))
-    store.add_quote(NewQuote("r-1", None, "binding", NOW + 1, "{}"))
+def test_the_truth_stands_beside_the_promise(database, lease):
+    kept = database.add_quote(NewQuote("r-1", None, "estimate", NOW, "{}"))
+    database.add_quote(NewQuote("r-1", None, "binding", NOW + 1, "{}"))
     for seconds in (70.0, 71.5):  # a run that was resumed ends twice
-        store.record_truth(kept, Truth(seconds, 0.25, False))
-    first, second = store.quotes_of("r-1")
+        database.record_truth(kept, Truth(seconds, 0.25, False))
+    first, second = database.quotes_of("r-1")
     assert (first["time_s"], first["cost_usd"], first["kept"]) == (71.5, 0.25, False)
     assert (second["time_s"], second["cost_usd"], second["kept"]) == (None, None, None)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import sqlalchemy as sa
-from store_nouns import NOW, new_run
+from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, queries, run_rows, tables
 
@@ -45,10 +45,10 @@ print(taken)
 """
 
 
-def test_a_lease_has_one_holder(store, url):
+def test_a_lease_has_one_holder(database, url):
     runs = [f"r-{number}" for number in range(2)]
     for run in runs:
-        store.release(store.create_run(new_run(run), NOW), NOW)
+        database.release(database.create_run(new_run(run), NOW), NOW)
     command = [sys.executable, "-c", RACER, url, *runs]
     racers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -66,7 +66,7 @@ def test_a_lease_has_one_holder(store, url):
             for pipe in (racer.stdin, racer.stdout):
                 pipe.close()
     assert sum(taken)  # how often is a matter of the machine; that nobody shared it is what counts
-    with store.engine.connect() as connection:
+    with database.engine.connect() as connection:
         found = connection.execute(sa.select(tables.run.c.cost_usd, tables.run.c.lease_token)).all()
     assert sum(cost for cost, _ in found) == sum(taken)
     assert sum(token - 1 for _, token in found) == sum(taken)
@@ -74,9 +74,9 @@ def test_a_lease_has_one_holder(store, url):
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])  # on SQLite the look has locked it already
 @pytest.mark.parametrize("meanwhile", ["taken", "renewed", "released", "committed"])
-def test_a_lease_that_changes_between_the_look_and_the_write(store, lease, monkeypatch, meanwhile):
+def test_a_lease_that_changes_between_the_look_and_the_write(database, lease, monkeypatch, meanwhile):
     other = {"lease_owner": "other/boot:1:1", "lease_expires_at": NOW}
-    with store.engine.begin() as connection:
+    with database.engine.begin() as connection:
         connection.execute(tables.run.update().values(other))
     acts = {
         "taken": {**other, "lease_token": 2, "lease_expires_at": NOW + 99},
@@ -91,16 +91,16 @@ def test_a_lease_that_changes_between_the_look_and_the_write(store, lease, monke
         row = look(connection, run)
         looks.append(row)
         if len(looks) == 1:
-            with store.engine.begin() as other_connection:
+            with database.engine.begin() as other_connection:
                 other_connection.execute(tables.run.update().values(acts[meanwhile]))
         return row
 
     monkeypatch.setattr(run_rows, "run_row", looked)
-    taken = store.acquire("r-1", NOW + 1)
+    taken = database.acquire("r-1", NOW + 1)
     assert len(looks) == 2
     if meanwhile in ("taken", "renewed"):
         assert taken is None
-        assert store.run_row("r-1")["lease_owner"] == "other/boot:1:1"
+        assert database.run_row("r-1")["lease_owner"] == "other/boot:1:1"
     else:
         assert (taken.token, taken.turn) == (2, acts[meanwhile].get("turn", 0))
 
@@ -127,14 +127,14 @@ def test_two_processes_open_a_new_database_at_once(url):
     for opener in openers:
         _, errors = opener.communicate(timeout=60)
         assert opener.returncode == 0, errors
-    store = Database(url)
-    assert queries.runs(store) == []
-    store.close()
+    database = Database(url)
+    assert queries.runs(database) == []
+    database.close()
 
 
 @pytest.mark.parametrize("text", ["caf\udce9", "nul \0 here", "\U0001f600"])
-def test_whatever_a_task_prints_can_be_stored(store, lease, text):
+def test_whatever_a_task_prints_can_be_stored(database, lease, text):
     from trainmaster.db import Note
 
-    store.commit(lease, [Note(text)], NOW)
-    assert len(queries.events(store, "r-1")) == 2
+    database.commit(lease, [Note(text)], NOW)
+    assert len(queries.events(database, "r-1")) == 2

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import sqlalchemy as sa
-from store_nouns import NOW, new_run
+from database_nouns import NOW, new_run
 
 from trainmaster.control.loading import board_from_rows, ended_rows
 from trainmaster.db import Database, Lease, tables
@@ -93,8 +93,8 @@ class Twins(SimulatedStore):
 
 
 @pytest.mark.parametrize("seed", [*range(12), 272])  # 272: a lease is lost
-def test_both_stores_hold_the_same(seed, store):
-    Twins.real = store
+def test_both_stores_hold_the_same(seed, database):
+    Twins.real = database
     simulation = Simulation(seed, make_store=Twins)
     simulation.run()
-    simulation.store.check()
+    simulation.database.check()

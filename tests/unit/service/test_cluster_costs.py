@@ -122,12 +122,12 @@ class Store:
 class World:
     """A run on two machines, and its keeper."""
 
-    def __init__(self, directory, store=None, same=(), **keys):
+    def __init__(self, directory, database=None, same=(), **keys):
         path = directory / "recipe.yaml"
         keys = {"command": "true", "distributed": {"workers": 2}, **keys}
         path.write_text(json.dumps({"name": "job", "provider": "lab", "experiments": {"main": keys}}))
         self.recipe = read_recipe(path)
-        self.store = store or Store()
+        self.database = database or Store()
         self.trace = trace_of(self.recipe.experiments["main"], 0.5)
         self.task = Task("main", 0, State.RUNNING, attempt=1)
         experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: self.task}, created=1)
@@ -142,7 +142,7 @@ class World:
         }
         self.record = record(up=False)
         self.tracker = QuoteTracker(
-            self.store,
+            self.database,
             self.recipe,
             "r",
             lambda: {"main": SimpleNamespace(same=list(same), similar=[])},
@@ -173,7 +173,7 @@ def test_a_binding_quote_names_dollars_and_counts_the_wait(tmp_path):
     assert len(lines) == 1
     assert lines[0].startswith("quote: ")
     assert "and costs at most $0." in lines[0]
-    promise = QuoteRecord.of_row(world.store.rows[0])
+    promise = QuoteRecord.of_row(world.database.rows[0])
     assert promise.kind == "binding"
     assert promise.made_at >= READY + 10
     assert promise.time_s.p50 == pytest.approx(293, rel=0.05)  # 90 s until they were there, 200 s of steps

@@ -47,7 +47,7 @@ class Provider:
 class World:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
-        self.store = Database(f"sqlite:///{directory / 'db'}")
+        self.database = Database(f"sqlite:///{directory / 'db'}")
         self.provider = Provider()
         self.said: list[str] = []
         monkeypatch.setattr(clusters_module, "get_provider", lambda *_: self.provider)
@@ -69,20 +69,20 @@ class World:
             [("train", 1)],
             clusters=[record.as_row()],
         )
-        lease = self.store.create_run(new, time.time())
+        lease = self.database.create_run(new, time.time())
         if over:
-            self.store.release(lease, time.time())
-            with self.store.engine.begin() as connection:
+            self.database.release(lease, time.time())
+            with self.database.engine.begin() as connection:
                 over = "UPDATE run SET state = 'DONE', ended_at = :at WHERE id = :run"
                 connection.execute(text(over), {"run": run, "at": time.time() - 100})
         (self.home.root / "clusters" / record.id).mkdir(parents=True)
         return record
 
     def listed(self) -> dict[str, Any]:
-        return {one["id"]: one for one in clusters_of_home(self.store, self.home, time.time())}
+        return {one["id"]: one for one in clusters_of_home(self.database, self.home, time.time())}
 
     def end(self, *wanted: str) -> list[str]:
-        ended = end_clusters(self.store, self.home, {}, wanted or None, self.said.append)
+        ended = end_clusters(self.database, self.home, {}, wanted or None, self.said.append)
         return [one["id"] for one in ended]
 
 
@@ -135,7 +135,7 @@ def test_all_that_no_run_uses_is_given_back(world: World) -> None:
     assert list(world.listed()) == ["busy.train"]
     assert not (world.home.root / "clusters" / "warm.train").exists(), "its keys go with it"
     assert world.end() == []
-    (row,) = world.store.clusters_of("warm")
+    (row,) = world.database.clusters_of("warm")
     (machine,) = ClusterRecord.of_row(row).machines
     assert machine.ended_at is not None
     assert machine.ended_at < time.time() - 0.5, "as the provider says, for the bill"
@@ -171,7 +171,7 @@ def test_one_that_cannot_be_given_back_keeps_none_of_the_others(world: World) ->
 
 
 def damage(world: World, run: str, data: str = '{"machines": [') -> None:
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         connection.execute(
             text("UPDATE cluster SET data = :data WHERE run_id = :run"), {"run": run, "data": data}
         )
@@ -187,7 +187,7 @@ def test_a_damaged_row_hides_neither_its_machines_nor_those_of_others(world: Wor
     assert "the row of cluster gone.train" in listed["gone.train"]["problem"]
     with pytest.raises(UsageError, match="trainmaster cancel gone"):
         world.end("gone.train")
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         connection.execute(text("UPDATE run SET lease_owner = NULL WHERE id = 'gone'"))
     assert world.listed()["gone.train"]["state"] == "damaged"
     world.provider.refusals["gone.train"] = ProviderError("EC2 does not answer", "Try later.")
@@ -204,9 +204,9 @@ def test_all_that_is_damaged_is_given_back_with_the_rest(world: World) -> None:
     world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
     world.has("left", ClusterState.ACTIVE)
     damage(world, "left", "[" * 100_000)
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         connection.execute(text("UPDATE run SET recipe = '[{' WHERE id = 'left'"))
-    assert run_summary(world.store, "left")["run"] == "left"
+    assert run_summary(world.database, "left")["run"] == "left"
     assert sorted(world.end()) == ["left.train", "warm.train"]
     assert sorted(world.provider.released) == ["left.train", "warm.train"]
     assert world.listed() == {}
@@ -225,7 +225,7 @@ def test_a_lab_of_which_nothing_is_left_has_no_machines_either(
     before = time.time()
     assert world.end() == ["warm.train"]
     assert world.listed() == {}
-    (row,) = world.store.clusters_of("warm")
+    (row,) = world.database.clusters_of("warm")
     (machine,) = ClusterRecord.of_row(row).machines
     assert machine.ended_at is not None
     assert before <= machine.ended_at <= time.time(), "so that the bill ends"
@@ -233,20 +233,22 @@ def test_a_lab_of_which_nothing_is_left_has_no_machines_either(
 
 def test_one_that_is_taken_over_in_that_moment_is_left_alone(world: World) -> None:
     warm = world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
-    lister = world.store.living_clusters
+    lister = world.database.living_clusters
 
     def living(*arguments: Any) -> Any:
         found = lister(*arguments)
         new = NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)])
-        lease = world.store.create_run(new, time.time())
+        lease = world.database.create_run(new, time.time())
         taken = replace(warm, state=ClusterState.ACTIVE, kept_until=None)
-        assert world.store.take_kept_cluster(lease, taken.as_row(), time.time())
+        assert world.database.take_kept_cluster(lease, taken.as_row(), time.time())
         return found
 
-    store: Any = SimpleNamespace(
-        living_clusters=living, end_unused_cluster=world.store.end_unused_cluster, clock_s=world.store.clock_s
+    database: Any = SimpleNamespace(
+        living_clusters=living,
+        end_unused_cluster=world.database.end_unused_cluster,
+        clock_s=world.database.clock_s,
     )
-    assert end_clusters(store, world.home, {}, None, world.said.append) == []
+    assert end_clusters(database, world.home, {}, None, world.said.append) == []
     assert world.said == ["warm.train: a run uses it again"]
     assert not world.provider.released
 
@@ -274,26 +276,26 @@ def test_what_a_run_left_on_hosts_is_ended_before_they_are_given_back(
 
 
 def cost_usd(world: World, run: str) -> float:
-    return float(world.store.run_row(run)["cost_usd"])
+    return float(world.database.run_row(run)["cost_usd"])
 
 
 def test_what_warm_machines_cost_is_on_the_bill_of_the_run_that_keeps_them(world: World) -> None:
     now = time.time()
     world.has("warm", ClusterState.KEPT, kept_until=now + 300)
-    kept = run_summary(world.store, "warm")
+    kept = run_summary(world.database, "warm")
     assert kept["kept_usd"] == pytest.approx(0.36 * 300 / 3600, rel=0.05), "a line of its own while they are"
     assert kept["cost_usd"] == 0
     world.end("warm.train")
     assert cost_usd(world, "warm") == pytest.approx(0.36 * 100 / 3600, rel=0.1), "since the run was over"
-    assert "kept_usd" not in run_summary(world.store, "warm")
+    assert "kept_usd" not in run_summary(world.database, "warm")
 
 
 def test_a_run_that_takes_warm_machines_over_does_not_pay_for_their_idle_time(world: World) -> None:
     record = world.has("warm", ClusterState.KEPT, kept_until=time.time() + 300)
-    lease = world.store.create_run(
+    lease = world.database.create_run(
         NewRun("next", "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)]), time.time()
     )
     taken = replace(record, state=ClusterState.ACTIVE, kept_until=None)
     for _ in range(2):  # as after a crash
-        assert world.store.take_kept_cluster(lease, taken.as_row(), time.time(), 0.25)
+        assert world.database.take_kept_cluster(lease, taken.as_row(), time.time(), 0.25)
     assert (cost_usd(world, "warm"), cost_usd(world, "next")) == (0.25, 0.0)

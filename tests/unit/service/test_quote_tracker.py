@@ -47,12 +47,12 @@ class Store:
 class World:
     """One experiment with one running task, and a keeper that looks at it."""
 
-    def __init__(self, tmp_path, store=None, histories=None, **keys):
+    def __init__(self, tmp_path, database=None, histories=None, **keys):
         path = tmp_path / "recipe.yaml"
         keys = {"command": "true", **keys}
         path.write_text(json.dumps({"name": "job", "experiments": {"main": keys}}))
         recipe = read_recipe(path)
-        self.store = store or Store()
+        self.database = database or Store()
         self.trace = trace_of(recipe.experiments["main"], 0.5)
         task = Task("main", 0, State.RUNNING, attempt=1, started_at=BEGAN)
         experiment = Experiment("main", (), 1, 1, State.RUNNING, live={0: task}, created=1)
@@ -66,7 +66,7 @@ class World:
             )
         }
         self.tracker = QuoteTracker(
-            self.store, recipe, "r", histories or dict, elapsed=lambda now: now - BEGAN, slots=2
+            self.database, recipe, "r", histories or dict, elapsed=lambda now: now - BEGAN, slots=2
         )
 
     def look(self, until_s, every_s=1.0, step_s=None):
@@ -113,7 +113,7 @@ def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
     world = World(tmp_path, histories=history(seen, seen))
     lines = world.look(90, step_s=0.5)
     assert [line.split(":")[0] for line in lines] == ["estimate", "quote"]
-    assert {row["kind"] for row in world.store.rows} == {"estimate", "binding"}
+    assert {row["kind"] for row in world.database.rows} == {"estimate", "binding"}
 
 
 def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
@@ -121,13 +121,13 @@ def test_steady_steps_make_a_binding_quote_and_then_silence(tmp_path):
     lines = world.look(150, step_s=0.5)
     assert len(lines) == 1
     assert lines[0].startswith("quote: 3m2")
-    assert len(world.store.rows) == 1
+    assert len(world.database.rows) == 1
 
 
 def test_a_run_that_is_resumed_keeps_its_quote(tmp_path):
-    store = Store(promise(p95=1000.0))
-    assert World(tmp_path, store, steps=400).look(150, step_s=0.5) == []
-    assert len(store.rows) == 1
+    database = Store(promise(p95=1000.0))
+    assert World(tmp_path, database, steps=400).look(150, step_s=0.5) == []
+    assert len(database.rows) == 1
 
 
 def test_a_forecast_beyond_the_quote_is_told_once(tmp_path):
@@ -187,12 +187,12 @@ def test_of_many_tasks_the_newest_count():
     ],
 )
 def test_kept_is_success_within_time_and_either_side_is_told(succeeded, time_s, kept, outside):
-    store = Store(promise(p95=100.0), state=State.DONE)
-    record_truth(store, "r", succeeded, time_s, 0.0)
-    found = quote_summary(store, "r")
+    database = Store(promise(p95=100.0), state=State.DONE)
+    record_truth(database, "r", succeeded, time_s, 0.0)
+    found = quote_summary(database, "r")
     assert (found["kept"], found["outside"]) == (kept, outside)
-    store.state = State.RUNNING  # resumed: it has yet to show it
-    found = quote_summary(store, "r")
+    database.state = State.RUNNING  # resumed: it has yet to show it
+    found = quote_summary(database, "r")
     assert (found["kept"], found["outside"]) == (None, None)
 
 

@@ -46,7 +46,7 @@ class Provider:
 class World:
     def __init__(self, directory: Path) -> None:
         self.home = Home.from_environment({"TRAINMASTER_HOME": str(directory / "home")})
-        self.store = Database(f"sqlite:///{directory / 'db'}")
+        self.database = Database(f"sqlite:///{directory / 'db'}")
         self.provider = Provider()
         self.said: list[str] = []
         self.made: list[RunClusters] = []
@@ -55,7 +55,7 @@ class World:
         """A run whose cluster is planned, or as given."""
         rows = [each.as_row() for each in records or [new_record(run, PLAN, self.home.identity())]]
         new = NewRun(run, "n", "{}", "/r", "lab", "/c", "file:///s", [("train", 1)], clusters=rows)
-        return self.store.create_run(new, time.time())
+        return self.database.create_run(new, time.time())
 
     def keep_warm(self, run: str) -> ClusterRecord:
         """A cluster that the run before has left."""
@@ -63,11 +63,11 @@ class World:
         machine = Machine("worker-0", "worker", "t", RENTAL, "i-0", "us-a", started_at=now - 60)
         planned = new_record(run, PLAN, self.home.identity(), keep_s=600.0)
         warm = replace(planned, state=ClusterState.KEPT, machines=(machine,), kept_until=now + 600)
-        self.store.release(self.start(run, warm), now)
+        self.database.release(self.start(run, warm), now)
         return warm
 
     def machines(self, lease: Lease) -> RunClusters:
-        made = RunClusters(self.store, self.home, lease, Path("/c"), "lab", {}, self.said.append)
+        made = RunClusters(self.database, self.home, lease, Path("/c"), "lab", {}, self.said.append)
         self.made.append(made)
         return made
 
@@ -85,14 +85,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     yield made
     for each in made.made:
         each.close()
-    made.store.close()
+    made.database.close()
 
 
 def test_a_mark_that_was_cut_short_spares_nobody(world: World) -> None:
     """Its driver was killed while it wrote: what is not ours by name must not be spared for ever."""
     world.mark("cut.train").write_text("")
     world.mark("other.train").write_text("postgresql://elsewhere/db")
-    world.mark("mine.train").write_text(world.store.engine.url.render_as_string(hide_password=True))
+    world.mark("mine.train").write_text(world.database.engine.url.render_as_string(hide_password=True))
     world.machines(world.start("run"))
     assert set(world.provider.spared[0]) == {"run.train", "other.train"}
 
@@ -103,7 +103,7 @@ def test_a_mark_that_cannot_be_read_or_written_is_told(world: World) -> None:
     machines = world.machines(world.start("run"))
     assert set(world.provider.spared[0]) == {"run.train", "other.train"}, "it may be another database's"
     assert any(str(mark) in said and "cannot be read" in said for said in world.said)
-    active = replace(ClusterRecord.of_row(world.store.clusters_of("run")[0]), state=ClusterState.ACTIVE)
+    active = replace(ClusterRecord.of_row(world.database.clusters_of("run")[0]), state=ClusterState.ACTIVE)
     (world.home.root / "clusters" / active.id).write_text("in the way")
     for _ in range(3):
         machines._write(active)
@@ -131,7 +131,7 @@ def test_who_goes_on_with_machines_does_not_wait_for_their_provider(world: World
 def test_a_mark_is_there_whole_or_not_at_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = world.start("run")
     machines = world.machines(lease)
-    active = replace(ClusterRecord.of_row(world.store.clusters_of("run")[0]), state=ClusterState.ACTIVE)
+    active = replace(ClusterRecord.of_row(world.database.clusters_of("run")[0]), state=ClusterState.ACTIVE)
     mark = world.mark(active.id)
     seen = []
     writer = Path.write_text
@@ -205,7 +205,7 @@ def test_a_damaged_row_keeps_nothing_from_being_given_back(world: World) -> None
     """Neither what is warm from being used, nor what is lost from being found."""
     for run, state in (("over", "ACTIVE"), ("warm", "KEPT")):
         world.keep_warm(run)
-        with world.store.engine.begin() as connection:
+        with world.database.engine.begin() as connection:
             connection.execute(text("UPDATE run SET state = 'DONE' WHERE id = :run"), {"run": run})
             values = {"run": run, "state": state}
             connection.execute(
@@ -220,7 +220,7 @@ def test_a_damaged_row_keeps_nothing_from_being_given_back(world: World) -> None
 
 def test_a_run_whose_own_row_is_damaged_says_what_to_do(world: World) -> None:
     lease = world.start("run")
-    with world.store.engine.begin() as connection:
+    with world.database.engine.begin() as connection:
         connection.execute(text("UPDATE cluster SET data = 'x'"))
     with pytest.raises(DamagedClusterError, match=r"trainmaster clusters end run\.train"):
         world.machines(lease)

@@ -17,67 +17,67 @@ PAID = Interval(1.0, 2.0, 3.0)
 
 
 @pytest.fixture
-def store(tmp_path):
+def database(tmp_path):
     found = Database(f"sqlite:///{tmp_path / 'trainmaster.db'}")
     yield found
     found.close()
 
 
-def ended(store, name, time_s, *, cost=0.0, usd=FREE, provider="local", kind="estimate", tasks=1,
+def ended(database, name, time_s, *, cost=0.0, usd=FREE, provider="local", kind="estimate", tasks=1,
           reason=EndReason.SUCCEEDED, home="h", state=State.DONE):  # fmt: skip
     recipe = json.dumps({"experiments": {"main": {"distributed": None}}})
     new = NewRun(name, "job", recipe, "r.yaml", provider, "code", "file:///s", [("main", tasks)], "", home)
-    lease = store.create_run(new, 1.0)
+    lease = database.create_run(new, 1.0)
     promise = QuoteRecord(kind, 1.0, Interval(50.0, 60.0, 100.0), usd)
-    quote = store.add_quote(NewQuote(name, None, kind, 1.0, promise.as_json()))
+    quote = database.add_quote(NewQuote(name, None, kind, 1.0, promise.as_json()))
     if state is State.DONE:
         kept = reason is EndReason.SUCCEEDED and promise.holds(time_s, cost)
-        store.record_truth(quote, Truth(time_s, cost, kept))
+        database.record_truth(quote, Truth(time_s, cost, kept))
         for before, after in ((State.WAITING, State.STOPPING), (State.STOPPING, State.DONE)):
-            store.commit(lease, [RunChange(before, after, reason)], 2.0)
+            database.commit(lease, [RunChange(before, after, reason)], 2.0)
 
 
-def test_early_and_late_are_both_outside(store):
-    ended(store, "in", 60.0)
-    ended(store, "early", 49.0)
-    ended(store, "late", 101.0)
-    ended(store, "cheap", 60.0, cost=0.5, usd=PAID)
-    score = Score.of(outcomes(store, "h"))
+def test_early_and_late_are_both_outside(database):
+    ended(database, "in", 60.0)
+    ended(database, "early", 49.0)
+    ended(database, "late", 101.0)
+    ended(database, "cheap", 60.0, cost=0.5, usd=PAID)
+    score = Score.of(outcomes(database, "h"))
     assert (score.runs, score.kept, score.judged) == (4, 3, 4)
     assert (score.inside, score.early, score.late) == (1, 2, 1)
     assert score.time_width == 2.0
     assert score.line == "of 4 runs here, 1 inside the interval"
 
 
-def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(store):
-    ended(store, "good", 60.0)
-    ended(store, "bad", 60.0, reason=EndReason.OOM)
-    score = Score.of(outcomes(store, "h"))
+def test_a_run_that_failed_is_not_kept_and_says_nothing_of_the_interval(database):
+    ended(database, "good", 60.0)
+    ended(database, "bad", 60.0, reason=EndReason.OOM)
+    score = Score.of(outcomes(database, "h"))
     assert (score.runs, score.kept, score.judged, score.inside) == (2, 1, 1, 1)
 
 
-def test_runs_that_go_on_and_those_of_other_homes_do_not_count(store):
-    ended(store, "mine", 60.0)
-    ended(store, "theirs", 60.0, home="other")
-    ended(store, "alive", 60.0, state=State.WAITING)
-    assert [each.run for each in outcomes(store, "h")] == ["mine"]
+def test_runs_that_go_on_and_those_of_other_homes_do_not_count(database):
+    ended(database, "mine", 60.0)
+    ended(database, "theirs", 60.0, home="other")
+    ended(database, "alive", 60.0, state=State.WAITING)
+    assert [each.run for each in outcomes(database, "h")] == ["mine"]
 
 
-def test_the_line_is_of_like_quotes(store):
-    assert score_line(store, "h", "estimate", "local") == ""
-    ended(store, "a", 60.0)
-    ended(store, "b", 60.0, provider="aws")
-    ended(store, "c", 600.0, kind="binding")
-    assert score_line(store, "h", "estimate", "local") == "of 1 run here, 1 inside the interval"
-    assert score_line(store, "h", "estimate") == "of 2 runs here, 2 inside the interval"
-    assert score_line(store, "h", "binding") == "of 1 run here, 0 inside the interval"
+def test_the_line_is_of_like_quotes(database):
+    assert score_line(database, "h", "estimate", "local") == ""
+    ended(database, "a", 60.0)
+    ended(database, "b", 60.0, provider="aws")
+    ended(database, "c", 600.0, kind="binding")
+    assert score_line(database, "h", "estimate", "local") == "of 1 run here, 1 inside the interval"
+    assert score_line(database, "h", "estimate") == "of 2 runs here, 2 inside the interval"
+    assert score_line(database, "h", "binding") == "of 1 run here, 0 inside the interval"
 
 
-def test_the_report_is_by_kind_provider_and_job(store):
+def test_the_report_is_by_kind_provider_and_job(database):
     assert report([])["binding"]["kept"] == {"of": 0, "n": 0, "share": None, "low": None, "high": None}
-    ended(store, "a", 60.0)
-    ended(store, "b", 60.0, tasks=8)
-    shown = report(outcomes(store, "h"))["estimate"]
+    ended(database, "a", 60.0)
+    ended(database, "b", 60.0, tasks=8)
+    shown = report(outcomes(database, "h"))["estimate"]
     assert [(each["provider"], each["job"]) for each in shown["by"]] == [
         ("local", "single"), ("local", "sweep"),
     ]  # fmt: skip

@@ -20,7 +20,7 @@ class Bench:
         monkeypatch.setattr(shells, "_local_members", lambda *_: {"worker-0", "worker-1"})
         monkeypatch.setattr(shells, "is_driven", lambda *_: driven)
         monkeypatch.setattr(shells, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
-        self.service = SimpleNamespace(store=SimpleNamespace(run_row=lambda _: {}, clock_s=lambda: 0.0))
+        self.service = SimpleNamespace(database=SimpleNamespace(run_row=lambda _: {}, clock_s=lambda: 0.0))
 
     def _node(self, *_):
         self.looks += 1

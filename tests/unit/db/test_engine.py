@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from store_nouns import NOW, new_run
+from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, RunChange, TaskChange, queries
 from trainmaster.db.engine import SCHEMA_REVISION, open_database, sqlite_url
@@ -23,8 +23,8 @@ def stamp(url: str, revision: str) -> None:
     engine.dispose()
 
 
-def test_a_new_database_has_the_newest_schema(store, url):
-    with store.engine.connect() as connection:
+def test_a_new_database_has_the_newest_schema(database, url):
+    with database.engine.connect() as connection:
         assert (
             connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == SCHEMA_REVISION
         )
@@ -35,7 +35,7 @@ def test_a_new_database_has_the_newest_schema(store, url):
     again.close()
 
 
-def test_a_database_of_a_newer_version_is_refused(store, url):
+def test_a_database_of_a_newer_version_is_refused(database, url):
     stamp(url, "9999")
     with pytest.raises(StoreError, match=r"has schema 9999, this Trainmaster knows up to") as caught:
         Database(url)
@@ -55,7 +55,7 @@ def test_a_file_that_is_no_database(tmp_path: Path):
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
-def test_a_read_only_database_can_be_read_and_refuses_writes(store, lease, url):
+def test_a_read_only_database_can_be_read_and_refuses_writes(database, lease, url):
     path = url.removeprefix("sqlite:///")
     reader = Database(f"sqlite:///file:{path}?mode=ro&uri=true")
     assert reader.run_row("r-1")["name"] == "r"
@@ -65,17 +65,17 @@ def test_a_read_only_database_can_be_read_and_refuses_writes(store, lease, url):
     with pytest.raises(StoreError, match="readonly"):
         reader.create_run(new_run("r-2"), NOW)
     reader.close()
-    assert store.run_row("r-1")["state"] == "WAITING"
+    assert database.run_row("r-1")["state"] == "WAITING"
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
-def test_a_full_disk_refuses_a_commit_whole_and_later_ones_work(store, lease):
-    with store.engine.connect() as connection:
+def test_a_full_disk_refuses_a_commit_whole_and_later_ones_work(database, lease):
+    with database.engine.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
 
     limit = [pages]
 
-    @sa.event.listens_for(store.engine, "begin")
+    @sa.event.listens_for(database.engine, "begin")
     def full(connection):
         connection.exec_driver_sql(f"PRAGMA max_page_count={limit[0]}")
 
@@ -84,27 +84,27 @@ def test_a_full_disk_refuses_a_commit_whole_and_later_ones_work(store, lease):
         for number in range(3)
     ]
     with pytest.raises(StoreError, match="full"):
-        store.commit(lease, big, NOW)
-    assert store.live_task_rows("r-1") == []
-    assert len(queries.events(store, "r-1")) == 1
+        database.commit(lease, big, NOW)
+    assert database.live_task_rows("r-1") == []
+    assert len(queries.events(database, "r-1")) == 1
     limit[0] = pages + 1000
-    store.commit(lease, big, NOW)
-    assert len(store.live_task_rows("r-1")) == 3
+    database.commit(lease, big, NOW)
+    assert len(database.live_task_rows("r-1")) == 3
 
 
-def test_a_run_is_not_created_twice(store, lease):
+def test_a_run_is_not_created_twice(database, lease):
     with pytest.raises(StoreError, match="refused"):
-        store.create_run(new_run(), NOW)
+        database.create_run(new_run(), NOW)
 
 
-def test_a_database_that_lost_a_table_says_so(store, lease):
-    with store.engine.begin() as connection:
+def test_a_database_that_lost_a_table_says_so(database, lease):
+    with database.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE run RENAME TO lost")
     for ask in (
-        lambda: store.stop_wanted("r-1"),
-        lambda: store.run_row("r-1"),
-        lambda: queries.runs(store),
-        lambda: store.want_stop("r-1", EndReason.CANCELLED),
+        lambda: database.stop_wanted("r-1"),
+        lambda: database.run_row("r-1"),
+        lambda: queries.runs(database),
+        lambda: database.want_stop("r-1", EndReason.CANCELLED),
     ):
         with pytest.raises(StoreError, match=r"no such table|does not exist"):
             ask()

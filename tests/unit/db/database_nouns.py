@@ -56,9 +56,9 @@ def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> NewRun:
     )
 
 
-def everything(store: Database) -> dict[str, list[dict]]:
+def everything(database: Database) -> dict[str, list[dict]]:
     """All rows of all tables, in the order in which they were written."""
-    with store.engine.connect() as connection:
+    with database.engine.connect() as connection:
         return {
             name: [dict(row) for row in connection.execute(sa.select(table).order_by(table.c.id)).mappings()]
             for name, table in tables.metadata.tables.items()
