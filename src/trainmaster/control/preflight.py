@@ -40,8 +40,11 @@ def check_names(recipe: Recipe) -> None:
         UsageError: naming the key, with the names that there are.
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
-    with _named("provider"):
-        _check_provider(recipe.provider)
+    if recipe.provider != "local":
+        from trainmaster.providers.finding import PROVIDERS
+
+        with _named("provider"):
+            PROVIDERS.check(recipe.provider)
     for experiment in recipe.experiments.values():
         where = f"experiments.{experiment.name}"
         with _named(f"{where}.framework"):
@@ -183,23 +186,6 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
 def _missing(recipe: Recipe) -> Iterator[str]:
     for experiment in recipe.experiments.values():
         yield from _missing_in(experiment)
-
-
-def _check_provider(name: str) -> None:
-    """Refuse a name that no provider has.
-
-    Raises:
-        UsageError: with the names that there are.
-    """
-    if name == "local":
-        return
-    from importlib.metadata import entry_points  # reads every installed package: only if needed
-
-    from trainmaster.providers.finding import BUILT_IN, GROUP, get_provider
-    from trainmaster.providers.place import ProviderPlace
-
-    if name not in BUILT_IN and name not in {point.name for point in entry_points(group=GROUP)}:
-        get_provider(name, ProviderPlace(Path(), ""))  # has the words for it
 
 
 def _missing_in(experiment: Experiment) -> Iterator[str]:

@@ -13,8 +13,8 @@ from trainmaster.launchers.plain import PlainLauncher
 from trainmaster.launchers.spark import SparkLauncher
 from trainmaster.launchers.tensorflow import TensorFlowLauncher
 from trainmaster.launchers.torchrun import TorchrunLauncher
-from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.spec.launcher_names import LAUNCHERS
+from trainmaster.spec.plugins import PluginRegistry
 
 __all__ = [
     "Gang",
@@ -30,16 +30,19 @@ __all__ = [
     "get_launcher",
 ]
 
-_BUILT_IN: dict[str, type[Launcher]] = {
-    "jax": JaxLauncher,
-    "mpi": MpiLauncher,
-    "mxnet": MxnetLauncher,
-    "plain": PlainLauncher,
-    "spark": SparkLauncher,
-    "tensorflow": TensorFlowLauncher,
-    "torchrun": TorchrunLauncher,
-}
-_ENTRY_POINTS = "trainmaster.launchers"
+_LAUNCHERS = PluginRegistry(
+    "launcher",
+    {
+        "jax": "trainmaster.launchers.jax:JaxLauncher",
+        "mpi": "trainmaster.launchers.mpi:MpiLauncher",
+        "mxnet": "trainmaster.launchers.mxnet:MxnetLauncher",
+        "plain": "trainmaster.launchers.plain:PlainLauncher",
+        "spark": "trainmaster.launchers.spark:SparkLauncher",
+        "tensorflow": "trainmaster.launchers.tensorflow:TensorFlowLauncher",
+        "torchrun": "trainmaster.launchers.torchrun:TorchrunLauncher",
+    },
+    also=LAUNCHERS,
+)
 
 
 def get_launcher(name: str) -> Launcher:
@@ -55,20 +58,5 @@ def get_launcher(name: str) -> Launcher:
     >>> get_launcher("pytorch").name
     'torchrun'
     """
-    own = LAUNCHERS.get(name, name)
-    if own in _BUILT_IN:
-        return _BUILT_IN[own]()
-    from importlib.metadata import entry_points  # reads every installed package: only if needed
-
-    plugins = {point.name: point for point in entry_points(group=_ENTRY_POINTS)}
-    if name in plugins:
-        try:
-            found: Launcher = plugins[name].load()()
-        except Exception as error:  # a plug-in may raise anything while it loads
-            raise MissingPartError(
-                f"the launcher {name!r} ({plugins[name].value}) is installed but cannot be loaded: {error}",
-                "Install what it needs, or remove it.",
-            ) from error
-        return found
-    known = ", ".join(sorted({*_BUILT_IN, *LAUNCHERS, *plugins}))
-    raise UsageError(f"there is no launcher {name!r}", f"Known are {known}.")
+    found: Launcher = _LAUNCHERS.make(LAUNCHERS.get(name, name))
+    return found

@@ -6,98 +6,70 @@ Names are imported when they are asked for: who needs only errors or states does
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+from trainmaster.lazy import lazy_exports
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.spec.batch import Batch
-    from trainmaster.spec.budget import Budget
-    from trainmaster.spec.data_source import DataSource
-    from trainmaster.spec.distributed import Distributed, Strategy
-    from trainmaster.spec.experiment import Experiment
-    from trainmaster.spec.habits import Checkpoint, Metrics, ProfilePlan
-    from trainmaster.spec.hardware import Hardware
-    from trainmaster.spec.objective import Objective
-    from trainmaster.spec.parameter import Parameter, Sampling
-    from trainmaster.spec.recipe import Recipe
-    from trainmaster.spec.recipe_file import read_recipe
-    from trainmaster.spec.role import Role
-    from trainmaster.spec.search import Search
-    from trainmaster.spec.states import EndReason, State
-    from trainmaster.spec.task_space import TaskSpace
-    from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
-    from trainmaster.spec.values import ParameterValue, format_value
-
-__all__ = [
-    "Batch",
-    "Budget",
-    "Checkpoint",
-    "DataSource",
-    "Distributed",
-    "EndReason",
-    "Experiment",
-    "Hardware",
-    "Metrics",
-    "Objective",
-    "Parameter",
-    "ParameterValue",
-    "ProfilePlan",
-    "Recipe",
-    "Role",
-    "Sampling",
-    "Search",
-    "State",
-    "Strategy",
-    "TaskSpace",
-    "format_value",
-    "parse_bytes",
-    "parse_duration",
-    "parse_money",
-    "read_recipe",
-]
+    from trainmaster.spec.batch import Batch as Batch
+    from trainmaster.spec.budget import Budget as Budget
+    from trainmaster.spec.data_source import DataSource as DataSource
+    from trainmaster.spec.distributed import Distributed as Distributed
+    from trainmaster.spec.distributed import Strategy as Strategy
+    from trainmaster.spec.experiment import Experiment as Experiment
+    from trainmaster.spec.habits import Checkpoint as Checkpoint
+    from trainmaster.spec.habits import Metrics as Metrics
+    from trainmaster.spec.habits import ProfilePlan as ProfilePlan
+    from trainmaster.spec.hardware import Hardware as Hardware
+    from trainmaster.spec.objective import Objective as Objective
+    from trainmaster.spec.parameter import Parameter as Parameter
+    from trainmaster.spec.parameter import Sampling as Sampling
+    from trainmaster.spec.recipe import Recipe as Recipe
+    from trainmaster.spec.recipe_file import read_recipe as read_recipe
+    from trainmaster.spec.role import Role as Role
+    from trainmaster.spec.search import Search as Search
+    from trainmaster.spec.states import EndReason as EndReason
+    from trainmaster.spec.states import State as State
+    from trainmaster.spec.task_space import TaskSpace as TaskSpace
+    from trainmaster.spec.units import parse_bytes as parse_bytes
+    from trainmaster.spec.units import parse_duration as parse_duration
+    from trainmaster.spec.units import parse_money as parse_money
+    from trainmaster.spec.values import ParameterValue as ParameterValue
+    from trainmaster.spec.values import format_value as format_value
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-_MODULES = {
-    "Batch": "batch",
-    "Budget": "budget",
-    "Checkpoint": "habits",
-    "DataSource": "data_source",
-    "Distributed": "distributed",
-    "EndReason": "states",
-    "Experiment": "experiment",
-    "Hardware": "hardware",
-    "Metrics": "habits",
-    "Objective": "objective",
-    "Parameter": "parameter",
-    "ParameterValue": "values",
-    "ProfilePlan": "habits",
-    "Recipe": "recipe",
-    "Role": "role",
-    "Sampling": "parameter",
-    "Search": "search",
-    "State": "states",
-    "Strategy": "distributed",
-    "TaskSpace": "task_space",
-    "format_value": "values",
-    "parse_bytes": "units",
-    "parse_duration": "units",
-    "parse_money": "units",
-    "read_recipe": "recipe_file",
-}
+__all__, _look_up = lazy_exports(
+    __name__,
+    {
+        "batch": "Batch",
+        "budget": "Budget",
+        "data_source": "DataSource",
+        "distributed": "Distributed Strategy",
+        "experiment": "Experiment",
+        "habits": "Checkpoint Metrics ProfilePlan",
+        "hardware": "Hardware",
+        "objective": "Objective",
+        "parameter": "Parameter Sampling",
+        "recipe": "Recipe",
+        "recipe_file": "read_recipe",
+        "role": "Role",
+        "search": "Search",
+        "states": "EndReason State",
+        "task_space": "TaskSpace",
+        "units": "parse_bytes parse_duration parse_money",
+        "values": "ParameterValue format_value",
+    },
+)
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the above
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __getattr__(name: str) -> object:
     # Pydantic looks through all installed packages for plug-ins when it makes its first model: our models
     # need none, and it costs more than reading a recipe. The user's scripts must not see our setting.
     ours = _NO_PLUGINS not in os.environ
     if ours:
         os.environ[_NO_PLUGINS] = "1"
     try:
-        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return _look_up(name)
     finally:
         if ours:
             os.environ.pop(_NO_PLUGINS, None)
-    globals()[name] = value  # asked for once
-    return value

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from trainmaster.spec import Experiment, Search
-from trainmaster.spec.errors import MissingPartError, UsageError
+from trainmaster.spec.errors import UsageError
 from trainmaster.spec.node import nearest
+from trainmaster.spec.plugins import PluginRegistry
 from trainmaster.sweeps.pruner import Pruner
 from trainmaster.sweeps.sampler import Sampler
 from trainmaster.sweeps.space import SearchSpace
 from trainmaster.sweeps.trial import Goal
 
-#: ``name -> module:class``: a sampler's module is loaded when somebody wants it.
-_SAMPLERS: Final = {
-    "grid": "trainmaster.sweeps.fixed:GridSampler",
-    "random": "trainmaster.sweeps.fixed:RandomSampler",
-    "tpe": "trainmaster.sweeps.tpe:TpeSampler",
-    "cmaes": "trainmaster.sweeps.cma_es:CmaesSampler",
-    "qmc": "trainmaster.sweeps.qmc:QmcSampler",
-    "pbt": "trainmaster.sweeps.pbt:PbtSampler",
-}
-_PRUNERS: Final = {
-    "asha": "trainmaster.sweeps.halving:AshaPruner",
-    "hyperband": "trainmaster.sweeps.halving:HyperbandPruner",
-    "median": "trainmaster.sweeps.median:MedianPruner",
-}
 #: Writing it is the same as writing nothing.
 NO_PRUNER: Final = "none"
+_SAMPLERS: Final = PluginRegistry(
+    "sampler",
+    {
+        "grid": "trainmaster.sweeps.fixed:GridSampler",
+        "random": "trainmaster.sweeps.fixed:RandomSampler",
+        "tpe": "trainmaster.sweeps.tpe:TpeSampler",
+        "cmaes": "trainmaster.sweeps.cma_es:CmaesSampler",
+        "qmc": "trainmaster.sweeps.qmc:QmcSampler",
+        "pbt": "trainmaster.sweeps.pbt:PbtSampler",
+    },
+)
+_PRUNERS: Final = PluginRegistry(
+    "pruner",
+    {
+        "asha": "trainmaster.sweeps.halving:AshaPruner",
+        "hyperband": "trainmaster.sweeps.halving:HyperbandPruner",
+        "median": "trainmaster.sweeps.median:MedianPruner",
+    },
+    also=(NO_PRUNER,),
+)
 
 
 def sampler_class(name: str) -> type[Sampler]:
@@ -38,7 +44,7 @@ def sampler_class(name: str) -> type[Sampler]:
         UsageError: nobody knows it; the message lists those that are known.
         MissingPartError: it is installed but cannot be loaded.
     """
-    found: type[Sampler] = _load(name, "sampler", _SAMPLERS)
+    found: type[Sampler] = _SAMPLERS.load(name)
     return found
 
 
@@ -46,7 +52,7 @@ def pruner_class(name: str) -> type[Pruner] | None:
     """The pruner of a name; None for ``none``. Raises as `sampler_class` does."""
     if name == NO_PRUNER:
         return None
-    found: type[Pruner] = _load(name, "pruner", _PRUNERS, NO_PRUNER)
+    found: type[Pruner] = _PRUNERS.load(name)
     return found
 
 
@@ -94,27 +100,3 @@ def check_search(search: Search) -> None:
             right = f"did you mean {near!r}?" if near else f"known are {', '.join(known) or 'none'}."
             who = search.sampler if pruner is None else f"{search.sampler} and {search.pruner}"
             raise UsageError(f"search option {name!r} means nothing to {who}", right)
-
-
-def _load(name: str, what: str, built_in: Mapping[str, str], *more: str) -> Any:  # noqa: ANN401 - a class
-    if name in built_in:
-        module, _, attribute = built_in[name].partition(":")
-        from importlib import import_module
-
-        return getattr(import_module(module), attribute)
-    from importlib.metadata import entry_points  # reads every installed package: only if needed
-
-    plugins = {point.name: point for point in entry_points(group=f"trainmaster.{what}s")}
-    if name in plugins:
-        load: Callable[[], Any] = plugins[name].load
-        try:
-            return load()
-        except Exception as error:  # a plug-in may raise anything while it loads
-            raise MissingPartError(
-                f"the {what} {name!r} ({plugins[name].value}) is installed but cannot be loaded: {error}",
-                "Install what it needs, or remove it.",
-            ) from error
-    known = sorted({*built_in, *more, *plugins})
-    near = nearest(name, known)
-    hint = f"Did you mean {near!r}? " if near else ""
-    raise UsageError(f"there is no {what} {name!r}", f"{hint}Known are {', '.join(known)}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.providers.finding import BUILT_IN, get_provider
+from trainmaster.providers.finding import PROVIDERS, get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import MissingPartError, UsageError
 
@@ -69,7 +69,7 @@ def test_nobody_knows_it(place: ProviderPlace, installed: list[str]) -> None:
     with pytest.raises(UsageError, match="'asw'") as caught:
         get_provider("asw", place)
     assert "'aws'" in caught.value.hint
-    for name in (*BUILT_IN, "moon"):
+    for name in (*PROVIDERS.built_in, "moon"):
         assert name in caught.value.hint
 
 
