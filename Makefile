@@ -46,12 +46,11 @@ test: install lint
 bench: install
 	@$(BIN)/python benchmarks/run_all.py
 
-# The packages, and the list of all that they were tested with (an SBOM as CycloneDX has it).
+# The packages (the version is the newest tag's), and the list of all that they were tested with (an SBOM as CycloneDX has it).
 dist: install
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist .
-	@$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-format JSON -o dist/sbom.json $(BIN)/python
-	@echo "dist/sbom.json lists $$($(BIN)/python -c 'import json; print(len(json.load(open("dist/sbom.json"))["components"]))') packages"
+	@$(BIN)/python scripts/sbom.py
 
 # Known holes in what is installed, as PyPI's advisories have them; packages that it cannot be asked about are named.
 audit: install

@@ -35,6 +35,8 @@ IMPORTS: Final = ("psutil", "obstore", "trainmaster.spec.errors")
 _KEPT_ARCHIVES: Final = 4
 _COMPRESSION: Final = 1  # a local network is faster than better compression
 _NAME_CHARACTERS: Final = 20
+#: Packages of ours that nodes have no use for.
+_NOT_FOR_NODES: Final = ("lab", "testing")
 _packing = threading.Lock()
 
 
@@ -266,6 +268,8 @@ def _own_files() -> Iterator[tuple[str, Path]]:
     """Trainmaster as it is imported here, be it installed or a source tree."""
     source = Path(trainmaster.__file__).parent
     for name, file in tree(source, lambda path: "__pycache__" in path.parts):
+        if name.startswith(tuple(f"{package}/" for package in _NOT_FOR_NODES)):
+            continue
         yield f"trainmaster/{name}", file
     dist = metadata.distribution("trainmaster")
     for entry in dist.files or ():
