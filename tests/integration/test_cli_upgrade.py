@@ -1,0 +1,82 @@
+"""Homes of every released schema: what they hold is shown, and what was interrupted there goes on.
+
+``scripts/make_home.py`` has made them with the code of their time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+HOMES = Path(__file__).parent / "homes"
+#: Where they were made.
+PLACE = "/tmp/trainmaster-released"
+REVISIONS = sorted(path.name.partition(".")[0] for path in HOMES.glob("*.tar.gz"))
+SINCE_MEASUREMENTS, SINCE_KEPT_MODELS = "0002", "0004"
+
+
+def put_there(revision: str, root: Path) -> None:
+    """Unpack a home, and have it say that it was made here."""
+    with tarfile.open(HOMES / f"{revision}.tar.gz") as archive:
+        archive.extractall(root, filter="data")
+    for path in (
+        path for path in root.rglob("*") if path.is_file() and not path.name.startswith("trainmaster.db")
+    ):
+        content = path.read_bytes()
+        if PLACE.encode() in content:
+            path.chmod(0o600)
+            path.write_bytes(content.replace(PLACE.encode(), str(root).encode()))
+    (root / "home/trainmaster.db-shm").unlink(missing_ok=True)  # it is made again from the log
+    with closing(sqlite3.connect(root / "home/trainmaster.db")) as database, database:
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for _, column, kind, *_ in database.execute(f'PRAGMA table_info("{table}")').fetchall():
+                if kind in ("TEXT", "VARCHAR"):
+                    change = f'UPDATE "{table}" SET "{column}" = replace("{column}", ?, ?)'
+                    database.execute(change, (PLACE, str(root)))
+
+
+def measurements(home: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(home / "trainmaster.db")) as database:
+        return database.execute("SELECT * FROM measurement").fetchall()
+
+
+def test_every_schema_has_its_home():
+    schemas = Path(__file__).parents[1] / "unit/db/released"
+    assert {path.name.partition(".")[0] for path in schemas.glob("*.sql")} == set(REVISIONS)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_home_of_an_older_version(tm, revision):
+    put_there(revision, tm.root)
+    before = measurements(tm.home) if revision >= SINCE_MEASUREMENTS else []
+
+    runs = {run["run"].partition("-")[0]: run for run in tm.call("status", "--json").json["runs"]}
+    assert (runs["ended"]["state"], runs["ended"]["reason"]) == ("DONE", "SUCCEEDED")
+    assert runs["interrupted"]["state"] == "RUNNING"
+    assert "SUCCEEDED" in tm.call("status", "ended").out
+    assert "step 5 after 0" in tm.call("logs", "ended").out
+
+    (model,) = tm.call("models", "ended", "--json").json["models"]
+    assert model["metrics"] == {"step": 5, "loss": 0.2}
+    tm.call("models", "get", model["uri"], str(tm.root / "got"))
+    assert (tm.root / "got/weights").read_text() == "5 steps\n"
+
+    tm.call("score")
+    assert len(before) == (0 if revision < SINCE_MEASUREMENTS else 1 + (revision >= SINCE_KEPT_MODELS))
+    assert [row[:6] for row in measurements(tm.home)] == [row[:6] for row in before]
+
+    assert tm.call("resume", "interrupted", "--json").json["reason"] == "SUCCEEDED"
+    assert "step 4 after 3" in tm.call("logs", "interrupted").out, "its checkpoint was found"
+
+    if revision >= SINCE_KEPT_MODELS:
+        tm.call("models", "save", "kept")
+        (model,) = tm.call("models", "kept", "--json").json["models"]
+        assert model["metrics"] == {"step": 4, "loss": 0.25}
+
+    again = tm.call("run", "ended.yaml", "--json").json
+    assert again["reason"] == "SUCCEEDED"
+    assert len(tm.call("status", "--json").json["runs"]) == len(runs) + 1
