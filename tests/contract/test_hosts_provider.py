@@ -52,6 +52,8 @@ class LocalShell:
         self.written: list[dict[str, Any]] = []
         self._lock = threading.Lock()
 
+    def close(self) -> None: ...
+
     def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda host: self._run(host, script), hosts))

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from trainmaster.executors.base import Executor, GangRequest, GangStatus, MemberStatus, Phase
+from trainmaster.executors.base import ClusterEngine, GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.spec.errors import ExecutorError, LeaseLostError, TrainmasterError
 
 if TYPE_CHECKING:
@@ -28,37 +28,10 @@ _GRACE_S: Final = 20.0
 T = TypeVar("T")
 #: Members of an attempt with the private addresses of their nodes.
 Places = tuple[tuple[str, str], ...]
-
-
-class Alive(Protocol):
-    """A node that an executor takes to be alive."""
-
-    @property
-    def key(self) -> str:
-        """Its name in the cluster."""
-        ...
-
-    @property
-    def address(self) -> str:
-        """Private."""
-        ...
-
-
-@runtime_checkable
-class ManyNodes(Protocol):
-    """What an executor of several nodes tells beyond `Executor`."""
-
-    is_lost: bool
-
-    def nodes(self) -> Sequence[Alive]:
-        """Those that are alive."""
-        ...
-
-
 #: Makes the executor of a cluster that is up.
-Opener = Callable[["ClusterLoop", "Formation"], Executor]
+Opener = Callable[["ClusterLoop", "Formation"], ClusterEngine]
 #: Opens an executor for the run.
-Hello = Callable[[Executor], None]
+Hello = Callable[[ClusterEngine], None]
 
 
 class _Call:
@@ -73,7 +46,12 @@ class _Call:
     """
 
     def __init__(
-        self, number: int, executor: Executor, hello: Hello, attempts: Sequence[str], wake: threading.Event
+        self,
+        number: int,
+        executor: ClusterEngine,
+        hello: Hello,
+        attempts: Sequence[str],
+        wake: threading.Event,
     ) -> None:
         self.number = number
         self.executor = executor
@@ -141,7 +119,7 @@ class ClusterConnection:
         clock: Callable[[], float],
     ) -> None:
         self.loop = loop
-        self.executor: Executor | None = None
+        self.executor: ClusterEngine | None = None
         self.waiting: dict[str, GangRequest] = {}
         self.sent: dict[str, tuple[MemberStatus, ...]] = {}
         self.news: dict[str, GangStatus] = {}
@@ -208,8 +186,8 @@ class ClusterConnection:
 
     def waits(self) -> list[str]:
         """What keeps gangs from a place in the cluster though nobody is in their way, if it is new."""
-        told: Callable[[], Mapping[str, str]] = getattr(self.executor, "waits", dict)
-        now = {(attempt.split("/")[1], why) for attempt, why in told().items()}
+        told = {} if self.executor is None else self.executor.waits()
+        now = {(attempt.split("/")[1], why) for attempt, why in told.items()}
         new, self._told_waits = now - self._told_waits, now
         return [f"{experiment} waits for room: {why}" for experiment, why in sorted(new)]
 
@@ -239,7 +217,7 @@ class ClusterConnection:
         exposed = self._vacate(places)
         if not exposed and not self._is_lost:
             self.send()
-        if isinstance(self.executor, ManyNodes) and self._number is not None:
+        if self.executor is not None and self._number is not None:
             self.loop.alive(frozenset(node.key for node in self.executor.nodes()))
             if self.executor.is_lost:
                 self.loop.broken(self._number)
@@ -256,7 +234,7 @@ class ClusterConnection:
                 self.sent[gang.attempt] = tuple(MemberStatus(member.name) for member in gang.members)
             self.waiting.clear()
 
-    def guarded(self, call: Callable[[Executor], T]) -> T | None:
+    def guarded(self, call: Callable[[ClusterEngine], T]) -> T | None:
         """Call its executor, if it has one that can be reached."""
         if self.executor is None:
             return None
@@ -278,7 +256,7 @@ class ClusterConnection:
 
     @property
     def _is_lost(self) -> bool:
-        return isinstance(self.executor, ManyNodes) and self.executor.is_lost
+        return self.executor is not None and self.executor.is_lost
 
     def _answer(self, call: _Call) -> None:
         """Take in what became of connecting."""
@@ -291,8 +269,7 @@ class ClusterConnection:
             self._mute(call.error)
             return
         self.executor, self._mute_since = call.executor, None
-        hurry: Callable[[], None] = getattr(call.executor, "hurry", lambda: None)
-        hurry()  # from here on the run's loop waits for it
+        call.executor.hurry()  # from here on the run's loop waits for it
         for status in call.statuses:
             if status.attempt in self.sent:
                 self.hear(status)
@@ -342,9 +319,8 @@ class ClusterConnection:
         leaving = dict(self.loop.leaving)
         if not leaving or self.executor is None:
             return False
-        if isinstance(self.executor, ManyNodes):
-            here = {node.address for node in self.executor.nodes()}
-            leaving = {address: at for address, at in leaving.items() if address in here}
+        here = {node.address for node in self.executor.nodes()}
+        leaving = {address: at for address, at in leaving.items() if address in here}
         head_at = leaving.get(self.loop.head_address)  # it takes all others along
         busy: set[str] = set()
         for attempt, members in list(self.sent.items()):
@@ -366,7 +342,7 @@ class ClusterConnection:
         return bool(leaving)
 
 
-def hang_up(executor: Executor) -> None:
+def hang_up(executor: ClusterEngine) -> None:
     """Close an executor, however it is."""
     try:
         executor.close()
@@ -378,19 +354,19 @@ def _are_over(members: Sequence[MemberStatus]) -> bool:
     return bool(members) and all(member.ended_at is not None for member in members)
 
 
-def _submit(gangs: Sequence[GangRequest], executor: Executor) -> bool:
+def _submit(gangs: Sequence[GangRequest], executor: ClusterEngine) -> bool:
     executor.submit(gangs)
     return True
 
 
-def _observe(attempts: Sequence[str], executor: Executor) -> list[GangStatus]:
+def _observe(attempts: Sequence[str], executor: ClusterEngine) -> list[GangStatus]:
     return executor.observe(attempts)
 
 
-def _forget(attempt: str, executor: Executor) -> bool:
+def _forget(attempt: str, executor: ClusterEngine) -> bool:
     executor.forget([attempt])
     return True
 
 
-def _stop(attempt: str, grace_s: float, executor: Executor) -> None:
+def _stop(attempt: str, grace_s: float, executor: ClusterEngine) -> None:
     executor.stop(attempt, grace_s)

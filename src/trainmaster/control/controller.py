@@ -55,6 +55,9 @@ class Watcher(Protocol):
     def output(self, task: Task, member: str) -> None:
         """A member of a task's present attempt has written to its log."""
 
+    def say(self, line: str) -> None:
+        """Something that belongs to the run, and is no event of it: a line for the user."""
+
 
 class Controller:
     """Drives one run to its end.

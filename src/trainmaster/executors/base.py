@@ -275,3 +275,37 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Disconnect. Running gangs go on; queued and GRANTED ones are dropped (they become UNKNOWN)."""
+
+
+class AliveNode(Protocol):
+    """A node that an executor takes to be alive."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the cluster."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Private."""
+        ...
+
+
+class ClusterEngine(Executor, Protocol):
+    """An executor over the nodes of one cluster, which may be lost as a whole, as Ray's head may."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the cluster is no more: all its gangs have been reported, and nothing is started there."""
+        ...
+
+    def nodes(self) -> Sequence[AliveNode]:
+        """Those that are alive."""
+        ...
+
+    def waits(self) -> Mapping[str, str]:
+        """Attempt -> why there is no place for it though nobody is in its way."""
+        ...
+
+    def hurry(self) -> None:
+        """From now on a loop waits for each answer: give up sooner than when connecting."""

@@ -150,6 +150,15 @@ class Provider(Protocol):
 
     name: str
 
+    def check_settings(self) -> None:
+        """Refuse what can never work, as wrong settings; asks nobody."""
+
+    def check_up(self) -> None:
+        """Refuse what does not answer, or does not take the credentials."""
+
+    def close(self) -> None:
+        """Let go of connections; machines stay as they are."""
+
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """Refuse what cannot be rented (permissions, quotas, unknown types), before anything costs; notes."""
 

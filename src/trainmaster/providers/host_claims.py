@@ -219,6 +219,9 @@ class HostShell(Protocol):
     def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
         """Run a script of the POSIX shell on each host at the same time; answers in their order."""
 
+    def close(self) -> None:
+        """Hang up everywhere; it may be used again."""
+
 
 def read_script() -> str:
     """What prints the claims of a host."""

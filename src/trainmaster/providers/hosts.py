@@ -68,6 +68,16 @@ class HostsProvider:
         self._one_at_a_time = threading.Lock()  # roles are asked for side by side, and remembered together
         self._owner = owner
 
+    def check_settings(self) -> None:
+        """Nothing is left to check: the inventory has been read."""
+
+    def check_up(self) -> None:
+        """Hosts are asked one by one, in `preflight`: some may be away."""
+
+    def close(self) -> None:
+        """Hang up on all hosts; what is claimed there stays so."""
+        self._shell.close()
+
     def preflight(self, requests: Sequence[NodeRequest]) -> list[str]:
         """Refuse what the inventory cannot give, and hosts that let nobody in; see `Provider.preflight`."""
         notes = []

@@ -153,8 +153,7 @@ def extras_of(environ: Mapping[str, str]) -> Extras:
 
 def waited_s(database: Database, provider: str) -> list[float]:
     """How long earlier runs waited for machines of a provider, seconds."""
-    known = getattr(database, "cluster_waits", None)
-    return [float(seconds) for seconds in known(provider)] if known is not None else []
+    return database.cluster_waits(provider)
 
 
 def catalogue_is_own(catalogue: Catalogue) -> bool:

@@ -208,5 +208,4 @@ def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Me
 
 def _teller(watcher: Watcher | None) -> Callable[[str], None]:
     """Lines for the user, if anybody watches."""
-    say = getattr(watcher, "say", None)
-    return say if say is not None else lambda _: None
+    return (lambda _: None) if watcher is None else watcher.say

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trainmaster.cluster.observed import Formation
     from trainmaster.control.layout import Home
     from trainmaster.db import Database, Lease
-    from trainmaster.executors.base import Executor
+    from trainmaster.executors.base import ClusterEngine
     from trainmaster.providers.base import Provider
 
 #: A machine that answers nobody for so long is given up and replaced.
@@ -91,14 +91,12 @@ def check_provider(home: Home, provider: str, environ: Mapping[str, str], *, dia
         UsageError: no lab is up, no inventory, wrong settings, no credentials.
     """
     found = get_provider(provider, ProviderPlace(home.root, home.identity(), dict(environ)))
-    for name in ("check_settings", *(["check_up"] if dials else [])):
-        check = getattr(found, name, None)
-        if check is None:
-            continue
-        try:
-            check()
-        except UsageError as error:
-            raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
+    try:
+        found.check_settings()
+        if dials:
+            found.check_up()
+    except UsageError as error:
+        raise type(error)(f"provider: {provider}: {error.args[0]}", error.hint) from None
 
 
 class RunClusters:
@@ -227,9 +225,7 @@ class RunClusters:
         self.site.close()
         self._provisioner.close()
         self._ssh.close()
-        close = getattr(self._provider, "close", None)
-        if close is not None:
-            close()
+        self._provider.close()
 
     # --- private -----------------------------------------------------------------------------------
 
@@ -317,7 +313,7 @@ class RunClusters:
         except Exception:  # the run goes on, and lost machines end themselves
             log.exception("cannot look for machines without a run")
 
-    def _open(self, loop: ClusterLoop, formation: Formation) -> Executor:
+    def _open(self, loop: ClusterLoop, formation: Formation) -> ClusterEngine:
         from trainmaster.executors.ray.executor import RayExecutor
 
         return RayExecutor(formation.ray, place=self.site.here, is_gone=loop.is_gone, revives=False)

@@ -82,6 +82,14 @@ class ProviderContract:
         """Recipes use it."""
         assert re.fullmatch(r"[a-z][a-z0-9_-]*", bench.provider().name)
 
+    def test_what_can_be_used_is_not_refused(self, bench: ProviderBench) -> None:
+        """Neither its settings nor whether it answers; and it may be closed twice, and used again."""
+        provider = bench.provider()
+        for _ in range(2):
+            provider.check_settings()
+            provider.check_up()
+            provider.close()
+
     def test_what_was_asked_for_comes(self, bench: ProviderBench) -> None:
         """As many as were asked for, in their role, and `nodes` knows the same ones."""
         provider = bench.provider()

@@ -181,12 +181,19 @@ class RayClient(SimulatedExecutor):
 
     @property
     def is_lost(self) -> bool:
-        """See `ManyNodes.is_lost`."""
+        """See `ClusterEngine.is_lost`."""
         return self._ray.is_lost
 
     def nodes(self) -> list[RayNode]:
-        """See `ManyNodes.nodes`."""
+        """See `ClusterEngine.nodes`."""
         return self._ray.alive()
+
+    def waits(self) -> dict[str, str]:
+        """There is room for everything here."""
+        return {}
+
+    def hurry(self) -> None:
+        """Its answers take no time."""
 
     @property
     def has_news(self) -> bool:

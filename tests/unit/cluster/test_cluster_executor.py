@@ -117,6 +117,9 @@ class FakeExecutor:
     def nodes(self) -> list[Any]:
         return [SimpleNamespace(key=key, address=at) for key, at in self._cluster.nodes.items()]
 
+    def waits(self) -> dict[str, str]:
+        return {}
+
     def _reach(self, *what: Any) -> None:
         if self._cluster.is_cut:
             raise ExecutorError("cut off")

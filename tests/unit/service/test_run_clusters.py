@@ -42,6 +42,8 @@ class Provider:
         self.meanwhile()
         return []
 
+    def close(self) -> None: ...
+
 
 class World:
     def __init__(self, directory: Path) -> None:
