@@ -22,14 +22,14 @@ from trainmaster.cluster.actuator import Actuator
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import ActionKind, Decision, Patience, Stage
 from trainmaster.cluster.node_provisioner import key_of, words
-from trainmaster.cluster.node_watch import LEAST_LEASE_S, RENEWALS, NodeWatch
+from trainmaster.cluster.node_watch import LEAST_LEASE_S, NodeWatch
 from trainmaster.cluster.observed import Formation, Observed
 from trainmaster.cluster.provider_outage import AWAY_S, ProviderOutage, Reminder, clock_time
 from trainmaster.cluster.record import BOOTING_S, ClusterRecord, ClusterState
 from trainmaster.cluster.renting.growth import grown
 from trainmaster.cluster.tasks import Tasks
 from trainmaster.providers.base import NodeState
-from trainmaster.providers.dead_man_switch import TICK_S
+from trainmaster.providers.dead_man_switch import RENEWALS, TICK_S
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import LeaseLostError, ProviderError, TrainmasterError
 from trainmaster.spec.units import format_duration

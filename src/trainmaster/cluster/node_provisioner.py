@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_memory import NodeMemory
-from trainmaster.cluster.node_watch import RENEWALS
 from trainmaster.cluster.record import ClusterRecord, Machine
 from trainmaster.providers.base import Node, NodeState
+from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 #: How often each machine is asked for a sign of life.
 PROBE_S: Final = 2.0
 _PROBE_TIMEOUT_S: Final = 4.0
-#: A lease is renewed so many times before it would be over.
-RENEWALS: Final = 3
 #: A shorter one could be over before a renewal over a slow line has arrived.
 LEAST_LEASE_S: Final = 15.0
 

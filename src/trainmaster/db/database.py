@@ -21,6 +21,7 @@ from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChan
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
 from trainmaster.db.events import change_event, insert_events, storable
+from trainmaster.db.kept_rows import record_saved
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
 from trainmaster.db.quote_rows import MEASUREMENTS, NewMeasurement, NewQuote, Truth
@@ -220,8 +221,6 @@ class Database:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        from trainmaster.db.kept_rows import record_saved
-
         expires_at = self.clock_s() + LEASE_S
 
         def write(connection: Connection, this: Try) -> None:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import event as sa_event
 from sqlalchemy.engine import Connection, Engine
 
+from trainmaster.db.migrations import lock_schema, upgrade
 from trainmaster.db.tables import metadata
 from trainmaster.db.urls import make_engine, shown
 from trainmaster.spec.errors import StoreError
@@ -27,8 +28,6 @@ BUSY_TIMEOUT_MS = 30_000
 IDLE_TRANSACTION_TIMEOUT_MS = 30_000
 
 _VERSION = sa.table("alembic_version", sa.column("version_num", sa.Text))
-# Any number will do, if it is always the same: who holds it may create or change the schema.
-_SCHEMA_LOCK = 7_261_001
 
 
 def open_database(url: str) -> Engine:
@@ -71,12 +70,6 @@ def reader_of(engine: Engine) -> Engine:
     if engine.dialect.name == "sqlite":
         return engine.execution_options(reading=True)
     return engine.execution_options(isolation_level="AUTOCOMMIT")  # one message instead of three
-
-
-def lock_schema(connection: Connection) -> None:
-    """Wait until nobody else creates or migrates the tables, to the end of the transaction."""
-    if connection.dialect.name != "sqlite":  # there, writers have the lock since they began
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
 
 
 def first_line(error: BaseException) -> str:
@@ -140,8 +133,6 @@ def _ensure_schema(engine: Engine, shown_url: str) -> None:
                 )
                 connection.execute(_VERSION.insert().values(version_num=SCHEMA_REVISION))
         return
-    from trainmaster.db.migrations import upgrade
-
     upgrade(engine, found, SCHEMA_REVISION, shown_url)
 
 

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.database import Database
 from trainmaster.db.events import event_row, insert_events
 from trainmaster.spec.states import EndReason, State
+
+
+class Reader(Protocol):
+    """What answers queries: the database."""
+
+    def read(self, query: sa.Select[Any]) -> Sequence[RowMapping]:
+        """All rows."""
+        ...
+
 
 #: A summary names the first ones.
 _MOST = 1000
 
 
-def kept_models(database: Database, run: str) -> Sequence[RowMapping]:
+def kept_models(database: Reader, run: str) -> Sequence[RowMapping]:
     """Tasks of a run that are over and whose model is kept; their experiment's name is ``experiment``."""
     return [row for row in database.read(kept_models_query(run)) if row["state"] == State.DONE]
 
@@ -26,7 +35,7 @@ def kept_models_query(run: str) -> sa.Select[tuple[object, ...]]:
     return _tasks(run).where(t.task.c.kept_model.is_not(None))
 
 
-def waiting_saves(database: Database, run: str) -> Sequence[RowMapping]:
+def waiting_saves(database: Reader, run: str) -> Sequence[RowMapping]:
     """Tasks of a run of which something cannot be saved yet, likewise."""
     states = (State.SAVING, State.RECOVERING)
     return database.read(_tasks(run).where(t.task.c.state.in_(states), t.task.c.tries > 0))

@@ -47,7 +47,7 @@ def is_alive(owner: str | None, expires_at: float | None, now: float) -> bool:
     Args:
         owner: text of `this_process`, or None.
         expires_at: Unix seconds.
-        now: Unix seconds, by the clock of `Store.clock_s`.
+        now: Unix seconds, by the clock of `Database.clock_s`.
     """
     if not owner:
         return False

@@ -59,7 +59,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
         new: the run.
         owner: who drives it.
         now: Unix seconds, as written down.
-        expires_at: Unix seconds by the clock of `Store.clock_s`, as everywhere for leases.
+        expires_at: Unix seconds by the clock of `Database.clock_s`, as everywhere for leases.
     """
     connection.execute(
         t.run.insert().values(
@@ -134,7 +134,7 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
         run: its id.
         owner: who takes it.
         now: Unix seconds, as written down.
-        lease_now: Unix seconds by the clock of `Store.clock_s`.
+        lease_now: Unix seconds by the clock of `Database.clock_s`.
 
     Raises:
         NotFoundError: there is no such run.

@@ -17,6 +17,8 @@ from typing import Final
 DIRECTORY: Final = "/run/trainmaster"
 #: How often the machine looks, seconds.
 TICK_S: Final = 5
+#: A lease is renewed so many times before it would be over.
+RENEWALS: Final = 3
 #: A machine that does not go down when asked is switched off after so long.
 FORCE_AFTER_S: Final = 90
 _MAX_LEASE_S: Final = 7 * 86400

@@ -15,7 +15,7 @@ from trainmaster.spec.errors import UsageError
 if TYPE_CHECKING:
     from trainmaster.advisor.market.memory_floor import Shares
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.cluster.renting.plan_clusters import Shop
+    from trainmaster.cluster.renting.available_offers import AvailableOffers
     from trainmaster.control.layout import Home
     from trainmaster.db import Database
     from trainmaster.providers import Catalogue
@@ -56,16 +56,16 @@ class CandidateOffers:
         """Whether its machines are somebody else's."""
         return self.provider != "local" and self.hosts is None
 
-    def shop(self, arch: str) -> Shop:
+    def available(self, arch: str) -> AvailableOffers:
         """The same for `plan_clusters`.
 
         Args:
             arch: processors that the code is known to run on; empty is any.
         """
-        from trainmaster.cluster.renting.plan_clusters import Shop
+        from trainmaster.cluster.renting.available_offers import AvailableOffers
 
         offers = self.catalogue.offers if self.hosts is None else ()
-        return Shop(
+        return AvailableOffers(
             self.provider,
             offers,
             self.zones,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.record import ClusterState, fits, readable
+from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan import ClusterPlan
-from trainmaster.cluster.renting.plan_clusters import Shop, pinned, plan_clusters
+from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.budget import USUAL_LEASE_S, Meter
@@ -151,7 +152,7 @@ def plan_run(
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
     if candidate_offers.is_rented and not allow_stale:
         candidate_offers = _not_stale(probe, candidate_offers, today)
-    plans = capped(probe, plan_clusters(probe, _shop(candidate_offers)))
+    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
     _check_total(probe, plans)
     if probe is not recipe and before_measuring is not None:
         before_measuring(_offer(probe, plans))
@@ -165,8 +166,8 @@ def plan_run(
             raise
         why = one_line(reason)
     picks = _picks(quote) if quote is not None and candidate_offers.is_rented else {}
-    shop = replace(_shop(candidate_offers), memory=quoter.memory(settled, environ))
-    plans = capped(settled, plan_clusters(settled, shop, picks))
+    available = replace(_available(candidate_offers), memory=quoter.memory(settled, environ))
+    plans = capped(settled, plan_clusters(settled, available, picks))
     _check_total(settled, plans)
     return _offer(pinned(settled, plans), plans, quote, why, candidate_offers.notes)
 
@@ -191,7 +192,7 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
         return notes + service.check(probe, environ)
     check_parts(probe)
     candidate_offers = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
-    plans = capped(probe, plan_clusters(probe, _shop(candidate_offers)))
+    plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
     _check_total(probe, plans)
     check_provider(service.home, recipe.provider, environ, dials=False)
     return [*notes, *data_notes(probe), *_offer(probe, plans, notes=candidate_offers.notes).notes]
@@ -278,8 +279,8 @@ def _other(quote: Quote) -> str:
     return f"{best.cluster.words()} ({format_duration(best.time_s)}, {dollars(best.cost_usd)})"
 
 
-def _shop(candidate_offers: CandidateOffers) -> Shop:
-    return candidate_offers.shop(_ARCHES.get(platform.machine().lower(), ""))
+def _available(candidate_offers: CandidateOffers) -> AvailableOffers:
+    return candidate_offers.available(_ARCHES.get(platform.machine().lower(), ""))
 
 
 def _is_warm(service: Service, plan: ClusterPlan) -> bool:
@@ -302,9 +303,9 @@ def _not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) -
     if len(fresh.catalogue) == len(candidate_offers.catalogue):
         return candidate_offers
     try:
-        plan_clusters(recipe, _shop(fresh))
+        plan_clusters(recipe, _available(fresh))
     except UsageError:
-        plans = plan_clusters(recipe, _shop(candidate_offers))
+        plans = plan_clusters(recipe, _available(candidate_offers))
         oldest = min(date.fromisoformat(role.rentals[0].as_of) for plan in plans for role in plan.roles)
         stale = StalePrices(candidate_offers.catalogue.name, oldest, (today - oldest).days)
         stale.args = (f"provider: {candidate_offers.provider}: {stale.args[0]}",)

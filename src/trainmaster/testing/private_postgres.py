@@ -158,7 +158,7 @@ class PrivatePostgres(PrivateServer):
         self.start()
 
     def cut_connections(self) -> int:
-        """End every session of `Store`; how many there were."""
+        """End every session of `Database`; how many there were."""
         rows = self.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"

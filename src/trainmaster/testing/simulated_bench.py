@@ -104,7 +104,7 @@ class SimulatedJobs:
 
 
 class SimulatedActions:
-    """Stands in for `Workshop`.
+    """Stands in for `AttemptActions`.
 
     Args:
         world: its time.
@@ -122,7 +122,7 @@ class SimulatedActions:
         self._cared_for: set[tuple[str, int, int]] = set()
 
     def columns(self, experiment: Experiment, number: int) -> Mapping[str, object] | None:
-        """See `Workshop.columns`."""
+        """See `AttemptActions.columns`."""
         generation = self._plan.experiments[experiment.name].generation
         if generation and any(other < number - number % generation for other in experiment.live):
             return None
@@ -130,12 +130,12 @@ class SimulatedActions:
         return {"parameters": {"lr": number, "seen": over}}
 
     def judge(self, experiment: Experiment, running: Mapping[int, TaskProgress]) -> Mapping[int, str]:
-        """See `Workshop.judge`."""
+        """See `AttemptActions.judge`."""
         pruned = self._plan.experiments[experiment.name].pruned
         return {number: "hopeless" for number in running if self._world.chance(pruned)}
 
     def request(self, task: Task) -> GangRequest:
-        """See `Workshop.request`."""
+        """See `AttemptActions.request`."""
         shape = self._plan.experiments[task.experiment]
         members = tuple(
             MemberRequest(name, "true", "/", essential=not name.startswith("ps")) for name in shape.members
@@ -152,22 +152,22 @@ class SimulatedActions:
         )
 
     def launch_environment(self, task: Task, gang: GangStatus) -> Mapping[str, Mapping[str, str]]:
-        """See `Workshop.launch_environment`; a gang is launched with the ports it holds."""
+        """See `AttemptActions.launch_environment`; a gang is launched with the ports it holds."""
         return {name: {"PORT": str(ports[0])} for name, ports in gang.ports.items()}
 
     def adopt(self, task: Task) -> None:
-        """See `Workshop.adopt`."""
+        """See `AttemptActions.adopt`."""
         self._cared_for.add((task.experiment, task.number, task.attempt))
 
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
-        """See `Workshop.follow`; the data of what runs were prepared by this process, or it was adopted."""
+        """See `AttemptActions.follow`; this process has prepared the data of what runs, or adopted it."""
         key = (task.experiment, task.number, task.attempt)
         if self.request(task).hold and key not in self._cared_for:
             raise ViolationError(f"{task.experiment}/{task.number}/{task.attempt}: nobody renews its keys")
         return known or SimulatedProgress(Path("/"), "worker-0", None, _READER, None)
 
     def begin(self, kind: EffectKind, task: Task) -> None:
-        """See `Workshop.begin`."""
+        """See `AttemptActions.begin`."""
         self._step(f"before {kind}")
         name, number, attempt = task.experiment, task.number, task.attempt
         if kind is EffectKind.STAGE:
@@ -216,7 +216,7 @@ class SimulatedActions:
             raise ViolationError(f"{key} begins again after {waited_s:g} s")
 
     def clean_up(self, effect: Effect) -> None:
-        """See `Workshop.clean_up`."""
+        """See `AttemptActions.clean_up`."""
         self._step("before clean-up")
         key = (effect.experiment, effect.task, effect.attempt)
         may_go = self._plan.loses_nodes or self._plan.experiments[effect.experiment].pruned

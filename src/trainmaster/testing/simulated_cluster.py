@@ -1,7 +1,7 @@
 """Nodes of machines in simulated time: a Ray on them, logins, and a cluster's loop that is stepped.
 
-`ClusterLoop`, `Sight`, `Watch`, `Hands` and `decide_cluster` are the real ones; what they have threads do
-happens here at some later moment, one thing after the other.
+`ClusterLoop`, `Observed`, `NodeWatch`, `Actuator` and `decide_cluster` are the real ones; what they
+have threads do happens here at some later moment, one thing after the other.
 """
 
 from __future__ import annotations

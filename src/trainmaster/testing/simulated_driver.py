@@ -59,7 +59,7 @@ class SimulatedDatabase:
         return store.acquire(owner, now, dead=True)
 
     def clock_s(self) -> float:
-        """See `Store.clock_s`: of a database that is a file, the machine's own."""
+        """See `Database.clock_s`: of a database that is a file, the machine's own."""
         return time.time()
 
     def add(self, run: str, record: ClusterRecord) -> None:
@@ -67,11 +67,11 @@ class SimulatedDatabase:
         self.clusters[record.id] = _Row(run, record)
 
     def clusters_of(self, run: str) -> list[dict[str, Any]]:
-        """See `Store.clusters_of`."""
+        """See `Database.clusters_of`."""
         return [row for row in self.clusters.values() if row["run_id"] == run]
 
     def living_clusters(self, provider: str | None, home_id: str) -> list[dict[str, Any]]:
-        """See `Store.living_clusters`."""
+        """See `Database.living_clusters`."""
         found = []
         for row in self.clusters.values():
             if row["home_id"] == home_id and row["state"] != "ENDED":
@@ -81,7 +81,7 @@ class SimulatedDatabase:
         return found
 
     def put_record(self, lease: Lease, record: ClusterRecord) -> None:
-        """See `Store.put_cluster`; what is written is only made text when somebody reads it."""
+        """See `Database.put_cluster`; what is written is only made text when somebody reads it."""
         self._prove(lease)
         there = self.clusters.get(record.id)
         if there is not None and there["run_id"] != lease.run:
@@ -89,7 +89,7 @@ class SimulatedDatabase:
         self.clusters[record.id] = _Row(lease.run, record)
 
     def take_kept_cluster(self, lease: Lease, row: ClusterRow, now: float) -> bool:
-        """See `Store.take_kept_cluster`."""
+        """See `Database.take_kept_cluster`."""
         self._prove(lease)
         there = self.clusters[row.id]
         if there["state"] == "KEPT" and there["kept_until"] > now:
@@ -98,12 +98,12 @@ class SimulatedDatabase:
         return bool(there["run_id"] == lease.run)
 
     def put_cost(self, lease: Lease, cost_usd: float) -> None:
-        """See `Store.put_cost`."""
+        """See `Database.put_cost`."""
         self._prove(lease)
         self.costs[lease.run] = cost_usd
 
     def run_row(self, run: str) -> Mapping[str, Any]:
-        """See `Store.run_row`."""
+        """See `Database.run_row`."""
         return self.runs[run].run
 
     def _prove(self, lease: Lease) -> None:
@@ -139,7 +139,7 @@ class SimulatedRecords:
         self._store = store
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
-        """See `Store.commit`."""
+        """See `Database.commit`."""
         self._driver.step("before commit")
         if self._failures.take_disk():
             raise StoreError("the disk is full")
@@ -152,16 +152,16 @@ class SimulatedRecords:
         self._driver.step("after commit")
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
-        """See `Store.renew`."""
+        """See `Database.renew`."""
         self._driver.step("before renew")
         return self._store.renew(lease, now)
 
     def stop_wanted(self, run: str) -> EndReason | None:
-        """See `Store.stop_wanted`."""
+        """See `Database.stop_wanted`."""
         return self._store.stop_wanted(run)
 
     def want_stop(self, run: str, reason: EndReason) -> None:
-        """See `Store.want_stop`."""
+        """See `Database.want_stop`."""
         self._driver.step("before a wish")
         self._failures.judge.wish(self._driver, reason)
         self._store.want_stop(reason)

@@ -83,21 +83,21 @@ class SimulatedStore:
         return Lease(row["id"], row["lease_token"], owner, row["turn"])
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
-        """See `Store.renew`."""
+        """See `Database.renew`."""
         self._check_lease(lease, now)
         return self.stop_wanted(lease.run)
 
     def release(self, lease: Lease, now: float) -> None:
-        """See `Store.release`."""
+        """See `Database.release`."""
         if lease.token == self.run["lease_token"]:
             self.run["lease_owner"], self.run["lease_expires_at"] = None, now
 
     def want_stop(self, reason: EndReason) -> None:
-        """See `Store.want_stop`."""
+        """See `Database.want_stop`."""
         self.run["stop_wanted"] = reason
 
     def stop_wanted(self, run: str) -> EndReason | None:
-        """See `Store.stop_wanted`."""
+        """See `Database.stop_wanted`."""
         wanted: EndReason | None = self.run["stop_wanted"]
         return wanted
 
@@ -115,7 +115,7 @@ class SimulatedStore:
     # --- transitions -----------------------------------------------------------------------------
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
-        """See `Store.commit`. Whatever the rules forbid raises `ViolationError`."""
+        """See `Database.commit`. Whatever the rules forbid raises `ViolationError`."""
         self._advance(lease, now)
         for change in changes:
             match change:
@@ -143,7 +143,7 @@ class SimulatedStore:
                 self.events.append(change_event(lease.run, change, now))
 
     def requeue(self, lease: Lease, now: float) -> int:
-        """See `Store.requeue`."""
+        """See `Database.requeue`."""
         self._advance(lease, now)
         self._event("run", self.run["state"], State.WAITING, reason=self.run["reason"])
         self.run |= {"state": State.WAITING, "reason": None, "message": "", "stop_wanted": None}
@@ -169,7 +169,7 @@ class SimulatedStore:
         return again
 
     def record_saved(self, key: tuple[str, int], uri: str) -> None:
-        """See `Store.record_saved`."""
+        """See `Database.record_saved`."""
         row = self.tasks[key]
         row |= {"reason": EndReason.SUCCEEDED, "message": "", "model_uri": uri, "kept_model": None}
         self.attempts[(*key, row["attempt"])]["reason"] = EndReason.SUCCEEDED

@@ -81,7 +81,7 @@ class SimulatedRecords:
         self._session = session
 
     def commit(self, lease: Lease, changes: Sequence[Change], now: float) -> None:
-        """See `Store.commit`."""
+        """See `Database.commit`."""
         simulation, session = self._simulation, self._session
         session.step("before commit")
         if simulation.disk_is_full:
@@ -97,17 +97,17 @@ class SimulatedRecords:
         session.step("after commit")
 
     def renew(self, lease: Lease, now: float) -> EndReason | None:
-        """See `Store.renew`."""
+        """See `Database.renew`."""
         self._session.step("before renew")
         return self._simulation.database.renew(lease, now)
 
     def stop_wanted(self, run: str) -> EndReason | None:
-        """See `Store.stop_wanted`."""
+        """See `Database.stop_wanted`."""
         self._session.step("before reading")
         return self._simulation.database.stop_wanted(run)
 
     def want_stop(self, run: str, reason: EndReason) -> None:
-        """See `Store.want_stop`."""
+        """See `Database.want_stop`."""
         self._session.step("before a wish")
         self._simulation.database.want_stop(reason)
 

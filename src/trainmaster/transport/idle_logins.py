@@ -8,17 +8,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from trainmaster.transport.ssh import Connection
-    from trainmaster.transport.target import Target
+from trainmaster.transport.target import Target
 
 #: Who wants a login wants one that works: nobody has heard of an older one.
 KEPT_S: Final = 5.0
 
 
-class IdleLogins:
+class Login(Protocol):
+    """A connection to a machine."""
+
+    target: Target
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is known to be lost."""
+        ...
+
+
+L = TypeVar("L", bound=Login)
+
+
+class IdleLogins(Generic[L]):
     """Threads share it.
 
     Args:
@@ -28,17 +40,17 @@ class IdleLogins:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._logins: list[tuple[float, Connection]] = []
+        self._logins: list[tuple[float, L]] = []
         self._is_closed = False
 
-    def put(self, connection: Connection) -> bool:
+    def put(self, connection: L) -> bool:
         """Nobody uses it any more; False if it is not taken."""
         with self._lock:
             if not self._is_closed:
                 self._logins.append((self._clock(), connection))
             return not self._is_closed
 
-    def take(self, target: Target) -> Connection | None:
+    def take(self, target: Target) -> L | None:
         """The last one to a machine, if there is any; now the caller's."""
         now = self._clock()
         with self._lock:
@@ -49,7 +61,7 @@ class IdleLogins:
                     return connection
         return None
 
-    def too_old(self) -> list[Connection]:
+    def too_old(self) -> list[L]:
         """Those of which nobody has heard for too long, taken out."""
         now = self._clock()
         with self._lock:

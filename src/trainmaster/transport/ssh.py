@@ -80,7 +80,7 @@ class Ssh:
         self._loop = asyncio.new_event_loop()
         self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._is_closed = False
-        self._idle = IdleLogins()
+        self._idle: IdleLogins[Connection] = IdleLogins()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="ssh")
         self._thread.start()
 

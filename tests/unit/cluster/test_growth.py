@@ -16,9 +16,10 @@ from trainmaster.cluster.cluster_executor import ClusterExecutor
 from trainmaster.cluster.decide_cluster import decide_cluster
 from trainmaster.cluster.decision import ActionKind, Patience, Seen, Stage
 from trainmaster.cluster.record import ClusterRecord, ClusterState, Machine, new_record
+from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.growth import grown, growth
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
-from trainmaster.cluster.renting.plan_clusters import Shop, plan_clusters
+from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.control.budget import Meter
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 from trainmaster.providers.base import Node, NodeState
@@ -213,8 +214,8 @@ def test_hosts_are_asked_for_the_memory_that_was_measured(tmp_path):
         json.dumps({"name": "job", "provider": "hosts", "experiments": {"a": {"command": "true", **gang}}})
     )
     hosts = tuple(InventoryHost(name=f"h{n}", address=f"10.0.0.{n}", slots=4) for n in range(3))
-    shop = Shop("hosts", hosts=hosts, source="hosts.yaml", memory={"a": Memory(4.6e9)})
-    (plan,) = plan_clusters(read_recipe(path), shop)
+    available = AvailableOffers("hosts", hosts=hosts, source="hosts.yaml", memory={"a": Memory(4.6e9)})
+    (plan,) = plan_clusters(read_recipe(path), available)
     assert plan.roles[0].memory_bytes == pytest.approx(10e9), "two on each, and 8 % stay free"
-    (plan,) = plan_clusters(read_recipe(path), replace(shop, memory={}))
+    (plan,) = plan_clusters(read_recipe(path), replace(available, memory={}))
     assert plan.roles[0].memory_bytes == 0

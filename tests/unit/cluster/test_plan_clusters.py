@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.cluster.record import ClusterRecord, new_record
-from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, Shop, pinned, plan_clusters
+from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.plan_clusters import MOST_RENTALS, pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Needs, Pick
 from trainmaster.control.gangs import node_labels, slots_on_nodes, workers_per_node
@@ -70,8 +71,8 @@ def recipe(tmp_path):
     return make
 
 
-def shop(*offers, **more):
-    return Shop("aws", offers or ALL, source="the list", **more)
+def offered(*offers, **more):
+    return AvailableOffers("aws", offers or ALL, source="the list", **more)
 
 
 def only(plans):
@@ -92,7 +93,7 @@ def placed(found, plan):
 
 
 def test_nothing_asked_is_the_cheapest_machine_that_a_framework_fits_in(recipe):
-    plan = only(plan_clusters(recipe({"a": {}}), shop()))
+    plan = only(plan_clusters(recipe({"a": {}}), offered()))
     best = worker(plan).rentals[0]
     assert (plan.name, plan.experiments, plan.provider, plan.nodes) == ("a", ("a",), "aws", 1)
     assert (best.instance_type, best.usd_per_hour, best.slots, best.as_of) == ("small", 0.1, 2, "2026-11-01")
@@ -102,7 +103,7 @@ def test_nothing_asked_is_the_cheapest_machine_that_a_framework_fits_in(recipe):
 
 @pytest.mark.parametrize("hardware", [{"instance": "tiny"}, {"memory": "1GiB"}])
 def test_the_smallest_are_taken_if_they_are_asked_for(recipe, hardware):
-    plan = only(plan_clusters(recipe({"a": {"hardware": hardware}}), shop()))
+    plan = only(plan_clusters(recipe({"a": {"hardware": hardware}}), offered()))
     assert worker(plan).rentals[0].instance_type == "tiny"
 
 
@@ -112,7 +113,7 @@ def test_the_smallest_are_taken_if_they_are_asked_for(recipe, hardware):
 def test_nodes_of_a_gang(recipe, workers, per_node, nodes):
     keys = {"workers": workers} | ({"per_node": per_node} if per_node else {})
     found = recipe({"a": {"distributed": keys}})
-    plan = only(plan_clusters(found, shop(LARGE)))
+    plan = only(plan_clusters(found, offered(LARGE)))
     assert plan.nodes == nodes
     assert worker(plan).rentals[0].slots == max(4, min(per_node or 1, workers))
     assert placed(found, plan) == (per_node or 1)
@@ -120,15 +121,15 @@ def test_nodes_of_a_gang(recipe, workers, per_node, nodes):
 
 def test_more_workers_on_a_node_than_it_has_cores_get_slots(recipe):
     found = recipe({"a": {"distributed": {"workers": 12, "per_node": 6}}})
-    assert worker(only(plan_clusters(found, shop(SMALL)))).rentals[0].slots == 6
+    assert worker(only(plan_clusters(found, offered(SMALL)))).rentals[0].slots == 6
 
 
 def test_a_worker_per_gpu_where_the_recipe_does_not_say(recipe):
     found = recipe({"a": {"hardware": {"gpu": "v100"}, "distributed": {"workers": 8}}})
-    plan = only(plan_clusters(found, shop()))
+    plan = only(plan_clusters(found, offered()))
     assert (worker(plan).rentals[0].instance_type, plan.nodes) == ("gpu", 8)  # 8.0 is less than 2 x 4.4
     cheap = offer("gpu4", 3.9, 32.0, 244.0, gpu="V100", gpus=4.0)
-    plan = only(plan_clusters(found, shop(GPU, cheap)))
+    plan = only(plan_clusters(found, offered(GPU, cheap)))
     assert (worker(plan).rentals[0].instance_type, plan.nodes) == ("gpu4", 2)
     assert [rental.instance_type for rental in worker(plan).rentals] == [
         "gpu4"
@@ -137,30 +138,30 @@ def test_a_worker_per_gpu_where_the_recipe_does_not_say(recipe):
 
 def test_gpus_per_node_as_the_recipe_says(recipe):
     found = recipe({"a": {"hardware": {"gpu": "v100", "gpus": 2}, "distributed": {"workers": 4}}})
-    plan = only(plan_clusters(found, shop()))
+    plan = only(plan_clusters(found, offered()))
     assert (worker(plan).rentals[0].instance_type, plan.nodes) == ("gpu4", 2)
 
 
 def test_tasks_share_one_machine_unless_the_recipe_says_more(recipe):
     parameters = {"x": {"range": "1-8", "step": 1}}
-    alone = only(plan_clusters(recipe({"a": {"parameters": parameters}}), shop()))
+    alone = only(plan_clusters(recipe({"a": {"parameters": parameters}}), offered()))
     assert alone.nodes == 1
     assert "workers" in alone.notes[0]
-    assert only(plan_clusters(recipe({"a": {"parameters": parameters, "workers": 3}}), shop())).nodes == 3
-    assert only(plan_clusters(recipe({"a": {"parameters": parameters, "workers": 30}}), shop())).nodes == 8
+    assert only(plan_clusters(recipe({"a": {"parameters": parameters, "workers": 3}}), offered())).nodes == 3
+    assert only(plan_clusters(recipe({"a": {"parameters": parameters, "workers": 30}}), offered())).nodes == 8
     gangs = {"parameters": parameters, "distributed": {"workers": 2}, "workers": 5}
-    plan = only(plan_clusters(recipe({"a": gangs}), shop()))
+    plan = only(plan_clusters(recipe({"a": gangs}), offered()))
     assert plan.nodes == 4  # two gangs of two nodes; a fifth would be alone
     assert plan.notes == ()
 
 
 def test_servers_sit_with_workers_unless_they_have_hardware_of_their_own(recipe):
     keys = {"framework": "tensorflow", "distributed": {"strategy": "ps-async", "workers": 2}}
-    plan = only(plan_clusters(recipe({"a": keys}), shop(SMALL)))
+    plan = only(plan_clusters(recipe({"a": keys}), offered(SMALL)))
     assert [(role.role, role.count) for role in plan.roles] == [("worker", 2)]
     assert worker(plan).rentals[0].slots == 3  # a worker, the chief and the server
     keys["distributed"] |= {"parameter_servers": 2, "hardware": {"ps": {"instance": "large"}}}
-    plan = only(plan_clusters(recipe({"a": keys}), shop()))
+    plan = only(plan_clusters(recipe({"a": keys}), offered()))
     assert [(role.role, role.count) for role in plan.roles] == [("worker", 2), ("ps", 2)]
     assert [role.rentals[0].instance_type for role in plan.roles] == ["small", "large"]
     assert [dict(role.labels) for role in plan.roles] == [{"role": "worker"}, {"role": "ps"}]
@@ -178,7 +179,7 @@ def test_servers_need_no_gpus_and_may_be_on_demand_beside_spot_workers(recipe):
             "hardware": {"ps": {"cpus": 4, "spot": False}},
         },
     }
-    plan = only(plan_clusters(recipe({"a": keys}), shop(lent, *ALL)))
+    plan = only(plan_clusters(recipe({"a": keys}), offered(lent, *ALL)))
     assert [(r.role, r.rentals[0].instance_type, r.rentals[0].spot) for r in plan.roles] == [
         ("worker", "gpu", True),
         ("ps", "large", False),
@@ -186,29 +187,29 @@ def test_servers_need_no_gpus_and_may_be_on_demand_beside_spot_workers(recipe):
 
 
 def test_spot_is_spot_only_and_on_demand_where_there_is_none(recipe):
-    plan = only(plan_clusters(recipe({"a": {"hardware": {"spot": True}}}), shop()))
+    plan = only(plan_clusters(recipe({"a": {"hardware": {"spot": True}}}), offered()))
     assert {rental.spot for rental in worker(plan).rentals} == {True}
     assert plan.notes == ()
-    plan = only(plan_clusters(recipe({"a": {"hardware": {"spot": True}}}), shop(SMALL, LARGE)))
+    plan = only(plan_clusters(recipe({"a": {"hardware": {"spot": True}}}), offered(SMALL, LARGE)))
     assert {rental.spot for rental in worker(plan).rentals} == {False}
     assert "on demand" in plan.notes[0]
-    plan = only(plan_clusters(recipe({"a": {}}), shop()))
+    plan = only(plan_clusters(recipe({"a": {}}), offered()))
     assert {rental.spot for rental in worker(plan).rentals} == {False}
 
 
 def test_equal_prices_go_to_the_better_machine(recipe):
     twins = (offer("a", 0.1, 2.0, 8.0), offer("b", 0.1, 4.0, 8.0), offer("c", 0.1, 4.0, 16.0))
-    plan = only(plan_clusters(recipe({"a": {}}), shop(*twins)))
+    plan = only(plan_clusters(recipe({"a": {}}), offered(*twins)))
     assert [rental.instance_type for rental in worker(plan).rentals] == ["c", "b", "a"]
 
 
 def test_other_processors_only_by_name_or_if_there_are_no_others(recipe):
     arm = offer("arm", 0.05, arch="arm64")
-    asked = shop(arm, SMALL, arch="x86_64")
+    asked = offered(arm, SMALL, arch="x86_64")
     assert worker(only(plan_clusters(recipe({"a": {}}), asked))).rentals[0].instance_type == "small"
     named = recipe({"a": {"hardware": {"instance": "arm"}}})
     assert worker(only(plan_clusters(named, asked))).rentals[0].instance_type == "arm"
-    alone = only(plan_clusters(recipe({"a": {}}), shop(arm, arch="x86_64")))
+    alone = only(plan_clusters(recipe({"a": {}}), offered(arm, arch="x86_64")))
     assert worker(alone).rentals[0].instance_type == "arm"
 
 
@@ -217,7 +218,9 @@ def test_other_processors_only_by_name_or_if_there_are_no_others(recipe):
 
 def test_zones_are_tried_one_by_one_in_one_region_only(recipe):
     offers = (SMALL, LARGE, offer("small", 0.11, 2.0, 8.0, region="r2"))
-    plan = only(plan_clusters(recipe({"a": {}}), shop(*offers, zones={"r1": ("r1a", "r1b"), "r2": ("r2a",)})))
+    plan = only(
+        plan_clusters(recipe({"a": {}}), offered(*offers, zones={"r1": ("r1a", "r1b"), "r2": ("r2a",)}))
+    )
     assert [(rental.instance_type, rental.zone) for rental in worker(plan).rentals] == [
         ("small", "r1a"),
         ("small", "r1b"),
@@ -239,23 +242,23 @@ def test_a_cluster_of_two_roles_is_where_both_are_cheapest_together(recipe):
         offer("s", 0.1, region="r2"),
         offer("w", 0.01, region="r3"),
     )
-    plan = only(plan_clusters(recipe({"a": keys}), shop(*offers)))
+    plan = only(plan_clusters(recipe({"a": keys}), offered(*offers)))
     assert {rental.region for role in plan.roles for rental in role.rentals} == {"r2"}
     with pytest.raises(UsageError, match="no region has both"):
-        plan_clusters(recipe({"a": keys}), shop(offers[0], offers[3]))
+        plan_clusters(recipe({"a": keys}), offered(offers[0], offers[3]))
 
 
 def test_much_dearer_machines_are_no_way_out_unless_they_are_named(recipe):
     offers = [offer(f"m{n}", 0.1 * n) for n in range(1, 40)]
-    plan = only(plan_clusters(recipe({"a": {}}), shop(*offers)))
+    plan = only(plan_clusters(recipe({"a": {}}), offered(*offers)))
     assert [rental.instance_type for rental in worker(plan).rentals] == ["m1", "m2"]
     assert dearest_usd_per_hour(plan) == pytest.approx(0.2)
     named = recipe({"a": {"hardware": {"instance": ["m*"]}}})
-    assert len(worker(only(plan_clusters(named, shop(*offers)))).rentals) == MOST_RENTALS
+    assert len(worker(only(plan_clusters(named, offered(*offers)))).rentals) == MOST_RENTALS
 
 
 def test_disks_are_passed_on(recipe):
-    plan = only(plan_clusters(recipe({"a": {"hardware": {"disk": "100GB"}}}), shop()))
+    plan = only(plan_clusters(recipe({"a": {"hardware": {"disk": "100GB"}}}), offered()))
     assert worker(plan).disk_bytes == 100_000_000_000
 
 
@@ -272,7 +275,7 @@ def test_disks_are_passed_on(recipe):
 )
 def test_what_is_not_there_is_named_with_the_nearest(recipe, hardware, said):
     with pytest.raises(UsageError) as error:
-        plan_clusters(recipe({"a": {"hardware": hardware}}), shop())
+        plan_clusters(recipe({"a": {"hardware": hardware}}), offered())
     assert "experiments.a.hardware" in str(error.value)
     for words_ in said:
         assert words_ in str(error.value)
@@ -286,7 +289,7 @@ def test_what_was_planned_is_put_into_the_recipe(recipe):
     }
     found = recipe({"a": keys, "b": {"after": ["a"]}})
     cheap = offer("gpu4", 3.9, 32.0, 244.0, gpu="V100", gpus=4.0)
-    plans = plan_clusters(found, shop(cheap, SMALL))
+    plans = plan_clusters(found, offered(cheap, SMALL))
     assert "chief" in plans[0].notes[0]
     shown = pinned(found, plans).experiments
     assert (shown["a"].distributed.per_node, shown["a"].hardware.gpus) == (4, 4)
@@ -306,7 +309,7 @@ def test_equal_needs_share_a_cluster_that_is_large_enough_for_each(recipe):
             "d": {"hardware": {"spot": False}},
         }
     )
-    plans = plan_clusters(found, shop())
+    plans = plan_clusters(found, offered())
     assert [(plan.name, plan.experiments, plan.nodes) for plan in plans] == [
         ("a", ("a", "b", "d"), 5),
         ("c", ("c",), 1),
@@ -316,14 +319,14 @@ def test_equal_needs_share_a_cluster_that_is_large_enough_for_each(recipe):
 def test_a_quote_decides_what_the_recipe_leaves_open(recipe):
     found = recipe({"a": {"distributed": {"workers": 2}}, "b": {"distributed": {"workers": 2}}})
     picks = {"a": Pick("large", "r1", nodes=2), "b": Pick("small", "r1", nodes=2)}
-    plans = plan_clusters(found, shop(), picks)
+    plans = plan_clusters(found, offered(), picks)
     assert [plan.roles[0].rentals[0].instance_type for plan in plans] == ["large", "small"]
-    again = plan_clusters(found, shop(), dict.fromkeys(picks, picks["a"]))
+    again = plan_clusters(found, offered(), dict.fromkeys(picks, picks["a"]))
     assert [(plan.experiments, plan.nodes) for plan in again] == [(("a", "b"), 2)]
     gang = {"strategy": "ps-async", "workers": 2, "hardware": {"ps": {"cpus": 1}}}
     servers = recipe({"a": {"framework": "tensorflow", "distributed": gang}})
     plan = only(
-        plan_clusters(servers, shop(), {"a": Pick("small", "r1", nodes=2, server="large", servers=1)})
+        plan_clusters(servers, offered(), {"a": Pick("small", "r1", nodes=2, server="large", servers=1)})
     )
     assert words(plan) == "2 x small + 1 x large (ps)"
     assert plan.roles[0].rentals[0].slots == 2  # the chief has room beside a worker, the server is elsewhere
@@ -334,7 +337,7 @@ def test_a_plan_survives_its_row(recipe):
         "framework": "tensorflow",
         "distributed": {"strategy": "ps-async", "workers": 2, "hardware": {"ps": {"instance": "large"}}},
     }
-    plan = only(plan_clusters(recipe({"a": keys}), shop()))
+    plan = only(plan_clusters(recipe({"a": keys}), offered()))
     assert ClusterRecord.of_row(asdict(new_record("r", plan, "h").as_row())).plan == plan
 
 
@@ -371,7 +374,7 @@ def test_every_plan_has_room_for_the_largest_gang_and_is_the_same_whatever_the_o
     experiments = {f"e{n}": {"command": "true", **keys} for n, keys in enumerate(some)}
     path.write_text(json.dumps({"name": "job", "provider": "aws", "experiments": experiments}))
     found = read_recipe(path)
-    plans = plan_clusters(found, shop())
+    plans = plan_clusters(found, offered())
     assert sorted(name for plan in plans for name in plan.experiments) == sorted(experiments)
     for plan in plans:
         assert len({rental.region for role in plan.roles for rental in role.rentals}) == 1
@@ -402,7 +405,7 @@ def test_every_plan_has_room_for_the_largest_gang_and_is_the_same_whatever_the_o
                 )
     shuffled = list(ALL)
     random.Random(seed).shuffle(shuffled)
-    assert plan_clusters(found, shop(*shuffled)) == plans
+    assert plan_clusters(found, offered(*shuffled)) == plans
 
 
 # --- hosts of one's own ----------------------------------------------------------------------------------
@@ -410,7 +413,7 @@ def test_every_plan_has_room_for_the_largest_gang_and_is_the_same_whatever_the_o
 
 def hosts(*facts):
     listed = tuple(InventoryHost(name=f"h{n}", address=f"h{n}", **each) for n, each in enumerate(facts))
-    return Shop("hosts", hosts=listed, source="hosts.yaml")
+    return AvailableOffers("hosts", hosts=listed, source="hosts.yaml")
 
 
 def test_hosts_cost_nothing_and_are_all_used_by_tasks(recipe):
@@ -481,7 +484,7 @@ def workflow(recipe, per_hour=None, **after):
     for name, before in after.items():
         experiments[name]["after"] = before
     found = recipe(experiments, **({"budget": {"per_hour": per_hour}} if per_hour else {}))
-    return found, plan_clusters(found, shop())
+    return found, plan_clusters(found, offered())
 
 
 def test_clusters_that_follow_each_other_do_not_add_up(recipe):
@@ -520,7 +523,7 @@ def test_ways_out_stay_below_the_cap(tmp_path_factory, cap, prices, count):
         json.dumps({"name": "j", "provider": "aws", "budget": budget, "experiments": {"a": gang, "b": other}})
     )
     found = read_recipe(path)
-    plans = plan_clusters(found, shop(*(offer(f"m{n}", price) for n, price in enumerate(prices))))
+    plans = plan_clusters(found, offered(*(offer(f"m{n}", price) for n, price in enumerate(prices))))
     cheapest = min(prices) * (count + 1)
     try:
         kept = capped(found, plans)
@@ -539,7 +542,7 @@ def test_single_processes_do_with_fewer_hosts_and_gangs_with_all_of_one(recipe):
     sweep = recipe({"a": {"parameters": {"x": {"range": "0-7", "step": 1}}}})
     assert only(plan_clusters(sweep, hosts({}, {}, {}))).roles[0].least == 1
     spread = recipe({"a": {"parameters": {"x": {"range": "0-7", "step": 1}}, "workers": 4}})
-    assert only(plan_clusters(spread, shop())).roles[0].least == 1
+    assert only(plan_clusters(spread, offered())).roles[0].least == 1
     gang = recipe({"a": {"distributed": {"strategy": "allreduce", "workers": 2}}})
     role = only(plan_clusters(gang, hosts({}, {}, {}))).roles[0]
     assert (role.count, role.least, role.needed) == (2, 0, 2)
@@ -552,7 +555,7 @@ def test_single_processes_do_with_fewer_hosts_and_gangs_with_all_of_one(recipe):
             }
         }
     )
-    role = only(plan_clusters(gangs, shop())).roles[0]
+    role = only(plan_clusters(gangs, offered())).roles[0]
     assert (role.count, role.least) == (4, 2), "room for one gang is enough"
 
 
@@ -570,7 +573,7 @@ HUGE = offer("huge", 1.5, 16.0, 64.0)
 
 
 def test_each_retry_has_its_next_larger_machine_and_that_is_told_beforehand(recipe):
-    plan = only(plan_clusters(recipe({"a": {"retries": 2}}), shop(FOUR, FIVE, SMALL, LARGE, HUGE)))
+    plan = only(plan_clusters(recipe({"a": {"retries": 2}}), offered(FOUR, FIVE, SMALL, LARGE, HUGE)))
     (role,) = plan.roles
     assert role.rentals[0].instance_type == "four"
     assert role.rentals[0].memory_bytes == 4 * GIB
@@ -582,7 +585,7 @@ def test_each_retry_has_its_next_larger_machine_and_that_is_told_beforehand(reci
     "keys", [{}, {"retries": 2, "hardware": {"instance": "four"}}], ids=["no retries", "a type is named"]
 )
 def test_no_larger_machine_without_retries_or_where_the_recipe_names_one(recipe, keys):
-    plan = only(plan_clusters(recipe({"a": keys}), shop(FOUR, SMALL, LARGE)))
+    plan = only(plan_clusters(recipe({"a": keys}), offered(FOUR, SMALL, LARGE)))
     assert plan.roles[0].larger == ()
 
 
@@ -590,7 +593,7 @@ def test_larger_machines_are_in_the_same_region_and_as_spot_as_was_asked(recipe)
     there = offer("other", 0.06, 2.0, 64.0, region="r2")
     spot = (offer("large", 0.07, 4.0, 16.0, spot=True), offer("four", 0.01, 2.0, 4.0, spot=True))
     wish = {"retries": 3, "hardware": {"spot": True, "region": "r1"}}
-    plan = only(plan_clusters(recipe({"a": wish}), shop(FOUR, SMALL, SPOT, there, *spot)))
+    plan = only(plan_clusters(recipe({"a": wish}), offered(FOUR, SMALL, SPOT, there, *spot)))
     assert [(way.instance_type, way.spot) for way in plan.roles[0].larger] == [
         ("small", True),
         ("large", True),

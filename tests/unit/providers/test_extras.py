@@ -9,7 +9,8 @@ import pytest
 
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.quote.market import Market, offers_for
-from trainmaster.cluster.renting.plan_clusters import Shop, plan_clusters
+from trainmaster.cluster.renting.available_offers import AvailableOffers
+from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.providers import Catalogue, Offer
 from trainmaster.providers.billing import USUAL_EXTRAS, Extras, unknown_extras
 from trainmaster.providers.local_machine import local_offer
@@ -84,7 +85,7 @@ def recipe(tmp_path):
 def test_quote_and_rental_count_the_same(recipe, hardware: str) -> None:
     there = (offer(), offer(0.03, spot=True))
     made = recipe(hardware)
-    (plan,) = plan_clusters(made, Shop("aws", there, extras=USUAL_EXTRAS))
+    (plan,) = plan_clusters(made, AvailableOffers("aws", there, extras=USUAL_EXTRAS))
     rental = plan.roles[0].rentals[0]
     workload = Workload.of(made.experiments["main"], 0)
     (quoted, *_) = offers_for(workload, Market(Catalogue("list", there), extras=USUAL_EXTRAS))
@@ -100,14 +101,14 @@ def test_a_spot_machine_costs_at_most_a_fifth_more_and_never_more_than_one_on_de
     recipe, on_demand: tuple[Offer, ...], highest: float
 ) -> None:
     there = (offer(0.03, spot=True), *on_demand)
-    (plan,) = plan_clusters(recipe("{spot: true}"), Shop("aws", there, extras=USUAL_EXTRAS))
+    (plan,) = plan_clusters(recipe("{spot: true}"), AvailableOffers("aws", there, extras=USUAL_EXTRAS))
     rental = plan.roles[0].rentals[0]
     assert rental.max_price_usd_per_hour == pytest.approx(highest)
     assert rental.at_most.usd_per_hour == pytest.approx(highest + rental.extras_usd_per_hour)
 
 
 def test_machines_on_demand_have_one_price(recipe) -> None:
-    (plan,) = plan_clusters(recipe("{spot: false}"), Shop("aws", (offer(),), extras=USUAL_EXTRAS))
+    (plan,) = plan_clusters(recipe("{spot: false}"), AvailableOffers("aws", (offer(),), extras=USUAL_EXTRAS))
     rental = plan.roles[0].rentals[0]
     assert rental.max_price_usd_per_hour == 0.0
     assert rental.at_most.usd_per_hour == rental.usd_per_hour

@@ -182,5 +182,5 @@ def test_the_zone_with_the_lowest_spot_price_comes_first(home, recipe):
     ]
     prices(home, [machine, *spot]).refresh([REGION])
     wanted = recipe(spot=True, instance="m5.large")
-    (plan,) = plan_clusters(wanted, supply_of(wanted, home, KEYS, TODAY).shop("x86_64"))
+    (plan,) = plan_clusters(wanted, supply_of(wanted, home, KEYS, TODAY).available("x86_64"))
     assert [way.zone for way in plan.roles[0].rentals] == [f"{REGION}{name}" for name in "bca"]

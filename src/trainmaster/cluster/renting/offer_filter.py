@@ -14,14 +14,14 @@ from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.renting.plan_clusters import Shop
+    from trainmaster.cluster.renting.available_offers import AvailableOffers
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.
 _KEYS: Final = {"instances": "instance", "memory_bytes": "memory"}
 _GIB: Final = 2**30
 
 
-def suited(shop: Shop, hardware: Hardware, where: str) -> tuple[list[Offer], list[str]]:
+def suited(available: AvailableOffers, hardware: Hardware, where: str) -> tuple[list[Offer], list[str]]:
     """The offers that have what is asked for, and what had to be given up.
 
     Raises:
@@ -29,33 +29,33 @@ def suited(shop: Shop, hardware: Hardware, where: str) -> tuple[list[Offer], lis
     """
     wishes = replace(OfferFilter.from_hardware(hardware), gpus=hardware.gpu_count or hardware.gpus)
     notes = []
-    found = [offer for offer in shop.offers if wishes.accepts(offer)]
+    found = [offer for offer in available.offers if wishes.accepts(offer)]
     if not found and hardware.spot:
-        found = [offer for offer in shop.offers if replace(wishes, spot=False).accepts(offer)]
+        found = [offer for offer in available.offers if replace(wishes, spot=False).accepts(offer)]
         if found:
-            notes.append(f"{where}.spot: {shop.source} has no such machines; they are rented on demand")
+            notes.append(f"{where}.spot: {available.source} has no such machines; they are rented on demand")
     if not found:
-        raise _nothing(shop, wishes, where)
-    if not hardware.instance and shop.arch:
-        found = [offer for offer in found if offer.arch in ("", shop.arch)] or found
-    if untold := unknown_extras(shop.provider):
+        raise _nothing(available, wishes, where)
+    if not hardware.instance and available.arch:
+        found = [offer for offer in found if offer.arch in ("", available.arch)] or found
+    if untold := unknown_extras(available.provider):
         notes.append(untold)
-    billed = [shop.extras.added_to(offer, hardware.disk_bytes) for offer in roomy(found, hardware)]
+    billed = [available.extras.added_to(offer, hardware.disk_bytes) for offer in roomy(found, hardware)]
     return billed, notes
 
 
-def _nothing(shop: Shop, wishes: OfferFilter, where: str) -> UsageError:
+def _nothing(available: AvailableOffers, wishes: OfferFilter, where: str) -> UsageError:
     """What was asked for, which wish nothing meets, and what comes nearest."""
-    blamed = wishes.blamed(shop.offers)
+    blamed = wishes.blamed(available.offers)
     asked = ", ".join(
         f"{_KEYS.get(name, name)}: {_shown(name, getattr(wishes, name))}"
         for name in wishes.__slots__
         if getattr(wishes, name) not in (None, ()) and (name != "spot" or wishes.spot)
     )
-    hints = [hint for name in blamed if (hint := _nearest(shop.offers, wishes, name))]
+    hints = [hint for name in blamed if (hint := _nearest(available.offers, wishes, name))]
     keys = ", ".join(_KEYS.get(name, name) for name in blamed)
     return UsageError(
-        f"{where}: {shop.source} has nothing for provider {shop.provider} with {asked or 'that'}",
+        f"{where}: {available.source} has nothing for provider {available.provider} with {asked or 'that'}",
         " ".join([f"Change {keys}.", *hints, "`trainmaster offers` shows what there is."]),
     )
 

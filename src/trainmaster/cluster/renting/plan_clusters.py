@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
-from trainmaster.advisor.market.memory_floor import Memory, Shares
+from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.offer_filter import suited
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
 from trainmaster.providers import Offer
-from trainmaster.providers.billing import Extras
 from trainmaster.providers.capacity_memory import in_zones
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Experiment, Hardware, Recipe
@@ -31,46 +30,14 @@ DEARER: Final = 2.0
 SPOT_RISE: Final = 1.2
 
 
-@dataclass(frozen=True)
-class Shop:
-    """What there is to be had.
-
-    Attributes:
-        provider: whose.
-        offers: of a provider that rents.
-        zones: by region, where they are known.
-        hosts: the user's own machines; None if machines are rented.
-        arch: processors that the code is known to run on, as in `Offer`; empty is any.
-        source: where the offers, or the hosts, are listed.
-        extras: what is rented with every machine.
-        shares: how much of what offers say machines really have; None: all of it.
-        memory: what a process of an experiment was measured to need, by name.
-    """
-
-    provider: str
-    offers: tuple[Offer, ...] = ()
-    zones: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    hosts: tuple[InventoryHost, ...] | None = None
-    arch: str = ""
-    source: str = ""
-    extras: Extras = field(default_factory=Extras)
-    shares: Shares | None = None
-    memory: Mapping[str, Memory] = field(default_factory=dict)
-
-    def on_demand_usd_per_hour(self, offer: Offer) -> float:
-        """The price of the same machine on demand, without what is rented with it; infinite if unknown."""
-        same = (o for o in self.offers if o.instance_type == offer.instance_type and o.region == offer.region)
-        return min((o.price_usd_per_hour for o in same if not o.spot), default=math.inf)
-
-
 def plan_clusters(
-    recipe: Recipe, shop: Shop, picks: Mapping[str, Pick] | None = None
+    recipe: Recipe, available: AvailableOffers, picks: Mapping[str, Pick] | None = None
 ) -> tuple[ClusterPlan, ...]:
     """The clusters of a run, in the order of the recipe.
 
     Args:
         recipe: with every number of workers settled.
-        shop: what there is.
+        available: what there is.
         picks: what a quote took, by experiment.
 
     Raises:
@@ -78,10 +45,12 @@ def plan_clusters(
     """
     plans = []
     for group in grouped(recipe, dict(picks or {})):
-        roles, notes = _rented(group, shop) if shop.hosts is None else _lent(group, shop, shop.hosts)
+        roles, notes = (
+            _rented(group, available) if available.hosts is None else _lent(group, available, available.hosts)
+        )
         told = dict.fromkeys([*(note for needs in group for note in needs.notes), *notes])
         names = tuple(needs.name for needs in group)
-        plans.append(ClusterPlan(names[0], names, shop.provider, roles, tuple(told)))
+        plans.append(ClusterPlan(names[0], names, available.provider, roles, tuple(told)))
     return tuple(plans)
 
 
@@ -121,18 +90,18 @@ def _pinned(experiment: Experiment, roles: Mapping[str, RolePlan], gpus: int) ->
 # --- renting ---------------------------------------------------------------------------------------
 
 
-def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], list[str]]:
+def _rented(group: Sequence[Needs], available: AvailableOffers) -> tuple[tuple[RolePlan, ...], list[str]]:
     """Of machines that cost something: the cheapest, all in one region."""
     first = group[0]
     where = f"experiments.{first.name}.hardware"
-    offers, notes = suited(shop, first.hardware, where)
+    offers, notes = suited(available, first.hardware, where)
     for needs in group:
-        offers, more = _that_hold(offers, needs, shop)
+        offers, more = _that_hold(offers, needs, available)
         notes += more
     servers: list[Offer] | None = None
     if first.server_hardware is not None:
         servers, more = suited(
-            shop, first.server_hardware, f"experiments.{first.name}.distributed.hardware.{SERVER}"
+            available, first.server_hardware, f"experiments.{first.name}.distributed.hardware.{SERVER}"
         )
         notes += more
 
@@ -170,7 +139,7 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
     best = ranked[0]
     nodes = count(best)
     enough = [offer for offer in ranked if count(offer) <= nodes]
-    rentals = [_rental(offer, group, shop) for offer in _kept(enough, first.hardware, shop)]
+    rentals = [_rental(offer, group, available) for offer in _kept(enough, first.hardware, available)]
     least = max(needs.gang_nodes(best.accelerators) for needs in group)
     roomier = [
         offer
@@ -178,32 +147,36 @@ def _rented(group: Sequence[Needs], shop: Shop) -> tuple[tuple[RolePlan, ...], l
         if all(needs.per_node(offer.accelerators) >= needs.per_node(best.accelerators) for needs in group)
     ]
     tries = max(needs.retries for needs in group)
-    larger = _larger(rentals[0], [_rental(offer, group, shop) for offer in roomier], tries, shop)
+    larger = _larger(rentals[0], [_rental(offer, group, available) for offer in roomier], tries, available)
     notes += _told_larger(group, larger)
     roles = [_role(WORKER, nodes, rentals, first.hardware, least, larger)]
     if servers is not None and first.server_hardware is not None:
         there = sorted((offer for offer in servers if offer.region == region), key=server_key)
         many = max(needs.server_nodes(best.accelerators) for needs in group)
         slots = max(needs.node_slots for needs in group)
-        kept = [_as_rental(offer, slots, shop) for offer in _kept(there, first.server_hardware, shop)]
-        larger = _larger(kept[0], [_as_rental(offer, slots, shop) for offer in there], tries, shop)
+        kept = [
+            _as_rental(offer, slots, available) for offer in _kept(there, first.server_hardware, available)
+        ]
+        larger = _larger(kept[0], [_as_rental(offer, slots, available) for offer in there], tries, available)
         one = max(needs.servers for needs in group)
         roles.append(_role(SERVER, many, kept, first.server_hardware, one, larger))
     return tuple(roles), [*notes, *_silent(group)]
 
 
-def _that_hold(offers: Sequence[Offer], needs: Needs, shop: Shop) -> tuple[list[Offer], list[str]]:
+def _that_hold(
+    offers: Sequence[Offer], needs: Needs, available: AvailableOffers
+) -> tuple[list[Offer], list[str]]:
     """Offers whose memory can hold what was measured, and a note of those that cannot.
 
     Raises:
         UsageError: none can.
     """
-    memory = shop.memory.get(needs.name)
+    memory = available.memory.get(needs.name)
     if memory is None:
         return list(offers), []
 
     def holds(offer: Offer) -> bool:
-        real = shop.shares.of(offer) if shop.shares else offer
+        real = available.shares.of(offer) if available.shares else offer
         return not memory.rules_out(real, needs.per_node(offer.accelerators))
 
     fitting = [offer for offer in offers if holds(offer)]
@@ -219,21 +192,21 @@ def _that_hold(offers: Sequence[Offer], needs: Needs, shop: Shop) -> tuple[list[
     )
 
 
-def _kept(ranked: Sequence[Offer], hardware: Hardware, shop: Shop) -> list[Offer]:
+def _kept(ranked: Sequence[Offer], hardware: Hardware, available: AvailableOffers) -> list[Offer]:
     """The first so many, one per zone, and not much dearer than the best."""
     most = math.inf if hardware.instance else DEARER * ranked[0].price_usd_per_hour
     near = [offer for offer in ranked if offer.price_usd_per_hour <= most + 1e-12]
-    return in_zones(near, shop.zones)[:MOST_RENTALS]
+    return in_zones(near, available.zones)[:MOST_RENTALS]
 
 
-def _larger(first: Rental, ways: Sequence[Rental], tries: int, shop: Shop) -> list[Rental]:
+def _larger(first: Rental, ways: Sequence[Rental], tries: int, available: AvailableOffers) -> list[Rental]:
     """For each further attempt the cheapest way to have more memory than before, of either kind.
 
     Args:
         first: what is rented if all goes well.
         ways: that have what is asked for, in the same region.
         tries: further attempts.
-        shop: knows the zones.
+        available: knows the zones.
     """
     found: list[Rental] = []
     for device in (False, True):
@@ -243,7 +216,7 @@ def _larger(first: Rental, ways: Sequence[Rental], tries: int, shop: Shop) -> li
             if not more:
                 break
             last = min(more, key=lambda way: (way.usd_per_hour, -way.memory_bytes, way.instance_type))
-            zones = [last.zone] if last.zone else shop.zones.get(last.region) or [""]
+            zones = [last.zone] if last.zone else available.zones.get(last.region) or [""]
             found += [replace(last, zone=zone) for zone in zones]
     return list(dict.fromkeys(found))
 
@@ -284,22 +257,22 @@ def _is_picked(offer: Offer, pick: Pick | None) -> bool:
     )
 
 
-def _rental(offer: Offer, group: Iterable[Needs], shop: Shop) -> Rental:
+def _rental(offer: Offer, group: Iterable[Needs], available: AvailableOffers) -> Rental:
     slots = max(needs.slots_on(needs.per_node(offer.accelerators)) for needs in group)
-    return _as_rental(offer, slots, shop)
+    return _as_rental(offer, slots, available)
 
 
-def _most_usd_per_hour(offer: Offer, shop: Shop) -> float:
+def _most_usd_per_hour(offer: Offer, available: AvailableOffers) -> float:
     """What may be billed for it: the price of spot machines moves."""
     if not offer.spot:
         return offer.price_usd_per_hour
     price = offer.price_usd_per_hour - offer.extras_usd_per_hour
-    dearest = max(min(SPOT_RISE * price, shop.on_demand_usd_per_hour(offer)), price)
+    dearest = max(min(SPOT_RISE * price, available.on_demand_usd_per_hour(offer)), price)
     return math.ceil(dearest * 1e6) / 1e6 + offer.extras_usd_per_hour  # as it is sent
 
 
-def _as_rental(offer: Offer, least_slots: int, shop: Shop) -> Rental:
-    real = shop.shares.of(offer) if shop.shares else offer
+def _as_rental(offer: Offer, least_slots: int, available: AvailableOffers) -> Rental:
+    real = available.shares.of(offer) if available.shares else offer
     return Rental(
         instance_type=offer.instance_type,
         region=offer.region,
@@ -311,7 +284,7 @@ def _as_rental(offer: Offer, least_slots: int, shop: Shop) -> Rental:
         slots=max(int(offer.vcpus), least_slots, 1),
         gpus=int(offer.accelerators),
         as_of=offer.as_of.isoformat(),
-        most_usd_per_hour=_most_usd_per_hour(offer, shop),
+        most_usd_per_hour=_most_usd_per_hour(offer, available),
         extras_usd_per_hour=offer.extras_usd_per_hour,
         memory_bytes=real.memory_bytes,
         gpu_memory_bytes=int(real.accelerator_memory_bytes or 0),
@@ -352,7 +325,7 @@ def _silent(group: Sequence[Needs]) -> list[str]:
 
 
 def _lent(
-    group: Sequence[Needs], shop: Shop, hosts: Sequence[InventoryHost]
+    group: Sequence[Needs], available: AvailableOffers, hosts: Sequence[InventoryHost]
 ) -> tuple[tuple[RolePlan, ...], list[str]]:
     """Of the user's own machines: all that are wanted, whatever they cost others."""
     first = group[0]
@@ -360,7 +333,7 @@ def _lent(
     fitting = [host for host in hosts if host.gpus >= gpus and (not host.slots or host.slots >= cpus)]
     if not fitting:
         raise UsageError(
-            f"experiments.{first.name}.hardware: no host of {shop.source} has "
+            f"experiments.{first.name}.hardware: no host of {available.source} has "
             + " and ".join(
                 text for text in (f"{gpus} GPUs" if gpus else "", f"{cpus} slots" if cpus else "") if text
             ),
@@ -380,9 +353,9 @@ def _lent(
     least_gpus = min(host.gpus for host in fitting)
     wanted, share, least, memory_bytes = 1, 1, 1, 0
     for needs in group:
-        gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), shop)
+        gang_nodes, per_node, more = _folded(needs, least_gpus, len(fitting), available)
         notes += more
-        if memory := shop.memory.get(needs.name):
+        if memory := available.memory.get(needs.name):
             memory_bytes = max(memory_bytes, memory.least_bytes(per_node))
         wanted = max(wanted, gang_nodes * needs.at_once(gang_nodes, len(fitting)))
         share = max(share, needs.slots_on(per_node))
@@ -401,7 +374,7 @@ def _lent(
     return tuple(roles), notes
 
 
-def _folded(needs: Needs, gpus: int, hosts: int, shop: Shop) -> tuple[int, int, list[str]]:
+def _folded(needs: Needs, gpus: int, hosts: int, available: AvailableOffers) -> tuple[int, int, list[str]]:
     """Nodes of one task, workers on each, and a note where several share a host that were not meant to."""
     per_node, gang_nodes = needs.per_node(gpus), needs.gang_nodes(gpus)
     if gang_nodes <= hosts:
@@ -409,7 +382,7 @@ def _folded(needs: Needs, gpus: int, hosts: int, shop: Shop) -> tuple[int, int, 
     if needs.fixed_per_node is not None or needs.hardware.gpu_count:
         raise UsageError(
             f"experiments.{needs.name}: its {needs.workers} workers need {gang_nodes} hosts, "
-            f"{shop.source} has {hosts} that are suited",
+            f"{available.source} has {hosts} that are suited",
             "Ask for fewer workers, more per node, or list more hosts.",
         )
     per_node = math.ceil(needs.workers / hosts)

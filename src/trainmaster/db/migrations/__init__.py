@@ -5,13 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy.engine import Engine
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
 
-from trainmaster.db.engine import lock_schema
 from trainmaster.spec.errors import StoreError
 
 if TYPE_CHECKING:
     from alembic.config import Config
+
+
+# Any number will do, if it is always the same: who holds it may create or change the schema.
+_SCHEMA_LOCK = 7_261_001
+
+
+def lock_schema(connection: Connection) -> None:
+    """Wait until nobody else creates or migrates the tables, to the end of the transaction."""
+    if connection.dialect.name != "sqlite":  # there, writers have the lock since they began
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
 
 
 def upgrade(engine: Engine, found: str | None, wanted: str, shown_url: str) -> None:
