@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.measurement import Measurement
     from trainmaster.cluster.renting.available_offers import AvailableOffers
     from trainmaster.control.layout import Home
-    from trainmaster.db import Database
     from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import InventoryHost
 
@@ -149,11 +148,6 @@ def extras_of(environ: Mapping[str, str]) -> Extras:
 
     settings = AwsSettings.from_environment(environ)
     return Extras(settings.disk_bytes, settings.public_addresses)
-
-
-def waited_s(database: Database, provider: str) -> list[float]:
-    """How long earlier runs waited for machines of a provider, seconds."""
-    return database.cluster_waits(provider)
 
 
 def catalogue_is_own(catalogue: Catalogue) -> bool:

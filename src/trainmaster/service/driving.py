@@ -99,10 +99,9 @@ def _drive(
     clusters = where = None
     if machines is not None:
         from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
-        from trainmaster.service.renting import waited_s
 
         clusters = RecordedClusterCosts(
-            recipe.provider, machines.executor.records, waited_s(database, recipe.provider)
+            recipe.provider, machines.executor.records, database.cluster_waits(recipe.provider)
         )
         where = partial(where_in, clusters)
     row = database.run_row(run)

@@ -16,7 +16,6 @@ from trainmaster.service.candidate_offers import (
     catalogue_is_own,
     supply_of,
     told_by,
-    waited_s,
 )
 from trainmaster.service.knowledge_builder import KnowledgeBuilder
 from trainmaster.service.own_points import OwnPoints, with_shipped
@@ -373,7 +372,9 @@ class Quoter:
             own,
             slots,
             options.parameter_server,
-            tuple(waited_s(self._service.database, candidate_offers.provider)) if candidate_offers else (),
+            tuple(self._service.database.cluster_waits(candidate_offers.provider))
+            if candidate_offers
+            else (),
             data_leaves=local_store and not own,
             arch=arch,
             hosts=len(candidate_offers.hosts) if candidate_offers and candidate_offers.hosts else None,
@@ -442,7 +443,7 @@ class Quoter:
 
         waits = {
             one.cluster.worker.provider: provisioning(
-                one.cluster.worker.provider, waited_s(database, one.cluster.worker.provider)
+                one.cluster.worker.provider, database.cluster_waits(one.cluster.worker.provider)
             )
             for one in quote.experiments.values()
         }

@@ -18,7 +18,7 @@ from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.budget import USUAL_LEASE_S, Meter
 from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
-from trainmaster.service.candidate_offers import CATALOGUE, CandidateOffers, supply_of, waited_s
+from trainmaster.service.candidate_offers import CATALOGUE, CandidateOffers, supply_of
 from trainmaster.service.quote_record import QuoteRecord, dollars, told_in_full
 from trainmaster.service.run_clusters import check_provider
 from trainmaster.service.worker_counts import with_fewest
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quoting import Quoter
     from trainmaster.service.service import Service
 
-__all__ = ["RentalOffer", "check_with_provider", "plan_run", "waited_s"]
+__all__ = ["RentalOffer", "check_with_provider", "plan_run"]
 
 #: This machine's processors as catalogues call them.
 _ARCHES: Final = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}

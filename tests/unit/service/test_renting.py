@@ -21,7 +21,7 @@ from trainmaster.advisor.quote.quote import (
 )
 from trainmaster.control.layout import Home
 from trainmaster.providers import StalePrices
-from trainmaster.service.candidate_offers import CATALOGUE, supply_of, waited_s
+from trainmaster.service.candidate_offers import CATALOGUE, supply_of
 from trainmaster.service.quote_record import QuoteRecord
 from trainmaster.service.renting import plan_run
 from trainmaster.service.worker_counts import with_fewest, with_workers
@@ -188,11 +188,6 @@ def test_hosts_are_those_of_the_inventory(world, tmp_path):
     elsewhere.write_text(json.dumps({"hosts": ["h3"]}))
     named = supply_of(recipe, world.home, {"TRAINMASTER_HOSTS": str(elsewhere)}, TODAY)
     assert [host.name for host in named.hosts] == ["h3"]
-
-
-def test_how_long_one_waits_is_learnt_where_it_is_kept():
-    assert waited_s(SimpleNamespace(), "aws") == []
-    assert waited_s(SimpleNamespace(cluster_waits=lambda name: [len(name)]), "aws") == [3.0]
 
 
 # --- what is put before the user ---------------------------------------------------------------------------
