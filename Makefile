@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test lint bench install system dist audit mutations gpu real-aws clean
+.PHONY: demo check test lint bench docs install system dist audit mutations gpu real-aws clean
 
 install: $(STAMP)
 
@@ -46,6 +46,11 @@ test: install lint
 bench: install
 	@$(BIN)/python benchmarks/run_all.py
 
+# The pages of docs/ as a site, in site/. A link that leads nowhere is an error.
+docs: install
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 # The packages (the version is the newest tag's), and the list of all that they were tested with (an SBOM as CycloneDX has it).
 dist: install
 	@rm -rf dist
@@ -69,4 +74,4 @@ real-aws: install
 	@$(BIN)/python scripts/real_aws.py --cap $(CAP)
 
 clean:
-	rm -rf dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist site $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

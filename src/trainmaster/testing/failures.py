@@ -1,4 +1,4 @@
-"""One simulation of everything that acts on time, with all that may go wrong; see docs/architecture.md.
+"""One simulation of everything that acts on time, with all that may go wrong: docs/development/simulation.md.
 
 A seed draws a recipe, machines that it rents, and a schedule of troubles. The real code that decides drives
 it in simulated time: controller, clusters' loops, provider, meter. Whatever an invariant forbids is a

@@ -105,7 +105,7 @@ def load(url: str, dump: str) -> None:
 
 
 def write_examples(database: Database) -> None:
-    """What the dumps in `RELEASED` hold; called when a revision is released, see docs/architecture.md."""
+    """What the dumps in `RELEASED` hold; called when a revision is released: docs/development/database.md."""
     lease = database.create_run(new_run(), NOW)
     database.commit(lease, [RunChange(State.WAITING, State.RUNNING), planned(0), opened(0), planned(1)], NOW)
     done = ended(0, EndReason.SUCCEEDED)

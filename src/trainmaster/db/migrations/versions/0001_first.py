@@ -1,4 +1,4 @@
-"""The first released schema. Later ones change it by revisions of their own: see docs/architecture.md."""
+"""The first released schema. Revisions of their own change it later: see docs/development/database.md."""
 
 from __future__ import annotations
 

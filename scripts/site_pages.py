@@ -1,0 +1,32 @@
+"""A hook of the site's build: CONTRIBUTING.md and CHANGELOG.md lie beside docs/, and are pages of it, too."""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("CONTRIBUTING.md", "CHANGELOG.md")
+_LINK = re.compile(r"\]\(([^)\s#:]+\.md)")
+
+
+def on_files(files: Files, config: Any) -> Files:  # noqa: ANN401 - MkDocs's own type
+    """Add the pages."""
+    for name in PAGES:
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:  # noqa: ANN401
+    """Links are written for the repository: rewrite those that lead to these pages, or from them."""
+    name = page.file.src_uri
+    folder = "" if name in PAGES else posixpath.join("docs", posixpath.dirname(name))
+
+    def rewritten(found: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(folder, found[1]))  # in the repository
+        in_site = target if target in PAGES else target.removeprefix("docs/")
+        return f"]({posixpath.relpath(in_site, posixpath.dirname(name) or '.')}"
+
+    return _LINK.sub(rewritten, markdown)
