@@ -1,23 +1,86 @@
 """Trainmaster: from a recipe to a trained model, at the price that was quoted.
 
-Importing this package costs nothing: the supervisor and the user's scripts do so.
+Importing this package costs nothing: the supervisor and the user's scripts do so. All names but `report` are
+imported when they are asked for. Nodes have this file and `report` only.
 """
 
 from trainmaster.metrics_file import report
 
-__all__ = ["__version__", "report"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Interval as Interval
+    from trainmaster.advisor.quote.quote import Quote as Quote
+    from trainmaster.api.client import Client as Client
+    from trainmaster.api.run import Run as Run
+    from trainmaster.api.verbs import quote as quote
+    from trainmaster.api.verbs import run as run
+    from trainmaster.spec import Recipe as Recipe
+    from trainmaster.spec import errors as errors
+    from trainmaster.volumes.reading.datasets import VolumeLoader as VolumeLoader
+    from trainmaster.volumes.reading.volume import Volume as Volume
 
 __version__: str
 
+_MODULES = {
+    "Client": "api.client",
+    "Interval": "advisor.quote.quote",
+    "Quote": "advisor.quote.quote",
+    "Recipe": "spec",
+    "Run": "api.run",
+    "Volume": "volumes.reading.volume",
+    "VolumeLoader": "volumes.reading.datasets",
+    "quote": "api.verbs",
+    "run": "api.verbs",
+}
 
-def __getattr__(name: str) -> str:
-    if name != "__version__":
+__all__ = [
+    "Client",
+    "Interval",
+    "Quote",
+    "Recipe",
+    "Run",
+    "Volume",
+    "VolumeLoader",
+    "__version__",
+    "errors",
+    "quote",
+    "report",
+    "run",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import PackageNotFoundError, version  # takes longer than the rest together
+    from importlib import import_module  # not before: `report` does without
+
+    value: object
+    try:
+        if name == "__version__":
+            value = _version()
+        elif name == "errors":
+            value = import_module("trainmaster.spec.errors")
+        else:
+            value = getattr(import_module(f"trainmaster.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "trainmaster":
+            raise
+        raise ImportError(
+            f"trainmaster.{name} is not here: of Trainmaster, tasks have `trainmaster.report` only. "
+            "Let the experiment's `setup` install trainmaster."
+        ) from None
+    globals()[name] = value  # asked for once
+    return value
+
+
+def __dir__() -> "list[str]":
+    return __all__
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = version("trainmaster")
+        return version("trainmaster")
     except PackageNotFoundError:  # a source tree that nobody has installed
-        found = "0+unknown"
-    globals()[name] = found
-    return found
+        return "0+unknown"

@@ -1,6 +1,5 @@
 """What a user's script calls to say how it is doing."""
 
-import json
 import os
 
 
@@ -20,6 +19,8 @@ def report(**values: "float | int | str | bool") -> None:
     path = os.environ.get("TRAINMASTER_METRICS")
     if not path:
         return
+    import json  # scripts that never report, and `import trainmaster`, do not pay for it
+
     line = json.dumps({key: _plain(key, value) for key, value in values.items()}) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from trainmaster.cli.output import say
+from trainmaster.service.quote_record import price
 from trainmaster.spec.errors import UsageError
 
 
@@ -47,19 +48,6 @@ def ask_consent(usd_per_hour: float, *, yes: bool) -> bool:
     sys.stderr.write(f"Rent this for at most {price(usd_per_hour)} per hour? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def price(usd: float) -> str:
-    """Dollars with the digits that matter, rounded up: what is agreed to is not exceeded.
-
-    >>> price(0.4), price(12.345), price(0.00123), price(0.06)
-    ('$0.40', '$12.35', '$0.0013', '$0.06')
-    """
-    import math
-
-    if usd >= 0.1:
-        return f"${math.ceil(usd * 100 - 1e-9) / 100:.2f}"
-    return f"${math.ceil(usd * 10_000 - 1e-9) / 10_000:g}"
 
 
 def can_consent(*, yes: bool) -> bool:

@@ -1,4 +1,4 @@
-"""What `run` and `resume` share: drive a run here, in the background, or attach to one."""
+"""What `run` and `resume` share: drive a run here, or attach to one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from types import FrameType
 
@@ -32,8 +30,6 @@ from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
 ATTACH_POLL_S = 0.3
-#: A background process that has not taken its run after this long is left to itself.
-TAKEN_WITHIN_S = 10.0
 
 
 def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
@@ -55,36 +51,6 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
         say_error(interrupted)
         return interrupted.exit_code
     return code
-
-
-def drive_in_background(service: Service, session: Session) -> None:
-    """Hand a run to a process of its own that gives up this terminal; returns once it has taken it.
-
-    Raises:
-        TrainmasterError: it ended at once.
-    """
-    directory = service.home_of(session.run).run_directory(session.run)
-    directory.mkdir(parents=True, exist_ok=True)
-    service.database.release(session.lease, time.time())
-    path = directory / "control.log"
-    with path.open("ab") as log:
-        driver = subprocess.Popen(
-            # -P: a file called signal.py in the user's folder is none of ours
-            [sys.executable, "-P", "-m", "trainmaster", "_drive", session.run],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + TAKEN_WITHIN_S
-    while not service.is_taken(session.run) and time.monotonic() < deadline:
-        if driver.poll():
-            said = path.read_text(errors="replace").strip().splitlines()[-1:] or ["without a word"]
-            raise TrainmasterError(
-                f"the background process of {session.run} ended at once: {said[0]}",
-                f"Its whole output: {path}. `trainmaster resume {session.run}` tries again.",
-            )
-        time.sleep(0.02)
 
 
 def attach(service: Service, run: str, *, as_json: bool) -> int:

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import duration, say
 from trainmaster.control.profile_attempt import ProfilePhase, ProfileProgress
 from trainmaster.service import Service
+from trainmaster.service.interrupts import interruptible
 from trainmaster.spec import Recipe
-
-if TYPE_CHECKING:
-    from trainmaster.service.quoting import Quoter
 
 
 class Measuring:
@@ -59,42 +51,6 @@ def _short(seconds: float) -> str:
     ('12.3 ms', '2.5 s')
     """
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def catch_interrupts(interrupt: Callable[[], None]) -> None:
-    """Let Ctrl-C and SIGTERM end a measurement in order."""
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        interrupt()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-
-
-@dataclass
-class Caught:
-    """Who ends in order when the user presses Ctrl-C; nobody as yet: then it is Python's own way."""
-
-    quoter: Quoter | None = None
-
-    def interrupt(self) -> None:
-        """Ctrl-C. Signal-safe."""
-        if self.quoter is None:
-            raise KeyboardInterrupt
-        self.quoter.interrupt()
-
-
-@contextmanager
-def interruptible() -> Iterator[Caught]:
-    """Let Ctrl-C and SIGTERM end measurements of `Caught.quoter` in order; afterwards all is as before."""
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    caught = Caught()
-    catch_interrupts(caught.interrupt)
-    try:
-        yield caught
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
 
 
 def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:

@@ -25,26 +25,12 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List models, newest run first."""
-    import json
-
     from trainmaster.cli.output import metrics_text, print_json, say, show, table
     from trainmaster.control.layout import Home
-    from trainmaster.db import queries
     from trainmaster.service import Service
 
     service = Service(Home.from_environment())
-    rows = queries.models(service.database, service.resolve(run) if run else None)
-    models = [
-        {
-            "run": row["run"],
-            "experiment": row["experiment"],
-            "task": row["task"],
-            "uri": row["uri"],
-            "metrics": json.loads(row["metrics"]),
-            "parameters": json.loads(row["parameters"]),
-        }
-        for row in rows
-    ]
+    models = service.models(service.resolve(run) if run else None)
     if as_json:
         print_json({"models": models})
         return

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainmaster.advisor.quote.quote import Alternative, ExperimentQuote, Interval, Quote
-    from trainmaster.service import Service
-    from trainmaster.spec import Recipe
 
 _SHOWN_FRONT = 8
 
@@ -53,13 +51,12 @@ def quote(
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
     import os
-    from functools import partial
 
-    from trainmaster.cli.measuring import Measuring, catch_interrupts
+    from trainmaster.cli.measuring import Measuring
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.control.layout import Home
     from trainmaster.service import Service
-    from trainmaster.service.prices import Prices
+    from trainmaster.service.interrupts import catch_interrupts
     from trainmaster.service.quoting import QuoteOptions, Quoter
     from trainmaster.service.score import score_line
     from trainmaster.spec import read_recipe
@@ -85,8 +82,7 @@ def quote(
     catch_interrupts(quoter.interrupt)
     try:
         if catalogue is None:
-            wanted = partial(_is_whole, service, found)
-            Prices.of(service.home, os.environ).keep_fresh(found, say, is_wanted=wanted)
+            quoter.refresh_prices(found, os.environ)
         made = quoter.quote(found, recipe, os.environ, options)
         if made.time_s is not None:
             line = score_line(service.database, service.home.identity(), "estimate", found.provider)
@@ -103,19 +99,6 @@ def quote(
         say(f"drawn: {plot}")
     if as_json:
         print_json(made.as_dict())
-
-
-def _is_whole(service: Service, recipe: Recipe) -> bool:
-    """Whether all is there that a measurement needs; what is not is told when it is to be measured."""
-    import os
-
-    from trainmaster.spec.errors import UsageError
-
-    try:
-        service.check_inputs(recipe, os.environ, measures=True)
-    except UsageError:
-        return False
-    return True
 
 
 def show_quote(made: Quote, show: Callable[[str], None]) -> None:

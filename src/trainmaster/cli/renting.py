@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from trainmaster.cli.asking import ask_consent, can_consent, require_consent_possible, show_offer
-from trainmaster.cli.measuring import Measuring, interruptible
+from trainmaster.cli.measuring import Measuring
 from trainmaster.cli.output import say
 from trainmaster.cli.quote import wide_line
-from trainmaster.control.preflight import check_parts
 from trainmaster.service import Service
 from trainmaster.service.awake import Sleepiness, awake_note
-from trainmaster.service.candidate_offers import CandidateOffers
-from trainmaster.service.prices import Prices
-from trainmaster.service.quoting import Quoter
-from trainmaster.service.renting import RentalOffer, check_with_provider, plan_run
-from trainmaster.service.run_clusters import check_provider, node_lease_s
+from trainmaster.service.consent import rent_by_consent
+from trainmaster.service.renting import RentalOffer
+from trainmaster.service.run_clusters import node_lease_s
 from trainmaster.service.score import score_line
-from trainmaster.service.worker_counts import with_fewest
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -38,45 +35,37 @@ def agree(service: Service, recipe: Recipe, path: Path, *, yes: bool, allow_stal
         UsageError: it cannot be rented, or the user does not want it; nothing was started.
         ProviderError: nobody can say whether it can be rented.
     """
-    probe = with_fewest(recipe)
-    check_parts(probe)
-    for note in service.check_inputs(probe, os.environ):
-        say(f"note: {note}")
-    check_provider(service.home, recipe.provider, os.environ, dials=False)
-    Prices.of(service.home, os.environ).keep_fresh(recipe, say)
-    with interruptible() as caught:
+    consent = _Terminal(service, recipe.provider, yes)
+    show = Measuring().show
+    return rent_by_consent(service, recipe, path, os.environ, consent, say, show, allow_stale=allow_stale)
 
-        def make_quoter(candidate_offers: CandidateOffers) -> Quoter:
-            caught.quoter = Quoter(service, say, Measuring().show, candidate_offers)
-            return caught.quoter
 
-        def before_measuring(cheapest: RentalOffer) -> None:
-            """Whoever cannot be asked is not kept waiting for the measurement."""
-            if cheapest.costs and not can_consent(yes=yes):
-                show_offer(cheapest.lines, cheapest.notes)
-                require_consent_possible(cheapest.most_usd_per_hour, yes=yes)
+@dataclass(frozen=True)
+class _Terminal:
+    """Asks on the terminal; see `Consent`."""
 
-        offer = plan_run(
-            service,
-            recipe,
-            path,
-            os.environ,
-            make_quoter,
-            allow_stale=allow_stale,
-            before_measuring=before_measuring,
-        )
-    line = score_line(service.database, service.home.identity(), "estimate", recipe.provider)
-    told = [line] if line and offer.quote else []
-    if offer.quote is not None:
-        told += [wide for one in offer.quote.experiments.values() if (wide := wide_line(one))]
-    show_offer([*offer.lines, *told], [*offer.notes, *_awake(offer)])
-    if offer.costs:
-        require_consent_possible(offer.most_usd_per_hour, yes=yes)
-        if not ask_consent(offer.most_usd_per_hour, yes=yes):
-            raise UsageError("not rented: you did not agree", "Nothing was started.")
-    for note in check_with_provider(service, offer.plans, os.environ):
-        say(f"note: {note}")
-    return offer
+    service: Service
+    provider: str
+    yes: bool
+
+    def look(self, cheapest: RentalOffer) -> None:
+        """Whoever cannot be asked is not kept waiting for the measurement."""
+        if cheapest.costs and not can_consent(yes=self.yes):
+            show_offer(cheapest.lines, cheapest.notes)
+            require_consent_possible(cheapest.most_usd_per_hour, yes=self.yes)
+
+    def decide(self, offer: RentalOffer) -> None:
+        """Show it, and ask."""
+        home = self.service.home.identity()
+        line = score_line(self.service.database, home, "estimate", self.provider)
+        told = [line] if line and offer.quote else []
+        if offer.quote is not None:
+            told += [wide for one in offer.quote.experiments.values() if (wide := wide_line(one))]
+        show_offer([*offer.lines, *told], [*offer.notes, *_awake(offer)])
+        if offer.costs:
+            require_consent_possible(offer.most_usd_per_hour, yes=self.yes)
+            if not ask_consent(offer.most_usd_per_hour, yes=self.yes):
+                raise UsageError("not rented: you did not agree", "Nothing was started.")
 
 
 def _awake(offer: RentalOffer) -> list[str]:

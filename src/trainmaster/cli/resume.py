@@ -21,12 +21,13 @@ def resume(
     """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
     import os
 
-    from trainmaster.cli.driving import attach, drive_in_background, drive_to_end
+    from trainmaster.cli.driving import attach, drive_to_end
     from trainmaster.cli.models import show_saved
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.objects.delegated_credentials import lend_whole_keys
     from trainmaster.service import Service
+    from trainmaster.service.background import drive_in_background
 
     if lend_keys:
         lend_whole_keys()
@@ -49,7 +50,7 @@ def resume(
     for note in session.notes:
         say(f"note: {note}")
     if detach:
-        drive_in_background(service, session)
+        drive_in_background(service, session, os.environ)
         say(f"{run} goes on in the background; `trainmaster status {run}` shows it")
         if as_json:
             print_json(service.status(run))

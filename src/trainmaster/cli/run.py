@@ -35,11 +35,12 @@ def run(
     import os
     import time
 
-    from trainmaster.cli.driving import drive_in_background, drive_to_end
+    from trainmaster.cli.driving import drive_to_end
     from trainmaster.cli.output import print_json, say
     from trainmaster.control.layout import Home
     from trainmaster.objects.delegated_credentials import lend_whole_keys
     from trainmaster.service import Service
+    from trainmaster.service.background import drive_in_background
     from trainmaster.spec import read_recipe
 
     keep_s = _keep_s(keep)
@@ -71,7 +72,7 @@ def run(
     for note in session.notes:
         say(f"note: {note}")
     if detach:
-        drive_in_background(service, session)
+        drive_in_background(service, session, os.environ)
         say(f"{session.run} runs in the background; `trainmaster logs -f {session.run}` shows its output")
         if as_json:
             print_json(service.status(session.run))

@@ -18,6 +18,8 @@ _SETTINGS = frozenset(
     }
 )  # fmt: skip
 
+#: Names those that a launcher has set: they are about this gang, and not for what a task runs in turn.
+LAUNCHER_VARIABLES = "TRAINMASTER_LAUNCHER_VARIABLES"
 #: Output goes through a pipe, where Python would hold it back for minutes.
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 
@@ -38,6 +40,8 @@ def base_environment(caller: Mapping[str, str], interpreter: str = sys.executabl
     env = {
         key: value for key, value in caller.items() if not key.startswith("TRAINMASTER_") or key in _SETTINGS
     }
+    for name in caller.get(LAUNCHER_VARIABLES, "").split(","):  # who it is in the gang of that task
+        env.pop(name, None)
     active = caller.get("VIRTUAL_ENV")
     first = Path(active) / "bin" if active else Path(interpreter).parent
     env["PATH"] = _prepend(str(first), env.get("PATH", os.defpath))
@@ -76,10 +80,11 @@ def member_environment(
     env.update(values)
     env.update(recipe_env)
     env.update(places)
-    for key, value in launcher.defaults(gang, member).items():
-        if key not in env and key not in base:
-            env[key] = value
-    env.update(launcher.environment(gang, member))
+    defaults = launcher.defaults(gang, member)
+    added = {key: value for key, value in defaults.items() if key not in env and key not in base}
+    added |= launcher.environment(gang, member)
+    env |= added
+    env[LAUNCHER_VARIABLES] = ",".join(sorted(added))
     if venv is not None:
         env["PATH"] = _prepend(str(venv / "bin"), env.get("PATH") or base.get("PATH", os.defpath))
         env["VIRTUAL_ENV"] = str(venv)

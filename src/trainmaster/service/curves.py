@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainmaster.db import Database, queries
 from trainmaster.spec.states import EndReason, State
@@ -86,6 +86,32 @@ def run_curves(database: Database, home: Home, run: str) -> list[ExperimentCurve
     return found
 
 
+def reported(
+    database: Database, home: Home, run: str, experiment: str | None = None, task: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """What the tasks of a run have reported, in order: a dictionary per line, from the first member's files.
+
+    Args:
+        database: the database.
+        home: of the run.
+        run: its id.
+        experiment: only this one.
+        task: only this number.
+
+    Yields:
+        ``experiment``, ``task``, ``attempt`` and what was reported then.
+    """
+    from trainmaster.service.stored_recipe import stored_recipe
+
+    recipe = stored_recipe(database.run_row(run))
+    for row in queries.attempts(database, run, experiment, task):
+        name = row["experiment"]
+        place = home.attempt(run, name, row["task"], row["number"])
+        at = {"experiment": name, "task": row["task"], "attempt": row["number"]}
+        for line in _lines(recipe.experiments[name], place):
+            yield {**at, **line, **at}  # first, and not what the script calls so
+
+
 def _evenly(count: int) -> Iterable[int]:
     """At most `MAX_TASKS` of so many."""
     if count <= MAX_TASKS:
@@ -95,15 +121,12 @@ def _evenly(count: int) -> Iterable[int]:
 
 def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[str, Curve]) -> str:
     """Add what the attempts at one task reported; the name of what it counts, if it said it."""
-    from trainmaster.control.gangs import member_names
     from trainmaster.sweeps import Curve
 
-    first = "{}-{}".format(*member_names(experiment)[0])
-    pattern = experiment.metrics.pattern if experiment.metrics else None
     axis = ""
     for place in places:
         at: dict[str, float] = {}
-        for row in _rows(place, first, pattern):
+        for row in _lines(experiment, place):
             numbers = {key: value for key, value in row.items() if _is_number(value)}
             at.update({key: numbers[key] for key in ("step", "epoch") if key in numbers})
             if at and not axis:
@@ -115,18 +138,20 @@ def _read(experiment: Experiment, places: Iterable[AttemptPlace], curves: dict[s
     return axis
 
 
-def _rows(place: AttemptPlace, member: str, pattern: str | None) -> Iterator[Metrics]:
-    """What a member reported; if nothing, then what it printed."""
+def _lines(experiment: Experiment, place: AttemptPlace) -> Iterator[Metrics]:
+    """What the first member of an attempt reported; if nothing, then what it printed."""
+    from trainmaster.control.gangs import member_names
     from trainmaster.executors.log_metrics import LogMetrics
     from trainmaster.executors.logs import read_log
     from trainmaster.executors.metrics import MetricsReader
 
+    member = "{}-{}".format(*member_names(experiment)[0])
     reader = MetricsReader(place.metrics(member))
     while rows := reader.read():
         yield from rows
     if reader.offset:
         return
-    scanner, offset = LogMetrics(pattern), 0
+    scanner, offset = LogMetrics(experiment.metrics.pattern if experiment.metrics else None), 0
     while (chunk := read_log(place.directory, member, offset)).data:
         offset = chunk.next_offset
         yield from scanner.feed(chunk.data)

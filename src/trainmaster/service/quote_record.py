@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,17 @@ class QuoteRecord:
             "measurements": self.measurements,
         }
         return json.dumps(data | ({"other": self.other} if self.other else {}))
+
+
+def price(usd: float) -> str:
+    """Dollars with the digits that matter, rounded up: what is agreed to is not exceeded.
+
+    >>> price(0.4), price(12.345), price(0.00123), price(0.06)
+    ('$0.40', '$12.35', '$0.0013', '$0.06')
+    """
+    if usd >= 0.1:
+        return f"${math.ceil(usd * 100 - 1e-9) / 100:.2f}"
+    return f"${math.ceil(usd * 10_000 - 1e-9) / 10_000:g}"
 
 
 def quote_summary(database: Database, run: str) -> dict[str, Any] | None:

@@ -100,6 +100,22 @@ class Quoter:
             raise KeyboardInterrupt
         self._profiler.interrupt()
 
+    def refresh_prices(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
+        """Ask for prices of what the recipe's provider rents, if those that are here are old.
+
+        Nobody is asked if something is missing without which nothing is measured: `quote` says what.
+        """
+        from trainmaster.service.prices import Prices
+
+        def is_whole() -> bool:
+            try:
+                self._service.check_inputs(recipe, environ, measures=True)
+            except UsageError:
+                return False
+            return True
+
+        Prices.of(self._service.home, environ).keep_fresh(recipe, self._tell, is_wanted=is_whole)
+
     def quote(
         self, recipe: Recipe, recipe_path: Path, environ: Mapping[str, str], options: QuoteOptions
     ) -> Quote:

@@ -30,7 +30,7 @@ from trainmaster.service.history import History, histories
 from trainmaster.service.run_names import claim_name
 from trainmaster.service.search_results import SearchResults, search_results
 from trainmaster.service.stored_recipe import stored_recipe
-from trainmaster.service.summary import is_driven, resolve_run, run_summary, runs_summary
+from trainmaster.service.summary import is_driven, resolve_run, run_brief, run_summary, runs_summary
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.redaction import redacted
@@ -338,6 +338,25 @@ class Service:
     def runs(self) -> dict[str, Any]:
         """All runs, newest first."""
         return runs_summary(self.database)
+
+    def brief(self, run: str) -> dict[str, Any]:
+        """The line of one run in `runs`: quicker than `status`.
+
+        Raises:
+            NotFoundError: there is no such run.
+        """
+        return run_brief(self.database, run)
+
+    def models(self, run: str | None = None) -> list[dict[str, Any]]:
+        """The models of a run, or of all, as ``models --json`` prints them."""
+        return [
+            {**row, "metrics": json.loads(row["metrics"]), "parameters": json.loads(row["parameters"])}
+            for row in queries.models(self.database, run)
+        ]
+
+    def events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
+        """What happened to a run, in order: at most a thousand events with an id above ``after``."""
+        return [dict(row) for row in queries.events(self.database, run, after)]
 
     def search_results(self, run: str) -> list[SearchResults]:
         """What the searches of a run have found, with all curves."""

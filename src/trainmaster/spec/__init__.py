@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainmaster.spec.parameter import Parameter as Parameter
     from trainmaster.spec.parameter import Sampling as Sampling
     from trainmaster.spec.recipe import Recipe as Recipe
-    from trainmaster.spec.recipe_file import read_recipe as read_recipe
+    from trainmaster.spec.recipe import read_recipe as read_recipe
     from trainmaster.spec.role import Role as Role
     from trainmaster.spec.search import Search as Search
     from trainmaster.spec.states import EndReason as EndReason
@@ -50,8 +50,7 @@ __all__, _look_up = lazy_exports(
         "hardware": "Hardware",
         "objective": "Objective",
         "parameter": "Parameter Sampling",
-        "recipe": "Recipe",
-        "recipe_file": "read_recipe",
+        "recipe": "Recipe read_recipe",
         "role": "Role",
         "search": "Search",
         "states": "EndReason State",

@@ -10,6 +10,10 @@
   + ProviderError             a provider or a machine cannot be reached, or refuses; later may help
   + PublishError              an artifact could not be published or read back whole
   + ExecutorError             the node's supervisor cannot be reached or refused
+  + RunError                  a run is not what the caller needs it to be
+    - RunFailedError          it has ended, and did not succeed
+    - UndrivenError           it has not ended, and no process drives it
+    - WaitTimeoutError        it had not ended when the caller stopped to wait; also a `TimeoutError`
   + InterruptedByUser         exit code 130
 
 Each message says what was wrong and where; ``hint`` says what to do next.
@@ -125,6 +129,30 @@ class PublishError(TrainmasterError):
 
 class ExecutorError(TrainmasterError):
     """The node's supervisor cannot be reached or refused."""
+
+
+class RunError(TrainmasterError):
+    """A run is not what the caller needs it to be.
+
+    Attributes:
+        run: its id.
+    """
+
+    def __init__(self, run: str, message: str, hint: str = "") -> None:
+        self.run = run
+        super().__init__(f"{run}: {message}", hint)
+
+
+class RunFailedError(RunError):
+    """The run has ended, and did not succeed."""
+
+
+class UndrivenError(RunError):
+    """The run has not ended, and no process drives it: its driver was killed, or its machine started anew."""
+
+
+class WaitTimeoutError(RunError, TimeoutError):
+    """The run had not ended when the caller stopped to wait for it; it goes on."""
 
 
 class InterruptedByUser(TrainmasterError):  # noqa: N818 - it is no error of anybody

@@ -13,8 +13,7 @@ from trainmaster.spec.errors import RecipeError, UsageError
 from trainmaster.spec.experiment import Experiment
 from trainmaster.spec.node import MAX_RECIPE_BYTES
 from trainmaster.spec.reading import Key, keys_of
-from trainmaster.spec.recipe import Recipe
-from trainmaster.spec.recipe_file import read_recipe
+from trainmaster.spec.recipe import Recipe, read_recipe
 
 GOOD = b"""\
 name: digits

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.spec.redaction import redacted
 
 #: From this p95 over p5 on an interval is too wide to plan by.
 WIDE: Final = 4.0
@@ -266,3 +268,7 @@ class Quote:
             "not_quoted": dict(self.not_quoted),
             "warnings": list(self.notes),
         }
+
+    def to_json(self) -> str:
+        """`as_dict` as the line that ``trainmaster quote --json`` prints."""
+        return redacted(json.dumps(self.as_dict(), allow_nan=False))

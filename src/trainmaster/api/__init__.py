@@ -1,0 +1,26 @@
+"""What ``import trainmaster`` gives, over `Service`; REST will fulfil the same `ClientProtocol`."""
+
+from __future__ import annotations
+
+from trainmaster.lazy import lazy_exports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.api.client import Client as Client
+    from trainmaster.api.protocol import ClientProtocol as ClientProtocol
+    from trainmaster.api.results import Event as Event
+    from trainmaster.api.results import ExperimentStatus as ExperimentStatus
+    from trainmaster.api.results import Model as Model
+    from trainmaster.api.results import RunQuote as RunQuote
+    from trainmaster.api.results import RunStatus as RunStatus
+    from trainmaster.api.run import Run as Run
+
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "client": "Client",
+        "protocol": "ClientProtocol",
+        "results": "Event ExperimentStatus Model RunQuote RunStatus",
+        "run": "Run",
+    },
+)

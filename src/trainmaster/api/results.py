@@ -1,0 +1,199 @@
+"""What a run's questions are answered with: frozen, and the same values as the command line's JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainmaster.advisor.quote.quote import Interval
+from trainmaster.spec.states import EndReason, State
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentStatus:
+    """How far an experiment is.
+
+    Attributes:
+        state: WAITING, RUNNING, STOPPING or DONE.
+        reason: why it ended; None before.
+        message: what went wrong, or empty.
+        tasks: how many of its tasks are ``succeeded``, ``failed``, ``running``, ``waiting``, ``pruned``,
+            ``skipped`` or ``cancelled``, and ``total``.
+        best: of a search, the best task: ``task``, ``value`` and ``parameters``; None without.
+    """
+
+    state: State
+    reason: EndReason | None
+    message: str
+    tasks: Mapping[str, int]
+    best: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> ExperimentStatus:
+        """From the JSON object of ``status``."""
+        reason = found["reason"]
+        return cls(
+            State(found["state"]),
+            None if reason is None else EndReason(reason),
+            found.get("message", ""),
+            found["tasks"],
+            found.get("best"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuote:
+    """What was promised for a run, and whether it was kept.
+
+    Attributes:
+        kind: ``binding``, or ``estimate`` while too little is known of the job.
+        time_s: seconds.
+        cost_usd: US dollars.
+        measurements: how many it rests on.
+        kept: None before the run has ended.
+    """
+
+    kind: str
+    time_s: Interval
+    cost_usd: Interval
+    measurements: int
+    kept: bool | None
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> RunQuote:
+        """From the JSON object of ``status``."""
+        time_s, cost_usd = Interval(**found["time_s"]), Interval(**found["cost_usd"])
+        return cls(found["kind"], time_s, cost_usd, found["measurements"], found["kept"])
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """One run, as ``trainmaster status RUN --json`` has it.
+
+    Attributes:
+        run: its id.
+        state: WAITING, RUNNING, STOPPING or DONE.
+        reason: why it ended; None before.
+        message: what went wrong, or empty.
+        seconds: how long it has been driven.
+        cost_usd: US dollars until now.
+        experiments: by name, in the recipe's order.
+        quote: None while nothing is promised.
+        json: the whole object.
+    """
+
+    run: str
+    state: State
+    reason: EndReason | None
+    message: str
+    seconds: float
+    cost_usd: float
+    experiments: Mapping[str, ExperimentStatus]
+    quote: RunQuote | None
+    json: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> RunStatus:
+        """From the JSON object of ``status``."""
+        reason = found["reason"]
+        return cls(
+            found["run"],
+            State(found["state"]),
+            None if reason is None else EndReason(reason),
+            found.get("message", ""),
+            found["seconds"],
+            found["cost_usd"],
+            {name: ExperimentStatus.of(each) for name, each in found["experiments"].items()},
+            RunQuote.of(found["quote"]) if "quote" in found else None,
+            found,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a task left in ``TRAINMASTER_OUTPUT_DIR``.
+
+    Attributes:
+        run: id of the run.
+        experiment: its name.
+        task: its number.
+        uri: where it is on the object store.
+        metrics: the last values that the task reported.
+        parameters: those of the task.
+    """
+
+    run: str
+    experiment: str
+    task: int
+    uri: str
+    metrics: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+    def download(self, directory: str | os.PathLike[str]) -> Path:
+        """Fetch its files, and compare their hashes.
+
+        Args:
+            directory: where to; empty, or not there yet.
+
+        Returns:
+            The directory.
+
+        Raises:
+            NotFoundError: the model is not on the store any more.
+            UsageError: the directory is not empty.
+            PublishError: a file is missing or damaged, or the store fails; nothing was changed.
+        """
+        from trainmaster.artifacts import fetch
+
+        place = Path(directory)
+        fetch(self.uri, place)
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a run.
+
+    Attributes:
+        id: grows with time, also over runs.
+        at: seconds since 1970.
+        kind: ``run``, ``experiment``, ``task`` or ``note``.
+        before: the state until then; None if it is no change of a state.
+        after: the state since then, likewise.
+        reason: why it ended; None if it did not end.
+        message: for people; may be empty.
+        experiment: None if it is about the whole run.
+        task: None if it is about no single task.
+        attempt: None if it is about no single attempt.
+    """
+
+    id: int
+    at: float
+    kind: str
+    before: State | None
+    after: State | None
+    reason: EndReason | None
+    message: str
+    experiment: str | None
+    task: int | None
+    attempt: int | None
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Event:
+        """From a row of the database."""
+        before, after, reason = found["before"], found["after"], found["reason"]
+        return cls(
+            found["id"],
+            found["at"],
+            found["kind"],
+            None if before is None else State(before),
+            None if after is None else State(after),
+            None if reason is None else EndReason(reason),
+            found["message"],
+            found["experiment"],
+            found["task"],
+            found["attempt"],
+        )

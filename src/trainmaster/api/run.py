@@ -1,0 +1,250 @@
+"""`Run`: one execution of a recipe, in the caller's hands."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.spec.errors import RunError, RunFailedError, UndrivenError, WaitTimeoutError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.api.protocol import ClientProtocol
+    from trainmaster.api.results import Event, Model, RunQuote, RunStatus
+
+_POLL_S: Final = 0.2
+#: A driver that hands its run over is away for a moment.
+_UNDRIVEN_S: Final = 3.0
+
+
+class Run:
+    """One execution of a recipe. It goes on by itself: that nobody holds this object changes nothing.
+
+    Made by `trainmaster.run`, `Client.run` and `Client.runs`.
+
+    Attributes:
+        id: such as ``digits-7f3a09c2d1``.
+        notes: what the user may want to know of its start.
+
+    Raises:
+        NotFoundError: (all but ``id`` and ``notes``) there is no such run any more.
+        StoreError: (likewise) the database cannot be used.
+    """
+
+    def __init__(self, client: ClientProtocol, run: str, notes: Sequence[str] = ()) -> None:
+        self.id = run
+        self.notes = tuple(notes)
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    @property
+    def state(self) -> State:
+        """WAITING, RUNNING, STOPPING or DONE, now."""
+        return State(self._client.brief(self.id)["state"])
+
+    @property
+    def reason(self) -> EndReason | None:
+        """Why it ended: SUCCEEDED, USER_ERROR, CANCELLED, ...; None before."""
+        reason = self._client.brief(self.id)["reason"]
+        return None if reason is None else EndReason(reason)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has ended, and well."""
+        return self.reason is EndReason.SUCCEEDED
+
+    @property
+    def models(self) -> list[Model]:
+        """What its tasks left in ``TRAINMASTER_OUTPUT_DIR``, as far as they have ended."""
+        return self._client.models(self.id)
+
+    @property
+    def quote(self) -> RunQuote | None:
+        """What was promised for it; None while nothing is."""
+        return self.status().quote
+
+    def status(self) -> RunStatus:
+        """All about it now; its ``json`` is the object of ``trainmaster status RUN --json``."""
+        return self._client.status(self.id)
+
+    def wait(self, timeout_s: float | None = None) -> Run:
+        """Wait until it has ended, however it does; Ctrl-C ends the waiting, not the run.
+
+        Args:
+            timeout_s: at most so many seconds; None for as long as it takes.
+
+        Returns:
+            Itself, for ``run.wait().check()``.
+
+        Raises:
+            WaitTimeoutError: it goes on.
+            UndrivenError: nobody drives it, so it does not go on.
+            RunError: it waits for what the task that called this holds.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        undriven_since: float | None = None
+        while (brief := self._client.brief(self.id))["state"] != State.DONE:
+            now = time.monotonic()
+            if brief["driven"]:
+                undriven_since = None
+            else:
+                undriven_since = now if undriven_since is None else undriven_since
+                if now - undriven_since > _UNDRIVEN_S:
+                    raise self._undriven()
+            self._check_queue(brief)
+            if deadline is not None and now >= deadline:
+                raise WaitTimeoutError(
+                    self.id, f"not ended after {timeout_s:g} s", "It goes on: wait() again, or cancel() it."
+                )
+            time.sleep(_POLL_S if deadline is None else max(0.0, min(_POLL_S, deadline - now)))
+        return self
+
+    def check(self) -> Run:
+        """Insist that it has succeeded.
+
+        Returns:
+            Itself.
+
+        Raises:
+            RunFailedError: it has ended in another way, and why.
+            RunError: it has not ended.
+        """
+        status = self.status()
+        if status.state is not State.DONE:
+            raise RunError(self.id, f"it is {status.state}", "wait() for it first.")
+        if status.reason is not EndReason.SUCCEEDED:
+            bad = [each.message for each in status.experiments.values() if each.message]
+            why = ": ".join(filter(None, (str(status.reason), status.message or "; ".join(bad))))
+            raise RunFailedError(self.id, why, "Its logs() show what the tasks wrote; resume() tries again.")
+        return self
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        experiment: str | None = None,
+        task: int | None = None,
+        member: str | None = None,
+        tail: int | None = None,
+        grep: str | None = None,
+        since: str | None = None,
+    ) -> Iterator[str]:
+        """The lines that its tasks wrote, without their ends.
+
+        Where there are several members or attempts, ``experiment/task#attempt member | `` precedes each.
+
+        Args:
+            follow: go on until the run has ended.
+            experiment: only this one.
+            task: only this number.
+            member: only this one, such as ``worker-0``.
+            tail: only so many last lines of each member.
+            grep: only lines with this regular expression.
+            since: only what was written since so long ago, such as ``5m``.
+
+        Raises:
+            NotFoundError: it has no such experiment, task or member.
+            UsageError: ``grep`` or ``since`` is none, or the logs are on another machine.
+            UndrivenError: with ``follow``: nobody drives it, so it does not go on.
+        """
+        rest = b""
+        for piece in self._client.logs(
+            self.id,
+            follow=follow,
+            experiment=experiment,
+            task=task,
+            member=member,
+            tail=tail,
+            grep=grep,
+            since=since,
+        ):
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from (line.decode("utf-8", "replace") for line in lines)
+        if rest:
+            yield rest.decode("utf-8", "replace")
+        if follow and self.state is not State.DONE:
+            raise self._undriven()
+
+    def metrics(self, experiment: str | None = None, task: int | None = None) -> list[dict[str, Any]]:
+        """What its tasks have reported: a dictionary per report, in order, as `pandas.DataFrame` takes them.
+
+        Args:
+            experiment: only this one.
+            task: only this number.
+
+        Returns:
+            ``experiment``, ``task``, ``attempt``, and what was reported, such as ``step`` and ``loss``.
+        """
+        return self._client.metrics(self.id, experiment, task)
+
+    def events(self, *, follow: bool = False) -> Iterator[Event]:
+        """What has happened to it, in order.
+
+        Args:
+            follow: go on until the run has ended.
+
+        Raises:
+            UndrivenError: with ``follow``: nobody drives it, so nothing will happen.
+        """
+        last = 0
+        undriven = 0
+        while True:
+            brief = self._client.brief(self.id)  # first: what came before it is still read
+            while page := self._client.events(self.id, last):
+                last = page[-1].id
+                yield from page
+            if not follow or brief["state"] == State.DONE:
+                return
+            undriven = 0 if brief["driven"] else undriven + 1
+            if undriven * _POLL_S > _UNDRIVEN_S:
+                raise self._undriven()
+            time.sleep(_POLL_S)
+
+    def cancel(self) -> Run:
+        """End it: its members get SIGTERM, time to save, then SIGKILL. It can be resumed.
+
+        Returns:
+            Itself, once it has ended.
+        """
+        while self._client.brief(self.id)["state"] != State.DONE:
+            self._client.cancel(self.id)  # again: a `resume` at the same moment takes the wish back
+            time.sleep(_POLL_S / 2)
+        return self
+
+    def resume(self, *, wait: bool = True) -> Run:
+        """Go on with it: what succeeded stays, all else is done again.
+
+        Args:
+            wait: until it has ended; else return at once. A run that is driven is only waited for.
+
+        Returns:
+            Itself.
+
+        Raises:
+            UsageError: it cannot run here any more; names what is missing.
+        """
+        self.notes = tuple(self._client.resume(self.id))
+        return self.wait() if wait else self
+
+    def _undriven(self) -> UndrivenError:
+        return UndrivenError(
+            self.id,
+            "nobody drives it: its driver was killed, or its machine started anew",
+            "resume() goes on with it.",
+        )
+
+    def _check_queue(self, brief: dict[str, Any]) -> None:
+        """A task that waits for a run that waits for the task's own cores would wait for ever."""
+        outer = os.environ.get("TRAINMASTER_RUN")
+        held = brief.get("queued", {}).get("held", {})
+        if outer is not None and set(held) == {outer}:
+            raise RunError(
+                self.id,
+                f"it waits for the cores that {outer} holds, whose task waits for it",
+                "cancel() it. Give the outer run fewer workers, or the inner one a home of its own: "
+                "`trainmaster.Client(home=...).start(...)`.",
+            )
