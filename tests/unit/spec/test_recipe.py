@@ -1,4 +1,3 @@
-import importlib
 import json
 import subprocess
 import sys
@@ -7,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import trainmaster.spec
 from trainmaster.spec import Recipe, read_recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -253,14 +251,6 @@ def test_the_summary_is_json(read):
     )
     assert train["members"] == {"worker": "auto"}
     assert summary["experiments"]["prepare"]["tasks"] == 16
-
-
-def test_the_public_names():
-    module = importlib.reload(trainmaster.spec)
-    assert sorted(module.__all__) == sorted(module._MODULES)
-    assert all(getattr(module, name) is not None for name in module.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = module.nothing
 
 
 def test_errors_and_states_cost_nothing():

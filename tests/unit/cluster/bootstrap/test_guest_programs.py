@@ -117,7 +117,11 @@ def test_what_is_here_already_is_linked_and_not_asked_for(tmp_path: Path) -> Non
     assert run("install.py", {**orders, "name": "n3"}, SOME) == (0, ["@@want", "@@done"])
 
 
-@pytest.mark.parametrize("sent", [b"", SOME[:10], SOME[: len(SOME) // 2], ONE, b"no archive at all" * 100])
+@pytest.mark.parametrize(
+    "sent",
+    [b"", SOME[:10], SOME[: len(SOME) // 2], ONE, b"no archive at all" * 100],
+    ids=["nothing", "its header", "its first half", "one of two", "no archive"],
+)
 def test_half_an_archive_leaves_nothing(tmp_path: Path, sent: bytes) -> None:
     code, said = run("install.py", order(tmp_path), sent)
     assert code == 1
