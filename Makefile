@@ -36,9 +36,9 @@ lint: install
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python scripts/file_length.py
 
-# What to run before every commit: linters, types, unit tests.
+# What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
 check: install lint
-	@$(BIN)/python -m pytest src tests/unit
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not simulation' src tests/unit
 
 test: install lint
 	@bash scripts/test.sh $(BIN)/python

@@ -21,6 +21,7 @@ FAILED_ONCE = (
 )  # fmt: skip
 
 
+@pytest.mark.simulation
 @pytest.mark.timeout(900)
 def test_no_schedule_breaks_an_invariant() -> None:
     parts = [range(first, first + PART) for first in range(0, SCHEDULES, PART)]
@@ -40,6 +41,7 @@ def test_schedules_that_have_failed_once_do_so_no_more() -> None:
     assert not failures, "replay with `python -m trainmaster.testing.failures --seed N --verbose`"
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_mistakes_that_are_put_back_are_found(name: str) -> None:
     assert found_after(name, MOST), SABOTAGES[name].words
