@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -314,3 +316,27 @@ def test_a_quote(tm):
     again = tm.call("quote", tm.work / "recipe.yaml", "--json").json
     assert again["total"]["cost_usd"] == found["total"]["cost_usd"] == {"p5": 0.0, "p50": 0.0, "p95": 0.0}
     assert again.keys() == found.keys()
+
+
+def test_the_page_for_people_is_true(tm):
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    tm.write(
+        "train.py",
+        """
+        import os
+        import time
+        import trainmaster
+
+        for step in range(1, 31):
+            time.sleep(0.02)
+            trainmaster.report(step=step, loss=1 / step)
+        print("trained")
+        with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model", "w") as file:
+            file.write("weights")
+        """,
+    )
+    out = script(tm, "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    assert "DONE SUCCEEDED" in out
+    assert out.count("trained") == 3
+    assert "main 0 1.0" in out
+    assert "experiments.main.command no `command`; write the script to run" in out
