@@ -20,8 +20,9 @@ from trainmaster.artifacts.tree import (
     scan,
     settle,
 )
+from trainmaster.objects.errors import explained
 from trainmaster.objects.names import stays_inside
-from trainmaster.objects.object_store import ObjectStore, explained
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import each
 from trainmaster.spec.errors import PublishError
 

@@ -10,7 +10,8 @@ from trainmaster.artifacts.manifest import DamagedArtifactError, FileEntry, Mani
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import stored_manifest
 from trainmaster.artifacts.scratch import exchange_into_place, move_into_place, scratch_directory
-from trainmaster.objects.object_store import ObjectStore, explained
+from trainmaster.objects.errors import explained
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import each
 from trainmaster.spec.errors import NotFoundError, UsageError
 

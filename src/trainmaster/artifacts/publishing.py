@@ -24,8 +24,9 @@ from trainmaster.artifacts.manifest import (
 )
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.tree import Tree
+from trainmaster.objects.errors import explained
 from trainmaster.objects.names import object_key
-from trainmaster.objects.object_store import ObjectStore, explained
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
 
 FILES_PREFIX = "files-"

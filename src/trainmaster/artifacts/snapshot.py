@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainmaster.artifacts.code_tree import CodeFile, CodeTree, scan_code
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.objects.object_store import explained
+from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import UsageError
 
 _BLOCK_BYTES = 1 << 20

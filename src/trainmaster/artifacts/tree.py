@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainmaster.artifacts.manifest import Kind
-from trainmaster.objects.object_store import explained
+from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import PublishError
 
 # The kernel stamps files with the time of its last tick (1 to 10 ms ago): of two writes within one tick

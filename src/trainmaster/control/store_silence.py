@@ -10,6 +10,7 @@ from typing import Final
 
 from trainmaster.control.run_state import RunState
 from trainmaster.db import Note
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.spec.states import State
 
 #: The store is asked when no job has begun or ended for so long, and again after so long.
@@ -20,9 +21,12 @@ _MOST_NAMED: Final = 3
 
 
 def _ask(url: str) -> bool:
-    from trainmaster.objects.answering import answers
+    from trainmaster.objects import ObjectStore
 
-    return answers(url)
+    try:
+        return ObjectStore(url).answers()
+    except TrainmasterError:
+        return True  # it is told by who needs the store
 
 
 def _in_background(work: Callable[[], None]) -> None:

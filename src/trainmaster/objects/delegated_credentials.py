@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trainmaster.objects import az, gs
 from trainmaster.objects.amazon import DEFAULT_REGION, amazon_settings, profile_credentials
 from trainmaster.objects.narrowing import Grant, NarrowKeys, TooWideKeysError, narrow_amazon, narrow_azure
-from trainmaster.objects.object_store import ENDPOINT_VARIABLES, split_url
+from trainmaster.objects.urls import split_url
 from trainmaster.spec.plain_json import parsed_json
 
 #: Set, nodes get keys that are good for all that ours are (`--lend-keys`).
@@ -169,7 +170,7 @@ def store_host(uri: str, environ: Mapping[str, str] | None = None) -> str:
         return urlsplit(f"//{rest}").hostname or ""
     if scheme == "s3":
         return urlsplit(amazon_settings(environ).endpoint_url).hostname or ""
-    names = ENDPOINT_VARIABLES.get(scheme, ())
+    names = {"gs": gs.ENDPOINT_VARIABLES, "az": az.ENDPOINT_VARIABLES}.get(scheme, ())
     endpoint = next((given[name] for name in names if given.get(name)), "")
     return urlsplit(endpoint).hostname or ""
 

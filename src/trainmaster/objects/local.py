@@ -15,15 +15,17 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from trainmaster.objects.backend import Backend, ObjectDetail, ObjectInfo
 from trainmaster.objects.direct import BUFFERS
-from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectInfo
+from trainmaster.objects.errors import ObjectChangedError
 
 _BLOCK_BYTES = 1 << 20
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """The files below one directory, which is made when the first object is written."""
 
+    is_local = True
     in_memory_bytes = 1 << 62  # files are copied block by block, whatever their size
 
     def __init__(self, root: str) -> None:
@@ -78,7 +80,7 @@ class LocalBackend:
             if stat.S_ISDIR(status.st_mode):
                 raise FileNotFoundError(errno.ENOENT, "no such object", key)
             if etag and etag != _etag(status):
-                raise ObjectChangedError(f"{path} is not the file it was.", "It was written again meanwhile.")
+                raise ObjectChangedError("another ETag", "It was written again meanwhile.")
             yield descriptor, status.st_size
         finally:
             os.close(descriptor)

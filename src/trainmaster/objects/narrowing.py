@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from trainmaster.objects.amazon import amazon_settings
-from trainmaster.objects.object_store import split_url
+from trainmaster.objects.urls import split_url
 from trainmaster.spec.errors import PublishError, TrainmasterError
 
 #: A role that may be assumed to make narrow keys of those of another role.

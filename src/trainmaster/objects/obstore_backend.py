@@ -1,25 +1,24 @@
-"""Objects kept by obstore: S3, Google Cloud, Azure, and memory for tests."""
+"""Objects kept by obstore: what S3, Google Cloud, Azure and memory have in common."""
 
+import errno
 import os
-import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainmaster.objects.amazon import (
-    DEFAULT_REGION,
-    amazon_identity,
-    amazon_settings,
-    is_anonymous,
-    profile_credentials,
-)
+from trainmaster.objects.backend import Backend, ObjectDetail, ObjectInfo
 from trainmaster.objects.direct import DirectReader, NotDirectError
-from trainmaster.objects.object_store import ENDPOINT_VARIABLES, ObjectDetail, ObjectInfo
-from trainmaster.objects.renewing import renewed_amazon, renewed_azure
-from trainmaster.spec.errors import PublishError, UsageError
+from trainmaster.objects.obstore_errors import (
+    is_no_bucket,
+    is_of_parts,
+    is_timeout,
+    no_bucket,
+    typed,
+)
+from trainmaster.spec.errors import PublishError
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -39,32 +38,63 @@ _SILENCE_RETRIES_TIMEOUT = timedelta(seconds=30)
 _ASKED_TIMEOUT = timedelta(seconds=8)
 _SMALL_BYTES = 256 << 10
 _SIGNED_FOR = timedelta(hours=1)
-_NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist|ContainerNotFound")
-_NO_PARTS = re.compile(r"NoSuchUpload|InvalidBlockList")
-_TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
+_ASKED_ONCE: "RetryConfig" = {"max_retries": 0, "retry_timeout": _ASKED_TIMEOUT}
 
 # One connection pool per bucket and set of credentials, for the life of the process. Memory stores must
 # stay here too: they are all there is.
 _stores: "dict[tuple[str, ...], AnyStore]" = {}
-_direct_readers: dict[str, DirectReader] = {}
 
 
-class RemoteBackend:
-    """The objects below one prefix of a bucket."""
+class ObstoreBackend(Backend):
+    """The objects below one prefix of a bucket; a kind of store says who it is and how it is opened.
 
+    Attributes:
+        scheme: of its URLs.
+    """
+
+    scheme: ClassVar[str]
     in_memory_bytes = _PART_BYTES
 
-    def __init__(self, scheme: str, rest: str) -> None:
-        bucket, _, prefix = rest.partition("/")
-        self._url = f"{scheme}://{bucket}"
-        self._opened = _opened(scheme, bucket)
-        self._sender = _opened(scheme, bucket, sends_much=True)
-        # The store in memory keeps what it is given, without a copy; its owner may use a buffer again.
-        self._keeps_buffers = scheme == "memory"
+    def __init__(self, rest: str) -> None:
+        self._bucket, _, prefix = rest.partition("/")
+        self._url = f"{self.scheme}://{self._bucket}"
+        with typed():
+            self._opened = self._shared(sends_much=False)
+            self._sender = self._shared(sends_much=True)
         self._is_slow = False
-        self._direct = _direct_reader(scheme)
+        self._direct = self.direct_reader()
         self._prefix = "/".join(part for part in prefix.split("/") if part)
+
+    @abstractmethod
+    def identity(self) -> tuple[str, ...]:
+        """What decides how it is opened, but for the bucket: stores that are the same share connections."""
+
+    @abstractmethod
+    def opened(self, bucket: str, options: dict[str, Any]) -> "AnyStore":
+        """Opens a bucket, with these options for obstore's class and more of its own."""
+
+    def direct_reader(self) -> DirectReader | None:
+        """Who reads ranges without obstore, for servers where that is worth it."""
+        return None
+
+    def _shared(self, *, sends_much: bool) -> "AnyStore":
+        key = (self.scheme, self._bucket, "sends" if sends_much else "", *self.identity())
+        store = _stores.get(key)
+        if store is None:
+            # setdefault: two threads may come here at once, and share what the first one has made.
+            store = _stores.setdefault(key, self.opened(self._bucket, _options(sends_much)))
+        return store
+
+    def answers(self) -> bool:
+        import obstore
+
+        try:
+            asked_once = self.opened(self._bucket, _options(False, _ASKED_ONCE))
+            obstore.head(asked_once, f"{self._prefix}/answers".lstrip("/"))
+        except Exception as error:  # noqa: BLE001 - every other error is an answer, or is told by who needs it
+            return not is_timeout(error)
+        return True
 
     @property
     def _store(self) -> "AnyStore":
@@ -81,6 +111,7 @@ class RemoteBackend:
         _runtime_pid = os.getpid()
         return store
 
+    @typed()
     def get(self, key: str, limit_bytes: int) -> bytes | None:
         import obstore
 
@@ -93,6 +124,7 @@ class RemoteBackend:
             _require_bucket(error)
             return None
 
+    @typed()
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
         import obstore
 
@@ -119,6 +151,7 @@ class RemoteBackend:
                 return
         yield self.get_range(key, start + done, length - done, etag)
 
+    @typed()
     def info(self, key: str) -> ObjectDetail | None:
         import obstore
 
@@ -143,17 +176,20 @@ class RemoteBackend:
         # none has to outlive the client's timeout.
         import obstore
 
-        name = self._key(key)
-        size_bytes = obstore.head(self._store, name)["size"]
+        info = self.info(key)
+        if info is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", key)
+        size_bytes = info.size_bytes
         if size_bytes <= _PART_BYTES:
-            yield bytes(obstore.get(self._store, name).bytes())
+            with typed():
+                data = bytes(obstore.get(self._store, self._key(key)).bytes())
+            yield data
             return
         from collections import deque
         from concurrent.futures import ThreadPoolExecutor
 
         def part(start: int) -> bytes:
-            length = min(_PART_BYTES, size_bytes - start)
-            return bytes(obstore.get_range(self._store, name, start=start, length=length))
+            return bytes(self.get_range(key, start, min(_PART_BYTES, size_bytes - start), ""))
 
         with ThreadPoolExecutor(_PARTS_IN_FLIGHT) as pool:
             starts = iter(range(0, size_bytes, _PART_BYTES))
@@ -170,15 +206,13 @@ class RemoteBackend:
     def _put(self, key: str, data: bytes | memoryview) -> None:
         import obstore
 
-        if self._keeps_buffers:
-            data = bytes(data)
         is_large = len(data) > _PART_BYTES
         if not (is_large and self._is_slow):
             try:
                 store = self._store if len(data) <= _SMALL_BYTES else self._checked(self._sender)
                 obstore.put(store, self._key(key), data, use_multipart=False)
             except Exception as error:
-                if not is_large or not _TIMED_OUT.search(str(error)):
+                if not is_large or not is_timeout(error):
                     raise
                 # A line on which one request is too much to ask: from now on in parts.
                 self._is_slow = True
@@ -233,10 +267,11 @@ class RemoteBackend:
         except (FileNotFoundError, obstore.exceptions.BaseError) as error:
             # The answer to the request that makes an object of the parts may be lost: it is sent again, and
             # names parts that have become the object meanwhile.
-            info = self.info(key) if _NO_PARTS.search(str(error)) else None
+            info = self.info(key) if is_of_parts(error) else None
             if info is None or info.size_bytes != sent_bytes:
                 raise
 
+    @typed()
     def exists(self, key: str) -> bool:
         import obstore
 
@@ -256,9 +291,11 @@ class RemoteBackend:
         import obstore
 
         full = self._key(prefix)
-        for page in obstore.list(self._store, f"{full}/" if full else None):
-            yield from page
+        with typed():
+            for page in obstore.list(self._store, f"{full}/" if full else None):
+                yield from page
 
+    @typed()
     def folders(self, prefix: str) -> Iterable[str]:
         import obstore
 
@@ -266,6 +303,7 @@ class RemoteBackend:
         result = obstore.list_with_delimiter(self._store, f"{full}/" if full else None)
         return [folder.rstrip("/").rpartition("/")[2] for folder in result["common_prefixes"]]
 
+    @typed()
     def delete(self, keys: Iterable[str]) -> None:
         import obstore
 
@@ -281,9 +319,6 @@ class RemoteBackend:
                         obstore.delete(self._store, name)
                     except FileNotFoundError:
                         continue
-
-    def delete_all(self, prefix: str) -> None:
-        self.delete([info.key for info in self.list(prefix)])
 
     def _signed(self, key: str) -> str:
         """Gives a URL that anybody may read for a while; empty if there are no credentials to sign with."""
@@ -308,44 +343,7 @@ def runtime_is_lost() -> bool:
     return _runtime_pid not in (None, os.getpid())
 
 
-def _direct_reader(scheme: str) -> DirectReader | None:
-    """One for each server that speaks plain HTTP and signs URLs as S3 does."""
-    if scheme != "s3" or is_anonymous():  # there is nothing to sign with
-        return None
-    endpoint = amazon_settings().endpoint_url
-    if not endpoint.startswith("http://"):
-        return None
-    return _direct_readers.setdefault(endpoint, DirectReader())
-
-
-def _opened(scheme: str, bucket: str, *, sends_much: bool = False) -> "AnyStore":
-    given: tuple[str, ...] = ()
-    if scheme == "s3":
-        given = amazon_identity()
-    elif scheme != "memory":
-        names = ("GOOGLE_", "AZURE_")
-        given = tuple(
-            f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(names)
-        )
-    sends_much = sends_much and scheme != "memory"
-    identity = (scheme, bucket, "sends" if sends_much else "", *given)
-    store = _stores.get(identity)
-    if store is None:
-        # setdefault: two threads may come here at once, and a memory store must not be made twice.
-        store = _stores.setdefault(identity, _make(scheme, bucket, sends_much))
-    return store
-
-
-def asked_once(scheme: str, bucket: str) -> "AnyStore":
-    """Gives a store whose requests are given up after some seconds of silence, and not sent again."""
-    return _make(scheme, bucket, False, {"max_retries": 0, "retry_timeout": _ASKED_TIMEOUT})
-
-
-def _make(scheme: str, bucket: str, sends_much: bool, retries: "RetryConfig | None" = None) -> "AnyStore":
-    from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
-
-    if scheme == "memory":
-        return MemoryStore()
+def _options(sends_much: bool, retries: "RetryConfig | None" = None) -> dict[str, Any]:
     # One request moves at most a part, so a long one is a dead one; the default of 30 s in all would
     # cut parts off on a slow line.
     options: dict[str, Any] = {
@@ -358,37 +356,14 @@ def _make(scheme: str, bucket: str, sends_much: bool, retries: "RetryConfig | No
             **_RETRIES,
             "retry_timeout": min(_RETRIES["retry_timeout"], _SILENCE_RETRIES_TIMEOUT),
         }
-    if scheme in ("gs", "az"):
-        endpoints = (os.environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme])
-        options["client_options"]["allow_http"] = any(each.startswith("http://") for each in endpoints)
-        if scheme == "az" and (token := renewed_azure()):
-            options["credential_provider"] = token
-        return GCSStore(bucket, **options) if scheme == "gs" else AzureStore(bucket, **options)
-    settings = amazon_settings()
-    endpoint = settings.endpoint_url
-    if endpoint:
-        if not endpoint.startswith(("http://", "https://")):
-            raise UsageError(
-                f"AWS_ENDPOINT_URL: {endpoint!r} is no URL.", "Write http://HOST:PORT or https://HOST."
-            )
-        options["client_options"]["allow_http"] = endpoint.startswith("http://")
-    options["region"] = settings.region or DEFAULT_REGION
-    if not endpoint and any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")):
-        # One that is to be ignored; obstore would take it.
-        endpoint = f"https://s3.{options['region']}.amazonaws.com"
-    if endpoint:
-        options["endpoint"] = endpoint
-    if bundle := settings.ca_bundle:
-        try:
-            options["client_options"]["root_certificate"] = Path(bundle).read_bytes()
-        except OSError as error:
-            raise UsageError(
-                f"AWS_CA_BUNDLE: {bundle} cannot be read: {error.strerror}.",
-                "Name a file of certificates (PEM), or unset it.",
-            ) from error
-    if credentials := renewed_amazon() or profile_credentials():
-        options["credential_provider"] = credentials
-    return S3Store(bucket, **options)
+    return options
+
+
+def settings_of(*beginnings: str) -> tuple[str, ...]:
+    """The variables that begin so, with their values."""
+    return tuple(
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(beginnings)
+    )
 
 
 def _quoted(etag: str) -> str:
@@ -400,12 +375,13 @@ def _quoted(etag: str) -> str:
 def _into_bucket() -> Iterator[None]:
     """What is not found when something is written is the bucket."""
     try:
-        yield
+        with typed():
+            yield
     except FileNotFoundError as error:
-        raise OSError(str(error).partition("\n\nDebug")[0]) from error
+        raise no_bucket(error) from error
 
 
 def _require_bucket(error: FileNotFoundError) -> None:
     """A missing bucket is no missing object: the user must hear of it."""
-    if _NO_BUCKET.search(str(error)):
-        raise OSError(str(error).partition("\n\nDebug")[0]) from error
+    if is_no_bucket(error):
+        raise no_bucket(error) from error

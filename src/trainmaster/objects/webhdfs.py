@@ -20,7 +20,8 @@ from contextlib import suppress
 from typing import IO, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectInfo
+from trainmaster.objects.backend import Backend, ObjectDetail
+from trainmaster.objects.errors import ObjectChangedError, StoreTrouble, trouble_of_status
 from trainmaster.spec.plain_json import parsed_json, typed
 
 DEFAULT_PORT = 9870
@@ -32,11 +33,15 @@ _TIMEOUT_S = 120.0
 _PATIENCE_S = 60.0
 #: One that has never answered is more likely a wrong address than one that starts again.
 _FIRST_PATIENCE_S = 5.0
-_BROKEN = (OSError, http.client.HTTPException)
+_ERRNO = {
+    StoreTrouble.UNREACHABLE: errno.EAGAIN,
+    StoreTrouble.REFUSED: errno.EACCES,
+    StoreTrouble.FULL: errno.ENOSPC,
+}
 
 
 class WebHdfsError(OSError):
-    """The namenode or a datanode has refused."""
+    """The namenode or a datanode has refused; `errno` says why, where that is known."""
 
 
 class _Answer(NamedTuple):
@@ -57,7 +62,7 @@ class _Status(NamedTuple):
         return f"{self.file_id:x}-{self.modified_ms:x}-{self.size_bytes:x}"
 
 
-class WebHdfsBackend:
+class WebHdfsBackend(Backend):
     """The files below one directory of an HDFS.
 
     The user is ``HADOOP_USER_NAME``, or who runs this.
@@ -91,11 +96,8 @@ class WebHdfsBackend:
             if status is None:
                 raise FileNotFoundError(errno.ENOENT, "no such object", key)
             if status.etag != etag:
-                raise ObjectChangedError(f"{key} is not the file it was.", "It was written again meanwhile.")
+                raise ObjectChangedError("another ETag", "It was written again meanwhile.")
         return memoryview(self._read(key, start, length))
-
-    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
-        yield self.get_range(key, start, length, etag)
 
     def info(self, key: str) -> ObjectDetail | None:
         status = self._status(key)
@@ -137,13 +139,6 @@ class WebHdfsBackend:
             spool.seek(0)
             scratch = self._written(key, spool, length)
         self._place(key, scratch, overwrite=True)
-
-    def exists(self, key: str) -> bool:
-        return self.info(key) is not None
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        for detail in self.details(prefix):
-            yield ObjectInfo(detail.key, detail.size_bytes)
 
     def folders(self, prefix: str) -> Iterable[str]:
         return [status.name for status in self._listed(prefix) if status.is_directory]
@@ -249,7 +244,7 @@ class WebHdfsBackend:
                 return
             except (FileNotFoundError, PermissionError):
                 raise
-            except _BROKEN:
+            except OSError:
                 if time.monotonic() > deadline:
                     raise
                 if host in dead:
@@ -271,7 +266,7 @@ class WebHdfsBackend:
             deadline = began + (_PATIENCE_S if self._has_answered else min(_FIRST_PATIENCE_S, _PATIENCE_S))
             try:
                 answer = self._request(method, url)
-            except _BROKEN:
+            except OSError:
                 if time.monotonic() > deadline:
                     raise
             else:
@@ -279,9 +274,7 @@ class WebHdfsBackend:
                 deadline = began + _PATIENCE_S
                 if answer.status < 400:
                     return answer
-                # 403 is also said while it starts ("safe mode") and to writes that come too early.
-                is_passing = answer.status >= 500 or b"SafeMode" in answer.body or b"Retriable" in answer.body
-                if not is_passing or time.monotonic() > deadline:
+                if not _is_passing(answer) or time.monotonic() > deadline:
                     raise _refusal(answer, key)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
@@ -302,6 +295,10 @@ class WebHdfsBackend:
             )
             response = connection.getresponse()
             return _Answer(response.status, response.getheader("Location") or "", response.read())
+        except http.client.HTTPException as error:
+            if isinstance(error, OSError):
+                raise
+            raise ConnectionResetError(f"the answer was cut off: {type(error).__name__}") from error
         finally:
             connection.close()
 
@@ -355,6 +352,11 @@ def _detail(key: str, status: _Status) -> ObjectDetail:
     return ObjectDetail(key, status.size_bytes, status.etag, status.modified_ms / 1000)
 
 
+def _is_passing(answer: _Answer) -> bool:
+    # 403 is also said while it starts ("safe mode") and to writes that come too early.
+    return answer.status >= 500 or b"SafeMode" in answer.body or b"Retriable" in answer.body
+
+
 def _refusal(answer: _Answer, key: str) -> OSError:
     """Gives the error that an answer stands for."""
     try:
@@ -368,4 +370,6 @@ def _refusal(answer: _Answer, key: str) -> OSError:
         return PermissionError(errno.EACCES, f"HDFS says: {text}")
     if "QuotaExceeded" in kind:
         return WebHdfsError(errno.EDQUOT, f"Disk quota exceeded: {text}")
-    return WebHdfsError(f"HDFS says {answer.status} {kind}: {text}")
+    said = f"HDFS says {answer.status} {kind}: {text}"
+    trouble = StoreTrouble.UNREACHABLE if _is_passing(answer) else trouble_of_status(answer.status)
+    return WebHdfsError(_ERRNO[trouble], said) if trouble in _ERRNO else WebHdfsError(said)

@@ -26,9 +26,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from trainmaster.objects import obstore_backend
-from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectInfo, ObjectStore
-from trainmaster.spec.errors import PublishError
+from trainmaster.objects import registry
+from trainmaster.objects.backend import Backend, ObjectDetail
+from trainmaster.objects.errors import ObjectChangedError, UnreachableStoreError
+from trainmaster.objects.object_store import ObjectStore
 
 _PATIENCE_S = 60.0
 _OUTSIDE = threading.local()
@@ -187,18 +188,17 @@ class Stage:
         self._opened: Any = None
 
     def __enter__(self) -> Self:
-        original = self._opened = obstore_backend.RemoteBackend
-
-        def opened(scheme: str, rest: str) -> Any:  # noqa: ANN401 - a Backend
-            return _SteppedBackend(self, rest) if scheme == "memory" else original(scheme, rest)
-
-        obstore_backend.RemoteBackend = opened  # type: ignore[assignment, misc]
+        self._opened = registry.factories.get("memory")
+        registry.factories["memory"] = lambda rest: _SteppedBackend(self, rest)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        obstore_backend.RemoteBackend = self._opened  # type: ignore[misc]
+        if self._opened is None:
+            del registry.factories["memory"]
+        else:
+            registry.factories["memory"] = self._opened
         for actor in self.actors:
             actor.kill()
 
@@ -224,7 +224,7 @@ class Stage:
             is_done: it was done; only the answer is lost.
             is_late: it is done when :meth:`deliver` is called.
         """
-        error = PublishError("The store is away.", "Try again.")
+        error = UnreachableStoreError("The store is away.", "Try again.", "memory://")
         actor.let(_Turn(after=error) if is_done else _Turn(before=error, late=self.late if is_late else None))
 
     def deliver(self) -> None:
@@ -263,7 +263,7 @@ class Stage:
         self.objects[name] = (data, self.clock.now_s, self._writes)
 
 
-class _SteppedBackend:
+class _SteppedBackend(Backend):
     """A `Backend` over the objects of a stage; its operations are steps of the actor that has opened it."""
 
     in_memory_bytes = 1 << 62
@@ -296,7 +296,7 @@ class _SteppedBackend:
         if detail is None:
             raise FileNotFoundError(key)
         if etag and etag != detail.etag:
-            raise ObjectChangedError(f"{key} is not the object it was.", "It was written again meanwhile.")
+            raise ObjectChangedError("another ETag", "It was written again meanwhile.")
         return self._stage.objects[self._name(key)][0]
 
     def get(self, key: str, limit_bytes: int) -> bytes | None:
@@ -310,9 +310,6 @@ class _SteppedBackend:
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
         data = self._step("get_range", key, lambda: self._bytes(key, etag))
         return memoryview(data)[start : start + length]
-
-    def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
-        yield self.get_range(key, start, length, etag)
 
     def info(self, key: str) -> ObjectDetail | None:
         found: ObjectDetail | None = self._step("info", key, lambda: self._detail(key))
@@ -344,10 +341,6 @@ class _SteppedBackend:
     def exists(self, key: str) -> bool:
         found: bool = self._step("info", key, lambda: self._detail(key) is not None)
         return found
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        for detail in self._step("list", prefix, lambda: self._details(prefix)):
-            yield ObjectInfo(detail.key, detail.size_bytes)
 
     def folders(self, prefix: str) -> Iterable[str]:
         start = f"{prefix}/" if prefix else ""

@@ -13,8 +13,10 @@ from reading_helpers import contents, python, wait_until
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.objects import obstore_backend
-from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
+from trainmaster.objects.errors import StoreTrouble
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
+from trainmaster.testing.object_store_contract import ObjectStoreContract
 from trainmaster.volumes import Volume
 from trainmaster.volumes.mounting import available, mount, unmount
 from trainmaster.volumes.packed import (
@@ -64,7 +66,7 @@ def killed_after(program, proxy, puts, *arguments):
     assert process.returncode == -signal.SIGKILL, errors
 
 
-class StoreContract:
+class StoreContract(ObjectStoreContract):
     """Inherit and give the two fixtures.
 
     Attributes:
@@ -106,66 +108,17 @@ class StoreContract:
         (root / "large").write_bytes(os.urandom(5 * MIB))
         return root
 
-    def test_objects(self, bucket):
-        store = ObjectStore(f"{bucket}/some where")
-        store.put("a/b c/ü&%41", b"0123456789")
-        store.put("empty", b"")
-        assert sorted(store.list()) == [("a/b c/ü&%41", 10), ("empty", 0)]
-        assert (store.folders(), store.folders("a")) == (["a"], ["b c"])
-        assert (store.get("a/b c/ü&%41"), store.get("empty"), store.get("a")) == (b"0123456789", b"", None)
-        assert (store.exists("empty"), store.exists("a")) == (True, False)
-        store.delete(["empty", "never"])
-        store.delete(["never"])
-        assert [key for key, _ in store.list()] == ["a/b c/ü&%41"]
-        store.delete_all("")
-        assert list(store.list()) == []
+    @pytest.fixture
+    def store(self, bucket):
+        return ObjectStore(f"{bucket}/some where")
 
-    def test_etags(self, bucket):
-        store = ObjectStore(bucket)
-        store.put("a/b", b"0123456789")
-        info = store.info("a/b")
-        (listed,) = store.details("a")
-        assert (info.size_bytes, info.etag) == (10, listed.etag)
-        assert info.etag.startswith('"')
-        assert bytes(store.get_range("a/b", 3, 4, info.etag)) == b"3456"
-        assert bytes(store.get_range("a/b", 8, 4)) == b"89"
-        store.put("a/b", b"other bytes")
-        with pytest.raises(ObjectChangedError):
-            store.get_range("a/b", 3, 4, info.etag)
-        with pytest.raises(FileNotFoundError):
-            store.get_range("a/c", 0, 1)
-        assert store.info("a/c") is None
+    @pytest.fixture
+    def troubles(self, bucket):
+        return {StoreTrouble.MISSING: ObjectStore(f"{bucket}-not/v")}
 
-    def test_an_object_in_parts(self, bucket):
-        store = ObjectStore(bucket)
-        blocks = [os.urandom(5 * MIB) for _ in range(5)]
-        store.put_blocks("large", iter(blocks), 25 * MIB)
-        assert store.info("large").size_bytes == 25 * MIB
-        assert b"".join(store.blocks("large")) == b"".join(blocks)
-
-        def broken():
-            yield from blocks
-            raise RuntimeError
-
-        with pytest.raises(RuntimeError):
-            store.put_blocks("broken", broken(), 40 * MIB)
-        assert [key for key, _ in store.list()] == ["large"]
-
-    def test_one_of_many_creates(self, bucket):
-        store = ObjectStore(bucket)
-        won = []
-
-        def create(number):
-            if store.put_if_absent("head", b"%d" % number):
-                won.append(number)
-
-        threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        assert store.get("head") == b"%d" % won[0]
+    def test_etags_are_those_of_headers(self, store):
+        store.put("x", b"1")
+        assert store.info("x").etag.startswith('"')
 
     def test_a_creation_that_is_refused_by_its_condition(self, faulty):
         """Azure answers 409 mostly and 412 at times; Azurite never does the latter."""

@@ -14,7 +14,7 @@ from test_direct_reading import DATA, Server, read, server  # noqa: F401 - the f
 
 from trainmaster.objects import direct
 from trainmaster.objects.direct import BLOCK_BYTES, DirectReader, NotDirectError
-from trainmaster.objects.obstore_backend import RemoteBackend
+from trainmaster.objects.s3 import S3Backend
 
 
 @pytest.mark.parametrize("etag", ['"a"\r\nX-Other: 1', "a\nb", '"é"', '"\u20ac"', "a\x00b"])
@@ -85,15 +85,15 @@ def test_what_trickles_is_given_up(trickle: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def backend(server: Server, monkeypatch: pytest.MonkeyPatch) -> RemoteBackend:  # noqa: F811
+def backend(server: Server, monkeypatch: pytest.MonkeyPatch) -> S3Backend:  # noqa: F811
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url.partition("/bucket")[0])
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.delenv("AWS_SKIP_SIGNATURE", raising=False)
-    return RemoteBackend("s3", "bucket/some")
+    return S3Backend("bucket/some")
 
 
-def test_who_cannot_sign_is_asked_once(backend: RemoteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_cannot_sign_is_asked_once(backend: S3Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """To find credentials may take seconds, each time."""
     import obstore
 
@@ -112,9 +112,9 @@ def test_who_cannot_sign_is_asked_once(backend: RemoteBackend, monkeypatch: pyte
 
 @pytest.mark.parametrize("skip", ["true", "1", "TRUE", "false"])
 def test_who_reads_anonymously_signs_nothing(
-    backend: RemoteBackend, monkeypatch: pytest.MonkeyPatch, skip: str
+    backend: S3Backend, monkeypatch: pytest.MonkeyPatch, skip: str
 ) -> None:
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", skip)
-    assert (RemoteBackend("s3", "bucket/some")._direct is None) is (skip != "false")
+    assert (S3Backend("bucket/some")._direct is None) is (skip != "false")
     assert backend._direct is not None
     assert os.environ["AWS_SKIP_SIGNATURE"] == skip

@@ -10,7 +10,7 @@ import pytest
 
 from trainmaster.objects import direct
 from trainmaster.objects.direct import BLOCK_BYTES, DirectReader, NotDirectError
-from trainmaster.objects.obstore_backend import RemoteBackend
+from trainmaster.objects.s3 import S3Backend
 
 DATA = random.Random(0).randbytes(2 * BLOCK_BYTES + 12_345)
 
@@ -202,7 +202,7 @@ def test_the_library_reads_the_rest(server, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     server.answer = lambda first, last: (server.head(last - first + 1), DATA[first : BLOCK_BYTES + 99], False)
-    backend = RemoteBackend("s3", "bucket/some")
+    backend = S3Backend("bucket/some")
     asked = []
 
     def get_range(key, start, length, etag):

@@ -1,103 +1,52 @@
 import errno
 import os
 import secrets
-import threading
 from pathlib import Path
 
 import obstore
 import pytest
 from obstore.store import LocalStore
 
-from trainmaster.objects.object_store import ObjectStore, explained, split_url
+from trainmaster.objects.errors import StoreTrouble, explained
+from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.obstore_errors import store_error
+from trainmaster.objects.urls import split_url
 from trainmaster.spec.errors import PublishError, UsageError
-
-pytest_plugins = ["object_store_fixtures"]
-
-
-def test_what_is_put_is_there(store_url):
-    store = ObjectStore(store_url)
-    assert store.get("a/b") is None
-    assert not store.exists("a/b")
-    store.put("a/b", b"one")
-    store.put("a/b", b"two")
-    store.put("a/c/d", b"")
-    assert store.get("a/b") == b"two"
-    assert store.get("a") is None
-    assert store.exists("a/b")
-    assert not store.exists("a")
-    assert sorted(store.list()) == [("a/b", 3), ("a/c/d", 0)]
-    assert sorted(store.list("a/c")) == [("a/c/d", 0)]
-    assert list(store.list("a/c/x")) == []
-    assert list(store.folders()) == ["a"]
-    assert list(store.folders("a")) == ["c"]
-    assert list(store.folders("nothing")) == []
-    store.delete(["a/b", "never/was"])
-    assert not store.exists("a/b")
-    store.delete_all("a")
-    store.delete_all("a")
-    assert list(store.list()) == []
+from trainmaster.testing.object_store_contract import ObjectStoreContract
+from trainmaster.testing.stepped_store import Stage
 
 
-def test_what_is_too_large_is_not_read(store_url):
-    store = ObjectStore(store_url)
-    store.put("a/small", b"x" * 100)
-    assert store.get("a/small", 100) == b"x" * 100
-    with pytest.raises(PublishError, match=r"a/small has .* at most 99 are read"):
-        store.get("a/small", 99)
-    assert store.get("a/none", 1) is None
-    assert not store.put_if_absent("a/small", b"x")
-    assert store.put_if_absent("a/small", b"x" * 100)
+class TestDirectory(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path):
+        return ObjectStore(str(tmp_path / "store"))
+
+    @pytest.fixture
+    def troubles(self, tmp_path, monkeypatch):
+        """A disk that is full, and a file that is in the way."""
+        (tmp_path / "file").write_text("")
+        full = ObjectStore(str(tmp_path / "full"))
+
+        def write(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(full._backend, "_write", write)
+        return {StoreTrouble.FULL: full, StoreTrouble.REFUSED: ObjectStore(str(tmp_path / "file"))}
 
 
-def test_a_prefix_is_no_other_prefix_with_the_same_beginning(store_url):
-    store = ObjectStore(store_url)
-    store.put("run-1/x", b"1")
-    store.put("run-10/x", b"10")
-    assert [info.key for info in store.list("run-1")] == ["run-1/x"]
-    store.delete_all("run-1")
-    assert store.get("run-10/x") == b"10"
-    assert ObjectStore(f"{store_url}/run-10").get("x") == b"10"
+class TestMemory(ObjectStoreContract):
+    @pytest.fixture
+    def store(self):
+        return ObjectStore(f"memory://{secrets.token_hex(8)}/some where")
 
 
-def test_one_of_many_creates(store_url):
-    store = ObjectStore(store_url)
-    won = []
+class TestStage(ObjectStoreContract):
+    """What stands in for a store in simulations is one."""
 
-    def create(number):
-        if store.put_if_absent("head", b"%d" % number):
-            won.append(number)
-
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1
-    assert store.get("head") == b"%d" % won[0]
-    assert store.put_if_absent("head", b"%d" % won[0]), "its own answer may have been lost"
-    assert [info.key for info in store.list()] == ["head"], "nothing is left of those who lost"
-
-
-def test_large_objects_go_through_in_blocks(store_url):
-    store = ObjectStore(store_url)
-    blocks = [secrets.token_bytes(1 << 20) for _ in range(20)]
-    store.put_blocks("large", iter(blocks), 20 << 20)
-    assert b"".join(store.blocks("large")) == b"".join(blocks)
-    with pytest.raises(FileNotFoundError):
-        list(store.blocks("absent"))
-
-
-@pytest.mark.parametrize("size_bytes", [1, 20 << 20])
-def test_an_exception_while_writing_leaves_nothing(store_url, size_bytes):
-    store = ObjectStore(store_url)
-
-    def broken():
-        yield b"x" * 1000
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        store.put_blocks("x/half", broken(), size_bytes)
-    assert list(store.list()) == []
+    @pytest.fixture
+    def store(self):
+        with Stage() as stage:
+            yield stage.store("s/some where")
 
 
 def test_what_we_write_locally_obstore_reads(tmp_path):
@@ -174,10 +123,10 @@ def test_a_file_in_the_way_is_named(tmp_path):
         (OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)), "Free some space"),
         (OSError(errno.EROFS, os.strerror(errno.EROFS)), "only be read"),
         (PermissionError(errno.EACCES, "Permission denied"), "Change the permissions"),
-        (RuntimeError("Generic S3 error: ... <Code>NoSuchBucket</Code>"), "Create the bucket"),
-        (RuntimeError("... InvalidAccessKeyId ..."), "AWS_ACCESS_KEY_ID"),
-        (RuntimeError("error sending request: tcp connect error"), "AWS_ENDPOINT_URL"),
-        (RuntimeError("what?\n\nDebug source: x"), "Try again"),
+        (store_error("Generic S3 error: ... <Code>NoSuchBucket</Code>"), "Create the bucket"),
+        (store_error("... InvalidAccessKeyId ..."), "AWS_ACCESS_KEY_ID"),
+        (store_error("error sending request: tcp connect error"), "AWS_ENDPOINT_URL"),
+        (store_error("what?\n\nDebug source: x"), "Try again"),
     ],
 )
 def test_every_error_says_what_to_do(error, hint):

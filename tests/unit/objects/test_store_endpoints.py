@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from trainmaster.objects.delegated_credentials import store_host
-from trainmaster.objects.object_store import ObjectStore, split_url
+from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.urls import split_url
 from trainmaster.spec.errors import PublishError, UsageError
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from trainmaster.objects.object_store import ObjectStore, explained
+from trainmaster.objects.errors import explained
+from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.obstore_errors import store_error
 from trainmaster.spec.errors import UsageError
 
 SENT = "Generic S3 error: Error performing GET http://host/b - HTTP error: error sending request"
@@ -23,7 +25,7 @@ NOT_THERE = f"{SENT}\n\nDebug source:\nkind: ConnectionRefused"
     ],
 )
 def test_what_a_library_says_is_put_plainly(text, said, unsaid, hint):
-    error = explained(RuntimeError(text), "read", "s3://b/x")
+    error = explained(store_error(text), "read", "s3://b/x")
     assert said in str(error.args[0])
     assert unsaid not in str(error.args[0])
     assert hint in error.hint

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 
 from hostile_bytes import changed_json
 from trainmaster.objects import webhdfs
-from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
+from trainmaster.objects.errors import FullStoreError, ObjectStoreError, StoreTrouble
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError
+from trainmaster.testing.object_store_contract import ObjectStoreContract
 from trainmaster.volumes.packed import get, open_volume, push
 
 
@@ -29,27 +31,36 @@ def store(hdfs):
     return ObjectStore(f"{hdfs.url}/base")
 
 
-def test_objects_in_hdfs(store, hdfs):
-    assert store.get("a/b") is None
-    store.put("a/b", b"one")
-    store.put("a/b", b"two")
-    store.put_blocks("large", iter([bytes(1 << 20)] * 12), 12 << 20)
-    assert store.get("a/b") == b"two"
-    assert b"".join(store.blocks("large")) == bytes(12 << 20)
-    assert sorted(store.list()) == [("a/b", 3), ("large", 12 << 20)]
-    assert (store.folders(), store.exists("a"), store.exists("large")) == (["a"], False, True)
-    assert store.put_if_absent("head", b"1")
-    assert not store.put_if_absent("head", b"2")
-    info = store.info("a/b")
-    assert bytes(store.get_range("a/b", 1, 5, info.etag)) == b"wo"
-    store.put("a/b", b"new")
-    with pytest.raises(ObjectChangedError):
-        store.get_range("a/b", 1, 5, info.etag)
-    with pytest.raises(FileNotFoundError):
-        list(store.blocks("nothing"))
-    store.delete(["head", "nothing"])
-    store.delete_all("a")
-    assert list(hdfs.files) == ["/base/large"]
+class TestHdfs(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, hdfs):
+        return ObjectStore(f"{hdfs.url}/some where")
+
+    @pytest.fixture
+    def troubles(self, hdfs):
+        """It refuses every request of one, and nobody is where the other one is."""
+        hdfs.refuse = "AccessControlException"
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            nobody = f"hdfs://127.0.0.1:{unused.getsockname()[1]}/x"
+        return {
+            StoreTrouble.REFUSED: ObjectStore(f"{hdfs.url}/x"),
+            StoreTrouble.UNREACHABLE: ObjectStore(nobody),
+        }
+
+    @pytest.fixture(autouse=True)
+    def _impatient(self, monkeypatch):
+        monkeypatch.setattr(webhdfs, "_FIRST_PATIENCE_S", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("exception", "kind"),
+    [("DSQuotaExceededException", FullStoreError), ("StandbyException", ObjectStoreError)],
+)
+def test_what_the_namenode_says_is_told_by_type(store, hdfs, exception, kind):
+    hdfs.refuse = exception
+    with pytest.raises(kind):
+        store.put("x", b"1")
 
 
 def test_the_namenode_is_told_of_a_dead_datanode(store, hdfs):

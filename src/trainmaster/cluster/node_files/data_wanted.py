@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from trainmaster.control.site import RelayError
 from trainmaster.objects.delegated_credentials import Lender, lent_environment, store_host
 from trainmaster.objects.narrowing import Grant
-from trainmaster.objects.object_store import split_url
+from trainmaster.objects.urls import split_url
 
 if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext

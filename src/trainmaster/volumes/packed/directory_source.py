@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from trainmaster.artifacts.tree import Stamp, Tree, TreeNode, UnstableDirectory, inward_target
+from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside
-from trainmaster.objects.object_store import explained
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Survey, changed, load_pieces, stamp_of

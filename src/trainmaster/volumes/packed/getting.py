@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.artifacts.scratch import move_into_place
-from trainmaster.objects.object_store import explained
+from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
+from trainmaster.objects.errors import explained
 from trainmaster.objects.names import stays_inside
-from trainmaster.objects.object_store import ObjectDetail, ObjectStore, explained
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
 from trainmaster.volumes.packed.deletions import Deletions

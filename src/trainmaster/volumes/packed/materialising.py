@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.objects.object_store import ObjectStore, explained
+from trainmaster.objects.errors import explained
+from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.checking import check_extents, check_links, check_paths
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_tables

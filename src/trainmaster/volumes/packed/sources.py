@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from trainmaster.artifacts.tree import UnstableDirectory
-from trainmaster.objects.object_store import explained
+from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 
@@ -153,7 +153,7 @@ def source_of(text: str) -> Source:
     if text.startswith(("http://", "https://")):
         return TarStream(text)
     if text.startswith("file://"):
-        from trainmaster.objects.object_store import split_url
+        from trainmaster.objects.urls import split_url
 
         text = split_url(text)[1]
     elif "://" in text:

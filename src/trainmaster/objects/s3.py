@@ -1,0 +1,69 @@
+"""Objects in S3, and in whatever speaks as it does."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.objects.amazon import (
+    DEFAULT_REGION,
+    amazon_identity,
+    amazon_settings,
+    is_anonymous,
+    profile_credentials,
+)
+from trainmaster.objects.direct import DirectReader
+from trainmaster.objects.obstore_backend import ObstoreBackend
+from trainmaster.objects.renewing import renewed_amazon
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as AnyStore
+
+_direct_readers: dict[str, DirectReader] = {}
+
+
+class S3Backend(ObstoreBackend):
+    """The objects below ``BUCKET/PREFIX``."""
+
+    scheme = "s3"
+
+    def identity(self) -> tuple[str, ...]:
+        return amazon_identity()
+
+    def opened(self, bucket: str, options: dict[str, Any]) -> "AnyStore":
+        from obstore.store import S3Store
+
+        settings = amazon_settings()
+        endpoint = settings.endpoint_url
+        if endpoint:
+            if not endpoint.startswith(("http://", "https://")):
+                raise UsageError(
+                    f"AWS_ENDPOINT_URL: {endpoint!r} is no URL.", "Write http://HOST:PORT or https://HOST."
+                )
+            options["client_options"]["allow_http"] = endpoint.startswith("http://")
+        options["region"] = settings.region or DEFAULT_REGION
+        if not endpoint and any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")):
+            # One that is to be ignored; obstore would take it.
+            endpoint = f"https://s3.{options['region']}.amazonaws.com"
+        if endpoint:
+            options["endpoint"] = endpoint
+        if bundle := settings.ca_bundle:
+            try:
+                options["client_options"]["root_certificate"] = Path(bundle).read_bytes()
+            except OSError as error:
+                raise UsageError(
+                    f"AWS_CA_BUNDLE: {bundle} cannot be read: {error.strerror}.",
+                    "Name a file of certificates (PEM), or unset it.",
+                ) from error
+        if credentials := renewed_amazon() or profile_credentials():
+            options["credential_provider"] = credentials
+        return S3Store(bucket, **options)
+
+    def direct_reader(self) -> DirectReader | None:
+        """One for each server that speaks plain HTTP."""
+        if is_anonymous():  # there is nothing to sign with
+            return None
+        endpoint = amazon_settings().endpoint_url
+        if not endpoint.startswith("http://"):
+            return None
+        return _direct_readers.setdefault(endpoint, DirectReader())
