@@ -9,7 +9,7 @@
     - DamagedObjectError          what is there is not what was written
     - ObjectChangedError          an object is no longer the one that was meant
 
-What each means for a task: `trainmaster.control.store_verdicts`.
+What reaches us as words only, from nodes, is still told by `trainmaster.objects.outage`.
 """
 
 from __future__ import annotations
