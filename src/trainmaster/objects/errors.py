@@ -15,10 +15,9 @@ What reaches us as words only, from nodes, is still told by `trainmaster.objects
 from __future__ import annotations
 
 import errno
-import http.client
 import socket
-import urllib.error
 from enum import StrEnum
+from http import HTTPStatus
 from typing import ClassVar, Final
 
 from trainmaster.spec.errors import PublishError
@@ -156,11 +155,15 @@ def trouble_of(error: BaseException) -> StoreTrouble:
     """
     if isinstance(error, ObjectStoreError):
         return error.trouble
-    if isinstance(error, urllib.error.HTTPError):
+    # Where nothing goes wrong nobody pays for these.
+    from http.client import IncompleteRead
+    from urllib.error import HTTPError, URLError
+
+    if isinstance(error, HTTPError):
         return trouble_of_status(error.code)
-    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, BaseException):
+    if isinstance(error, URLError) and isinstance(error.reason, BaseException):
         return trouble_of(error.reason)
-    if isinstance(error, TimeoutError | ConnectionError | http.client.IncompleteRead):
+    if isinstance(error, TimeoutError | ConnectionError | IncompleteRead):
         return StoreTrouble.UNREACHABLE
     if isinstance(error, socket.gaierror):  # any other says that there is no such name
         return StoreTrouble.UNREACHABLE if error.errno == socket.EAI_AGAIN else StoreTrouble.OTHER
@@ -175,13 +178,13 @@ def trouble_of_status(status: int) -> StoreTrouble:
     >>> [trouble_of_status(status).value for status in (403, 404, 429, 503, 507)]
     ['refused', 'missing', 'unreachable', 'unreachable', 'full']
     """
-    if status == http.client.INSUFFICIENT_STORAGE:
+    if status == HTTPStatus.INSUFFICIENT_STORAGE:
         return StoreTrouble.FULL
     if status == _TOO_MANY_REQUESTS or status in _SERVER_ERRORS:
         return StoreTrouble.UNREACHABLE
-    if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return StoreTrouble.REFUSED
-    if status in (http.client.NOT_FOUND, http.client.GONE):
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         return StoreTrouble.MISSING
     return StoreTrouble.OTHER
 
