@@ -5,6 +5,7 @@ import random
 import socket
 import threading
 from contextlib import suppress
+from typing import BinaryIO
 
 import pytest
 
@@ -47,7 +48,7 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         with suppress(OSError), connection, connection.makefile("rb") as file:
-            while request := b"".join(iter(file.readline, b"\r\n")).decode():
+            while request := self._request(file):
                 self.requests.append(request)
                 wanted = next(line for line in request.split("\r\n") if line.startswith("Range: bytes="))
                 first, last = map(int, wanted.partition("=")[2].split("-"))
@@ -56,6 +57,14 @@ class Server:
                 connection.sendall(body[100:])
                 if not stays:
                     return
+
+    @staticmethod
+    def _request(file: BinaryIO) -> str:
+        """Up to its empty line; nothing when the other end has hung up."""
+        lines = []
+        while (line := file.readline()) not in (b"\r\n", b""):
+            lines.append(line)
+        return b"".join(lines).decode()
 
     def close(self) -> None:
         self._socket.close()
