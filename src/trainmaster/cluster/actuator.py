@@ -33,7 +33,7 @@ class Actuator:
     Args:
         provider: who rents.
         provisioner: makes nodes of machines.
-        tasks: where work is done; results reach the sight.
+        tasks: where work is done; results reach `Observed`.
         observed: what is known.
     """
 
@@ -116,7 +116,7 @@ class Actuator:
             memory_bytes=role.memory_bytes,
         )
         if self._tasks.start(f"rent {token}", partial(self._provider.acquire, record.id, request)):
-            self._tasks.start("kits", self._provisioner.warm_up)
+            self._tasks.start("packages", self._provisioner.warm_up)
 
     def _prepare(self, record: ClusterRecord, name: str) -> None:
         machine, node = record.machine(name), self._observed.node(name)

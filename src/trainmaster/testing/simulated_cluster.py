@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: How long what the loop has others do takes at least and at most, seconds, by the first word of its name.
 _TAKES_S: Final = {
     "look": (0.3, 1.0), "rent": (1.0, 5.0), "prepare": (5.0, 40.0), "form": (4.0, 12.0), "join": (3.0, 10.0),
-    "probe": (0.1, 0.3), "renew": (0.3, 1.0), "kits": (0.1, 0.1), "drop": (0.5, 2.0), "back": (0.5, 2.0),
+    "probe": (0.1, 0.3), "renew": (0.3, 1.0), "packages": (0.1, 0.1), "drop": (0.5, 2.0), "back": (0.5, 2.0),
     "release": (5.0, 20.0), "search": (0.1, 0.5),
 }  # fmt: skip
 #: A machine that answers nobody is waited for so long.

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from private_sshd import SshHost, make_key
 
+from trainmaster.providers.ssh_target import target_of
 from trainmaster.transport import (
     CommandError,
     HostKeyError,
@@ -24,7 +25,6 @@ from trainmaster.transport import (
     RemoteTimeoutError,
     Ssh,
     UnreachableError,
-    target_of,
     upload,
 )
 

@@ -244,7 +244,7 @@ class Bench:
 
 KINDS = {
     *("look", "rent", "prepare", "form", "join", "drop", "back", "release"),
-    *("probe", "search", "renew", "kits"),
+    *("probe", "search", "renew", "packages"),
 }
 WORKER = Rental("m4.large", "us", "us-a", usd_per_hour=0.36)
 

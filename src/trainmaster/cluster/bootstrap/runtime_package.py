@@ -157,7 +157,7 @@ def make_runtime_package(roots: Sequence[str] = ROOTS, imports: Sequence[str] = 
 def make_runtime_packages(
     roots: Sequence[str] = ROOTS, imports: Sequence[str] = IMPORTS
 ) -> tuple[RuntimePackage, RuntimePackage]:
-    """The kits for hosts without and with GPUs; the same where nothing for GPUs is installed here."""
+    """The packages for hosts without and with GPUs; the same where nothing for GPUs is installed here."""
     plain = make_runtime_package(roots, imports)
     try:
         return plain, make_runtime_package((*roots, *GPU_ROOTS), imports)

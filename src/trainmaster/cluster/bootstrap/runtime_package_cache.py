@@ -21,7 +21,7 @@ import trainmaster
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, make_runtime_packages
 from trainmaster.spec.plain_json import parsed_json, typed
 
-#: Changes when what is written changes, or what a kit is made of.
+#: Changes when what is written changes, or what a package is made of.
 _FORMAT: Final = 1
 _NAME_CHARACTERS: Final = 16
 

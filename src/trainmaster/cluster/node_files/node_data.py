@@ -226,7 +226,7 @@ class NodeData:
             if known is None:  # a version never changes: the store is not asked for every task
                 address = volume_url(source.volume, context.home.store_url)
                 with self._awaited(name, [store_of(address)]):
-                    if is_away(words := trouble_from_here(address)):  # one that is mute is waited for long
+                    if is_away(words := trouble_from_here(address)):  # a silent one is waited for long
                         raise PublishError(words)
                     known = self._volume(context, name, source.volume, order)
             with self._guard:

@@ -322,7 +322,7 @@ def _give_way():
             other = importlib.util.module_from_spec(spec)
             sys.modules[__name__] = other
             spec.loader.exec_module(other)
-    except Exception:
+    except Exception:  # whatever is wrong with the other one: the script of the user goes on with this one
         sys.modules[__name__] = mine
     finally:
         sys.path[:] = kept
