@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from trainmaster.control.image_shelf import ImageShelf, added_inside, end_all, own_user
 from trainmaster.control.locking import locked
-from trainmaster.executors._core_dumps import forbid_core_dumps
+from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from trainmaster.control.environment import UNBUFFERED
-from trainmaster.executors import _containers
-from trainmaster.executors._engine_calls import MAKING_S
+from trainmaster.executors import containers
 from trainmaster.executors.base import Container
+from trainmaster.executors.engine_calls import MAKING_S
 from trainmaster.executors.engines import Engine, Image, container_fields, last_words
 from trainmaster.spec.errors import UsageError
 
@@ -92,7 +92,7 @@ class ImageShelf:
             UsageError: it cannot be started, or has no bash.
         """
         container = self.engine.container(name, (cwd,))
-        probe = _containers.container_name(self._owner, f"{name}/{os.getpid()}", "probe")
+        probe = containers.container_name(self._owner, f"{name}/{os.getpid()}", "probe")
         gpu_ids = ("all",) if gpus else ()
         said = os.memfd_create("said")
         try:
@@ -135,7 +135,7 @@ class ImageShelf:
             The exit code.
         """
         container = self.engine.container(image, (code, str(venv)))
-        name = _containers.container_name(str(venv), "setup", venv.name)
+        name = containers.container_name(str(venv), "setup", venv.name)
         self.engine.remove(name)  # left over by a control process that was killed
         env = {**variables, "VIRTUAL_ENV": str(venv)}
         arguments = ["-c", "--", _SETUP, "setup", script]
@@ -179,7 +179,7 @@ def _run(
     timeout_s: float | None = None,
 ) -> int:
     """Run bash in a container to its end; the exit code."""
-    command = _containers.run_command(
+    command = containers.run_command(
         container_fields(container),
         name=name,
         labels={},
@@ -199,7 +199,7 @@ def _run(
     _children.add(process.pid)
     _containers_of[name] = engine
     try:
-        process.communicate(_containers.records(arguments, env), timeout_s)
+        process.communicate(containers.records(arguments, env), timeout_s)
     except subprocess.TimeoutExpired:
         os.write(output.fileno(), f"it did not end within {timeout_s:.0f} s\n".encode())
     finally:

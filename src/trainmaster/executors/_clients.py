@@ -6,14 +6,14 @@ import select
 import socket
 import time
 
-from trainmaster.executors._wire import Splitter, WireError, encode
+from trainmaster.executors.wire import Splitter, WireError, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 _READ_BYTES = 1 << 20
 _NEWS_PER_FRAME = 512

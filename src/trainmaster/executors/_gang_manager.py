@@ -6,7 +6,6 @@ import os
 import time
 
 from trainmaster.executors._clock import unix_s
-from trainmaster.executors._engine_calls import EngineCalls
 from trainmaster.executors._gangs import (
     EXITED,
     GRANTED,
@@ -20,7 +19,8 @@ from trainmaster.executors._members import explain, start_member
 from trainmaster.executors._oom import OomWatch
 from trainmaster.executors._owners import Owners, ask
 from trainmaster.executors._processes import has_orphans
-from trainmaster.executors._slots import Slots, Ticket
+from trainmaster.executors.engine_calls import EngineCalls
+from trainmaster.executors.slots import Slots, Ticket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

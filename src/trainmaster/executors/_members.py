@@ -9,8 +9,8 @@ import signal
 import threading
 
 from trainmaster.executors._clock import unix_s
-from trainmaster.executors._core_dumps import core_dumps_as_given
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, read_process
+from trainmaster.executors.core_dumps import core_dumps_as_given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ class Spawner:
         self, gang: GangProcesses, member: MemberProcess, _base: dict[str, str], pipe: int
     ) -> int:
         """Start the engine's client; the script's variables go through its standard input."""
-        from trainmaster.executors import _containers
+        from trainmaster.executors import containers
 
         container = member.container
         assert container is not None
-        command = _containers.run_command(
+        command = containers.run_command(
             container,
-            name=_containers.container_name(self._home_id, gang.attempt, member.name),
+            name=containers.container_name(self._home_id, gang.attempt, member.name),
             labels={"home": self._home_id, "attempt": gang.attempt},
             cwd=member.cwd,
             gpu_ids=member.gpu_ids if member.gpus else (),
@@ -122,7 +122,7 @@ class Spawner:
         stdin = os.memfd_create("variables")
         try:
             with open(stdin, "wb", closefd=False) as file:
-                file.write(_containers.records(arguments, {**member.env, **markers}))
+                file.write(containers.records(arguments, {**member.env, **markers}))
             os.lseek(stdin, 0, os.SEEK_SET)
             env = {**container["settings"], **markers}
             return _start(command[0], command, env, _streams(stdin, pipe))

@@ -9,7 +9,7 @@ import select
 import time
 from collections import deque
 
-from trainmaster.executors._logfile import LogFile
+from trainmaster.executors.logfile import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from trainmaster.executors._engine_calls import EngineCalls
     from trainmaster.executors._gangs import GangProcesses
+    from trainmaster.executors.engine_calls import EngineCalls
 
 _KILL_PAUSE_MAX_S = 1.0
 #: The attempt of processes that belong to none.

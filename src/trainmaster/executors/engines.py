@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from io import BufferedIOBase
 from typing import Any
 
-from trainmaster.executors import _containers
+from trainmaster.executors import containers
 from trainmaster.executors.base import Container
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.plain_json import parsed_json
@@ -189,7 +189,7 @@ class Engine:
     def remove(self, name: str) -> None:
         """Kill and remove a container; no harm if there is none."""
         container = {"program": self.program, "kind": self.kind}
-        self._run(_containers.remove_command(container, [name])[1:])
+        self._run(containers.remove_command(container, [name])[1:])
 
     def ask(self, *arguments: str) -> tuple[int, str]:
         """Exit code and output of a quick command; the code is -1 if there was no answer."""

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainmaster.executors._connection import WHO, ConnectionLost, SupervisorConnection
 from trainmaster.executors.base import (
     Capacity,
     Container,
@@ -20,11 +19,12 @@ from trainmaster.executors.base import (
     Phase,
     QueuePlace,
 )
+from trainmaster.executors.supervisor_connection import WHO, ConnectionLost, SupervisorConnection
 from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 #: A supervisor that is lost so often within `_LOSSES_WINDOW_S` is not worth another try.
 _LOSSES_MAX = 3

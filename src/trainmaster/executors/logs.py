@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from trainmaster.executors._logfile import SEGMENT_BYTES, segment_path
+from trainmaster.executors.logfile import SEGMENT_BYTES, segment_path
 
 READ_BYTES = 1 << 20
 #: Longer lines are not looked for.

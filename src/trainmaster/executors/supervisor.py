@@ -21,8 +21,6 @@ import time
 
 from trainmaster.executors._clients import Clients, DriverClient
 from trainmaster.executors._clock import unix_s
-from trainmaster.executors._core_dumps import forbid_core_dumps
-from trainmaster.executors._fences import Fences
 from trainmaster.executors._gang_manager import GangManager
 from trainmaster.executors._gangs import QUEUED, UNKNOWN, GangProcesses
 from trainmaster.executors._journal import Journal
@@ -30,12 +28,14 @@ from trainmaster.executors._members import Spawner
 from trainmaster.executors._outputs import Output, Outputs
 from trainmaster.executors._processes import become_subreaper
 from trainmaster.executors._samples import Sampler
+from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.executors.fences import Fences
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 #: A new supervisor waits this long for the one who started it.
 FIRST_CLIENT_S = 10.0

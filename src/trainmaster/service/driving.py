@@ -18,7 +18,7 @@ from trainmaster.control.loading import load_board, load_policies
 from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.store_silence import StoreSilence
 from trainmaster.executors import Capacity, detect_capacity
-from trainmaster.executors._core_dumps import forbid_core_dumps
+from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.service.history import histories, make_recorder
 from trainmaster.service.quote_record import record_truth
 from trainmaster.service.quote_tracker import QuoteTracker

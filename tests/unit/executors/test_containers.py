@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.executors import _containers
+from trainmaster.executors import containers
 
 DOCKER = {"program": "/bin/docker", "kind": "docker", "rootless": False, "image": "i:1", "mounts": ["/a"]}
 PODMAN = {**DOCKER, "program": "/bin/podman", "kind": "podman"}
@@ -19,7 +19,7 @@ def command(container, **options):
         "user": (1000, 100),
         "groups": [100, 27],
     }
-    return _containers.run_command(container, **{**values, **options})
+    return containers.run_command(container, **{**values, **options})
 
 
 def test_as_the_caller_in_the_same_places():
@@ -30,7 +30,7 @@ def test_as_the_caller_in_the_same_places():
     assert "--group-add=100" not in found
     assert found[found.index("--mount") + 1] == "type=bind,source=/a,target=/a"
     assert found[found.index("--label") + 1] == "trainmaster.home=/h"
-    assert found[-5:] == ["--entrypoint=bash", "i:1", "-c", _containers.PROCESS_1, "trainmaster"]
+    assert found[-5:] == ["--entrypoint=bash", "i:1", "-c", containers.PROCESS_1, "trainmaster"]
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_any_path_can_be_mounted():
 
 
 def test_values_are_in_no_command_line():
-    data = _containers.records(["-c", "--", "echo", "main"], {"TOKEN": "a\nb=c \udcff", "EMPTY": ""})
+    data = containers.records(["-c", "--", "echo", "main"], {"TOKEN": "a\nb=c \udcff", "EMPTY": ""})
     assert data == b"-c\0--\0echo\0main\0\0TOKEN=a\nb=c \xff\0EMPTY=\0"
 
 
 def test_names_differ_where_letters_do_not():
     names = {
-        _containers.container_name(home, attempt, member)
+        containers.container_name(home, attempt, member)
         for home in ("/h", "/i")
         for attempt in ("r/a b/0/1", "r/a-b/0/1", f"r/{'x' * 300}/0/1")
         for member in ("worker-0", "worker-1")
@@ -82,7 +82,7 @@ def test_names_differ_where_letters_do_not():
 
 
 def test_removing_does_not_wait():
-    assert _containers.remove_command(DOCKER, ["n", "m"]) == [
+    assert containers.remove_command(DOCKER, ["n", "m"]) == [
         "/bin/docker",
         "rm",
         "--force",
@@ -90,4 +90,4 @@ def test_removing_does_not_wait():
         "n",
         "m",
     ]
-    assert "--time=0" in _containers.remove_command(PODMAN, ["n"])
+    assert "--time=0" in containers.remove_command(PODMAN, ["n"])

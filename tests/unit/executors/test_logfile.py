@@ -3,8 +3,8 @@ import resource
 
 import pytest
 
-from trainmaster.executors import _logfile
-from trainmaster.executors._logfile import LogFile
+from trainmaster.executors import logfile
+from trainmaster.executors.logfile import LogFile
 from trainmaster.executors.logs import line_start, log_end, read_log
 
 SEGMENT = 1000
@@ -69,7 +69,7 @@ def test_first_and_last_are_kept(log, pipe, tmp_path, size):
         assert (data, dropped) == (output, [])
     else:
         last = (size - 1) // SEGMENT
-        start = (last - _logfile.KEEP_LAST + 1) * SEGMENT
+        start = (last - logfile.KEEP_LAST + 1) * SEGMENT
         assert data == output[:SEGMENT] + output[start:]
         assert dropped == ([(SEGMENT, start - SEGMENT)] if start > SEGMENT else [])
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4 * SEGMENT

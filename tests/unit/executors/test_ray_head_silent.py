@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.executors._wire import PROTOCOL, Splitter, encode
 from trainmaster.executors.base import Capacity, GangRequest, MemberRequest, Phase
 from trainmaster.executors.ray import executor as ray_module
 from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.executors.wire import PROTOCOL, Splitter, encode
 from trainmaster.spec.errors import ExecutorError
 
 RUN = ["r/a/0/1", "RUNNING", [["worker-0", 7, 1.0, None, None, None, False, False, False, ""]], {}, 1.0, None]

@@ -3,7 +3,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.executors._slots import Slots, Ticket
+from trainmaster.executors.slots import Slots, Ticket
 
 
 def make(capacity: int, *runs: str, gpus=()) -> Slots:

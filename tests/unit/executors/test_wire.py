@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.executors import _wire
-from trainmaster.executors._wire import Splitter, WireError, encode
+from trainmaster.executors import wire
+from trainmaster.executors.wire import Splitter, WireError, encode
 
 texts = st.text(st.characters())  # lone surrogates too: that is how bytes of other encodings travel
 messages = st.dictionaries(texts, st.one_of(texts, st.integers(), st.none(), st.lists(texts)))
@@ -28,7 +28,7 @@ def test_not_ours(data):
 
 
 def test_endless(monkeypatch):
-    monkeypatch.setattr(_wire, "LIMIT_BYTES", 100)
+    monkeypatch.setattr(wire, "LIMIT_BYTES", 100)
     splitter = Splitter()
     splitter.feed(b"x" * 100)
     with pytest.raises(WireError, match="longer"):

@@ -27,7 +27,7 @@ from trainmaster.cluster.bootstrap.guest.stores import trust_somebody
 from trainmaster.cluster.node_files.node_tables import unpack_columns
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
-from trainmaster.executors._core_dumps import forbid_core_dumps
+from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores

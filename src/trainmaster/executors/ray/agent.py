@@ -24,7 +24,7 @@ from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 #: All gangs of a cluster are one run to the node's supervisor: the gateway decides who comes next.
 _RUN = "cluster"

@@ -7,13 +7,13 @@ import base64
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.executors._wire import Splitter, WireError, encode
+from trainmaster.executors.wire import Splitter, WireError, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.mirror import Piece
+    from trainmaster.executors.wire import Message
 
 _READ_BYTES = 1 << 20
 #: A driver that has not taken so much yet gets no more of members' files for now.

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors._connection import ConnectionLost, SupervisorConnection
-from trainmaster.executors._wire import PROTOCOL, Splitter, WireError
 from trainmaster.executors.ray.mirror import Mirror
+from trainmaster.executors.supervisor_connection import ConnectionLost, SupervisorConnection
+from trainmaster.executors.wire import PROTOCOL, Splitter, WireError
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 #: The head may have to start the gateway, and that has to ask all nodes.
 _OPEN_TIMEOUT_S = 90.0

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors._connection import ConnectionLost
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
 from trainmaster.executors.local import LocalExecutor, _request
 from trainmaster.executors.ray.connection import (
@@ -19,11 +18,12 @@ from trainmaster.executors.ray.connection import (
     RayNodeState,
 )
 from trainmaster.executors.ray.mirror import identity
+from trainmaster.executors.supervisor_connection import ConnectionLost
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.cluster import RayCluster
+    from trainmaster.executors.wire import Message
 
 __all__ = ["RayExecutor", "RayNodeState"]
 

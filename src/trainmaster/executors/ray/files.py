@@ -9,12 +9,12 @@ from trainmaster.executors.ray.mirror import belongs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.clients import GatewayClient
     from trainmaster.executors.ray.gangs import Part, PlacedGang
     from trainmaster.executors.ray.mirror import Piece
     from trainmaster.executors.ray.nodes import Follow
     from trainmaster.executors.ray.placement import NodeRoom
+    from trainmaster.executors.wire import Message
 
 
 class Files:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.executors.base import GangStatus, MemberStatus, Phase
 
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.clients import GatewayClient
     from trainmaster.executors.ray.placement import NodeRoom, Placement
+    from trainmaster.executors.wire import Message
 
 #: Of members that only serve the others; those are a gang of their own to their node's supervisor.
 SERVING = "-serving"

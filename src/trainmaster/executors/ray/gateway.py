@@ -23,15 +23,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors._core_dumps import forbid_core_dumps
-from trainmaster.executors._fences import Fences
+from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.executors.fences import Fences
 from trainmaster.executors.ray.clients import GatewayClient
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.tls import is_there
 
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.scheduler import Scheduler
+    from trainmaster.executors.wire import Message
 
 #: Without drivers and gangs it stays so long: starting it takes a second or two.
 IDLE_S = 300.0

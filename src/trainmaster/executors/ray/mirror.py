@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainmaster.executors._logfile import KEEP_LAST
+from trainmaster.executors.logfile import KEEP_LAST
 from trainmaster.executors.usage import SAMPLES_FILE
 
 #: Most bytes of one file, and of all files, that one answer of a node carries.

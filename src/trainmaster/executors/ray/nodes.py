@@ -19,9 +19,9 @@ from trainmaster.executors.ray.placement import NodeRoom
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.base import GangStatus
     from trainmaster.executors.ray.mirror import Piece
+    from trainmaster.executors.wire import Message
 
 LOOK_S = 0.5
 _POLL_S = 2.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 PACK = "PACK"
 STRICT_SPREAD = "STRICT_SPREAD"

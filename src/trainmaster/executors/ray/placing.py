@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainmaster.executors._slots import Slots, Ticket
 from trainmaster.executors.ray.node_queue import NodeQueue, NodeQueues
 from trainmaster.executors.ray.placement import Placement, lacking, plan_gang
 from trainmaster.executors.ray.reservations import Reservations
+from trainmaster.executors.slots import Slots, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.gangs import Part, PlacedGang
     from trainmaster.executors.ray.nodes import Nodes
+    from trainmaster.executors.wire import Message
 
 #: Who has waited for so long is told why; nodes that have just been started take as long to appear.
 WAITS_S = 8.0

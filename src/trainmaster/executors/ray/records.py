@@ -18,7 +18,7 @@ from ray.experimental import internal_kv
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 _NAMESPACE = b"trainmaster"
 _ENTRIES = "attempts/"

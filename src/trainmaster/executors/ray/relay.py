@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from trainmaster.executors._core_dumps import forbid_core_dumps
-from trainmaster.executors._wire import encode
+from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.executors.wire import encode
 
 _START_TIMEOUT_S = 60.0
 _CHUNK_BYTES = 1 << 18
@@ -38,7 +38,7 @@ class _CannotStart(Exception):  # noqa: N818 - told to the driver
 
 
 def _supervisor(home: Path) -> socket.socket:
-    from trainmaster.executors._connection import SupervisorConnection
+    from trainmaster.executors.supervisor_connection import SupervisorConnection
     from trainmaster.spec.errors import ExecutorError
 
     connection = SupervisorConnection(home)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trainmaster.executors._wire import Message
     from trainmaster.executors.ray.clients import GatewayClient
     from trainmaster.executors.ray.mirror import Piece
     from trainmaster.executors.ray.nodes import Follow
     from trainmaster.executors.ray.placement import NodeRoom
+    from trainmaster.executors.wire import Message
 
 
 class Scheduler:

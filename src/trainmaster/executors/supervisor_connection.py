@@ -10,14 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-from trainmaster.executors._core_dumps import core_dumps_as_given
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE
-from trainmaster.executors._wire import PROTOCOL, Splitter, WireError, encode
+from trainmaster.executors.core_dumps import core_dumps_as_given
+from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 #: A supervisor listens after some 20 ms; a loaded machine may take long.
 START_TIMEOUT_S = 15.0

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 
-from trainmaster.executors._wire import PROTOCOL
+from trainmaster.executors.wire import PROTOCOL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.executors._wire import Message
+    from trainmaster.executors.wire import Message
 
 #: So many runs are remembered, the latest ones.
 _RUNS = 1024

@@ -51,7 +51,7 @@ class EngineCalls:
 
     def ask(self, gang: GangProcesses, members: list[str]) -> None:
         """SIGTERM to all that runs in the containers of these members."""
-        from trainmaster.executors import _containers
+        from trainmaster.executors import containers
 
         assert gang.engine is not None
         now = time.monotonic()
@@ -60,7 +60,7 @@ class EngineCalls:
             if now - begun_at > PATIENCE_S:
                 os.kill(pid, signal.SIGKILL)  # it was not reaped yet, so it is still ours
         for name in members:  # one that is not there would keep podman from the others
-            pid = self._call(gang, _containers.stop_command(gang.engine, self._name(gang, name)))
+            pid = self._call(gang, containers.stop_command(gang.engine, self._name(gang, name)))
             if pid:
                 self._asking[pid] = now
 
@@ -115,19 +115,19 @@ class EngineCalls:
         return found
 
     def _remove(self, gang: GangProcesses) -> None:
-        from trainmaster.executors import _containers
+        from trainmaster.executors import containers
 
         assert gang.engine is not None
         self._gone.discard(gang.attempt)
         names = [self._name(gang, member.name) for member in gang.members]
-        pid = self._call(gang, _containers.remove_command(gang.engine, names))
+        pid = self._call(gang, containers.remove_command(gang.engine, names))
         if pid:
             self._removing[pid] = (gang.attempt, time.monotonic())
 
     def _name(self, gang: GangProcesses, member: str) -> str:
-        from trainmaster.executors import _containers
+        from trainmaster.executors import containers
 
-        return _containers.container_name(self._home_id, gang.attempt, member)
+        return containers.container_name(self._home_id, gang.attempt, member)
 
     def _call(self, gang: GangProcesses, command: list[str]) -> int:
         """Process id of the call, 0 if it cannot be started."""
