@@ -14,7 +14,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[list[str], C
 
     Args:
         package: ``__name__`` of the package.
-        modules: module of the package -> its names, with spaces between them.
+        modules: module of the package, or the full name of another one of ours -> its names, with spaces
+            between them.
 
     >>> names, look_up = lazy_exports("trainmaster.spec", {"units": "parse_bytes", "batch": "Batch"})
     >>> names, look_up("parse_bytes")("1 kB")
@@ -25,7 +26,9 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> tuple[list[str], C
     def look_up(name: str) -> object:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value: object = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        module = module_of[name]
+        here = module if module.startswith("trainmaster.") else f"{package}.{module}"
+        value: object = getattr(import_module(here), name)
         setattr(sys.modules[package], name, value)  # asked for once
         return value
 

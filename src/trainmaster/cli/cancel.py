@@ -18,10 +18,9 @@ def cancel(
     import time
 
     from trainmaster.cli.output import driver_line, print_json, say
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     run = service.resolve(run)
     ended_before = service.status(run)["state"] == "DONE"
     if not service.cancel(run):

@@ -28,9 +28,7 @@ def check(
     import sys
 
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.control.layout import Home
-    from trainmaster.control.preflight import check_names, check_urls
-    from trainmaster.service import Service
+    from trainmaster.service import Service, check_names, check_urls
     from trainmaster.service.renting import check_run
     from trainmaster.spec import read_recipe
 
@@ -54,8 +52,9 @@ def check(
         print_json(found.summary())
     else:
         _show(found, say if tasks else show)  # beside the lines of JSON nothing else is on standard output
-    home = Home.from_environment(makes=found.provider != "local")  # others remember there what they are told
-    for note in check_run(Service(home), found, os.environ):
+    # Others than `local` remember in the home what they are told.
+    service = Service.from_environment(makes=found.provider != "local")
+    for note in check_run(service, found, os.environ):
         say(f"note: {note}")
 
 

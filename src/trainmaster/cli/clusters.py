@@ -21,12 +21,11 @@ def list_clusters(as_json: _Json = False) -> None:
     import time
 
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.clusters import clusters_of_home
 
-    home = Home.from_environment()
-    found = clusters_of_home(Service(home).database, home, time.time())
+    service = Service.from_environment()
+    found = clusters_of_home(service.database, service.home, time.time())
     if as_json:
         print_json({"clusters": found})
     elif found:
@@ -45,15 +44,15 @@ def end(
     import os
 
     from trainmaster.cli.output import print_json, say
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.clusters import end_clusters
     from trainmaster.spec.errors import UsageError
 
     if bool(clusters) == everything:
         raise UsageError("which clusters?", "Name them, or write `--all`; `trainmaster clusters` lists them.")
-    home = Home.from_environment()
-    ended = end_clusters(Service(home).database, home, os.environ, None if everything else clusters, say)
+    service = Service.from_environment()
+    wanted = None if everything else clusters
+    ended = end_clusters(service.database, service.home, os.environ, wanted, say)
     if as_json:
         print_json({"ended": ended})
     elif not ended and everything:

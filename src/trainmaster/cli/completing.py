@@ -10,7 +10,7 @@ def run_ids(incomplete: str) -> list[str]:
     """Ids of runs that begin so, the newest first; none if anything is wrong: Tab is no place to say so."""
     from contextlib import suppress
 
-    from trainmaster.control.layout import Home
+    from trainmaster.service import Home
 
     found: list[str] = []
     with suppress(Exception):

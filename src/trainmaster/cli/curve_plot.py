@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+    from trainmaster.service import Curve
     from trainmaster.service.curves import ExperimentCurves, TaskCurves
-    from trainmaster.sweeps import Curve
 
 #: So many tasks get a colour and a line in the legend each; more get a colour scale.
 _MAX_NAMED = 10

@@ -14,7 +14,7 @@ def doctor(
     from dataclasses import asdict
 
     from trainmaster.cli.output import print_json, show
-    from trainmaster.control.layout import Home
+    from trainmaster.service import Home
     from trainmaster.service.doctor import checkup
 
     findings = checkup(Home.from_environment())

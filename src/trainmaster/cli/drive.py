@@ -13,10 +13,9 @@ def drive(run: Annotated[str, typer.Argument()]) -> None:
     import os
 
     from trainmaster.cli.driving import catch_signals
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     session = service.take(run, os.environ)
     if session is not None:
         gc.freeze()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import time
@@ -23,9 +22,7 @@ from trainmaster.cli.output import (
     unsaved_text,
     without_model_text,
 )
-from trainmaster.control.controller import Controller
-from trainmaster.db import queries
-from trainmaster.service import Service, Session
+from trainmaster.service import Controller, Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
@@ -91,9 +88,8 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
-    for row in queries.without_model(service.database, run):
-        text = without_model_text(row["experiment"], row["tasks"], row["silent"], json.loads(row["metrics"]))
-        say(text)
+    for left in service.without_model(run):
+        say(without_model_text(**left))
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         say(unsaved_text(unsaved))
     say(f"{run}: {summary['reason']} after {duration(summary['seconds'])}, cost {bill(summary['cost_usd'])}")

@@ -240,8 +240,8 @@ def down(as_json: _Json = False) -> None:
 
 
 def _place() -> LabPlace:
-    from trainmaster.control.layout import Home
     from trainmaster.lab import LabPlace
+    from trainmaster.service import Home
 
     home = Home.from_environment()
     return LabPlace.of_home(home.root, home.cache, home.identity())

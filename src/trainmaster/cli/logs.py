@@ -28,11 +28,10 @@ def logs(
     import sys
     import time
 
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.log_streams import LineChoice, LogStreams
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     choice = LineChoice.of(tail, grep, since, time.time())
     streams = LogStreams(service, service.resolve(run), experiment, task, member, choice)
     gc.enable()  # `main` turned it off for quick verbs; -f may take days

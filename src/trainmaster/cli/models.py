@@ -26,10 +26,9 @@ def list_models(
 ) -> None:
     """List models, newest run first."""
     from trainmaster.cli.output import metrics_text, print_json, say, show, table
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     models = service.models(service.resolve(run) if run else None)
     if as_json:
         print_json({"models": models})
@@ -56,10 +55,9 @@ def save(
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
     from trainmaster.cli.output import say
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     run = service.resolve(run)
     saved = service.save_kept(run)
     if not saved:
@@ -92,13 +90,11 @@ def get(
     """Download a model and verify every file's hash."""
     import signal
 
-    from trainmaster.artifacts import fetch
     from trainmaster.cli.output import say
-    from trainmaster.control.layout import Home
-    from trainmaster.service import Service
+    from trainmaster.service import Service, fetch
 
     if "://" not in uri and not Path(uri).expanduser().exists():
-        uri = Service(Home.from_environment()).find_model(uri)
+        uri = Service.from_environment().find_model(uri)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     manifest = fetch(uri, directory)
     files = [entry for entry in manifest.files if entry.sha256]
@@ -114,11 +110,10 @@ def fsck(
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.model_check import check_models
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     found = check_models(service, [service.resolve(run) for run in runs or ()], is_deep=deep)
     _show_check(found, say if as_json else show)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 import typer
 
 if TYPE_CHECKING:
-    from trainmaster.providers import Catalogue, Offer, OfferFilter
+    from trainmaster.service import Catalogue, Offer, OfferFilter
 
 #: Rows that people are shown unless they ask for another number.
 SHOWN: Final = 20
@@ -80,8 +80,7 @@ def offers(
     from dataclasses import replace
 
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.control.layout import Home
-    from trainmaster.providers import OfferFilter, load_catalogue
+    from trainmaster.service import Home, OfferFilter, load_catalogue
     from trainmaster.service.candidate_offers import extras_of
     from trainmaster.service.prices import Prices, named_regions
     from trainmaster.spec.errors import UsageError

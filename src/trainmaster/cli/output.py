@@ -106,7 +106,7 @@ def queue_text(queued: dict[str, Any]) -> str:
     """What a run waits for, and since when."""
     import time
 
-    from trainmaster.executors.base import QueuePlace
+    from trainmaster.service import QueuePlace
 
     place = QueuePlace(**{key: value for key, value in queued.items() if key != "since"})
     return f"has waited {duration(time.time() - queued['since'])} for {place.words}"

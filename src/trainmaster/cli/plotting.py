@@ -101,7 +101,7 @@ def _colour(search: SearchResults, number: int, pruned: bool) -> tuple[str, floa
 
 
 def _curves(search: SearchResults, axes: Axes) -> None:
-    from trainmaster.sweeps import TrialState
+    from trainmaster.service import TrialState
 
     for trial in search.trials:
         colour, width, depth = _colour(search, trial.number, trial.state is not TrialState.COMPLETE)
@@ -122,7 +122,7 @@ def _curves(search: SearchResults, axes: Axes) -> None:
 
 def _coordinates(search: SearchResults, axes: Axes) -> None:
     """One upright line per parameter and one for the metric; each task is a line across them."""
-    from trainmaster.sweeps import TrialState
+    from trainmaster.service import TrialState
 
     columns = [axis.name for axis in search.space.free] + [search.metric]
     values = [t.value for t in search.trials if t.value is not None and math.isfinite(t.value)]
@@ -153,9 +153,7 @@ def _coordinates(search: SearchResults, axes: Axes) -> None:
 
 
 def _importance(search: SearchResults, axes: Axes) -> None:
-    from trainmaster.sweeps.importance import importance
-
-    measure, shares = importance(search.trials, search.space, search.goal)
+    measure, shares = search.importance()
     ordered = sorted(shares.items(), key=lambda share: share[1])
     axes.barh([name for name, _ in ordered], [share for _, share in ordered], color=_OTHER)
     axes.set_xlim(0, 1)

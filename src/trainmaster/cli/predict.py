@@ -26,7 +26,7 @@ def predict(
     latency_ms, nic_mbps, gradient_mb, step_time_s; absent or empty means unknown. The query's rows
     come back in their order with step_time_s, lo_s, hi_s (90 % interval) and bottleneck filled in.
     """
-    from trainmaster.advisor.model.tables import predict_tables
+    from trainmaster.service import predict_tables
 
     if as_json and output is not None:
         raise UsageError("--json and -o cannot be used together", "Leave one of them out.")

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.advisor.quote.quote import Alternative, ExperimentQuote, Interval, Quote
+    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
 
@@ -54,7 +54,6 @@ def quote(
 
     from trainmaster.cli.measuring import Measuring
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.interrupts import catch_interrupts
     from trainmaster.service.quoting import QuoteOptions, Quoter
@@ -66,7 +65,7 @@ def quote(
 
         check_format(plot)
     found = read_recipe(recipe, overrides=set_ or ())
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     options = QuoteOptions(
         policy,
         catalogue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainmaster.advisor.quote.quote import Quote
+from trainmaster.service import Quote
 from trainmaster.spec.errors import MissingPartError, UsageError
 
 _CHOSEN, _OTHER = "#c8442b", "#3b6ea5"

@@ -24,14 +24,12 @@ def resume(
     from trainmaster.cli.driving import attach, drive_to_end
     from trainmaster.cli.models import show_saved
     from trainmaster.cli.output import print_json, say
-    from trainmaster.control.layout import Home
-    from trainmaster.objects.delegated_credentials import lend_whole_keys
-    from trainmaster.service import Service
+    from trainmaster.service import Service, lend_whole_keys
     from trainmaster.service.background import drive_in_background
 
     if lend_keys:
         lend_whole_keys()
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     run = service.resolve(run)
     if not service.is_driven(run):
         show_saved(service.save_kept(run))

@@ -37,9 +37,7 @@ def run(
 
     from trainmaster.cli.driving import drive_to_end
     from trainmaster.cli.output import print_json, say
-    from trainmaster.control.layout import Home
-    from trainmaster.objects.delegated_credentials import lend_whole_keys
-    from trainmaster.service import Service
+    from trainmaster.service import Service, lend_whole_keys
     from trainmaster.service.background import drive_in_background
     from trainmaster.spec import read_recipe
 
@@ -47,7 +45,7 @@ def run(
     if lend_keys:
         lend_whole_keys()
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     if measure_first:
         from trainmaster.cli.measuring import measure_first as measure
 

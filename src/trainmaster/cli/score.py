@@ -10,11 +10,10 @@ import typer
 def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
     from trainmaster.cli.output import print_json, say, show, table
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.score import outcomes, report
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     try:
         shown = report(outcomes(service.database, service.home.identity()))
     finally:

@@ -25,7 +25,6 @@ def ssh(
     import sys
 
     from trainmaster.cli.output import say
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.service.shells import shell_command
 
@@ -34,7 +33,7 @@ def ssh(
         given_after = len(sys.argv) - sys.argv.index("--") - 1
         split = len(given) - given_after
         member, command = (given[0] if split else None), given[split:]
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     words, place, environment = shell_command(
         service, service.resolve(run), member, command or (), os.environ, say
     )

@@ -10,7 +10,6 @@ import typer
 from trainmaster.cli.completing import run_ids
 
 _LISTED_RUNS = 20
-_LAST_NOTES = 4
 _WATCH_S = 2.0
 _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "cancelled")
 
@@ -31,11 +30,10 @@ def status(
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.output import print_json
-    from trainmaster.control.layout import Home
     from trainmaster.service import Service
     from trainmaster.spec.errors import UsageError
 
-    service = Service(Home.from_environment())
+    service = Service.from_environment()
     if watch:
         if as_json or plot is not None:
             raise UsageError("--watch shows text", "Leave out --json and --plot.")
@@ -120,6 +118,8 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
 
 
 def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed
+    import time
+
     from trainmaster.cli.output import (
         SHOWN_MODELS,
         best_text,
@@ -135,7 +135,6 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         unsaved_text,
         usage_text,
     )
-    from trainmaster.db import queries
 
     run = summary["run"]
     trouble = driver_line(summary)
@@ -161,36 +160,21 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
             show(f"  {name} used: {usage_text(experiment['usage'])}")
-    for row in queries.tasks(service.database, run, state="RUNNING", limit=10):
-        import json
-
-        show(
-            f"  {row['experiment']}/{row['number']} attempt {row['attempt']}  "
-            f"{metrics_text(json.loads(row['metrics']))}"
-        )
-    for row in queries.tasks(service.database, run, bad_only=True, limit=5):
-        why = f": {row['message']}" if row["message"] else ""
-        show(f"  {row['experiment']}/{row['number']} {row['reason']}{why}")
-    if summary["state"] != "DONE":
-        _show_notes(service, run)
+    seen = service.highlights(run)
+    for task in seen.running:
+        show(f"  {task.experiment}/{task.task} attempt {task.attempt}  {metrics_text(task.metrics)}")
+    for task in seen.bad:
+        why = f": {task.message}" if task.message else ""
+        show(f"  {task.experiment}/{task.task} {task.reason}{why}")
+    for note in seen.notes:
+        about = "" if note.task is None else f"{note.experiment}/{note.task}: "
+        show(f"  {duration(max(time.time() - note.at, 0.0))} ago: {about}{note.message}")
     for model in summary["models"][:SHOWN_MODELS]:
         show(f"  {model_text(model)}")
     if len(summary["models"]) > SHOWN_MODELS:
         show(f"  ... {len(summary['models'])} models in all: `trainmaster models {run}`")
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         show(f"  {unsaved_text(unsaved)}")
-
-
-def _show_notes(service: Any, run: str) -> None:  # noqa: ANN401 - imported late, for speed
-    """What a run that goes on has said last: for what it waits, what was given up."""
-    import time
-
-    from trainmaster.cli.output import duration, show
-    from trainmaster.db import queries
-
-    for event in queries.last_notes(service.database, run, _LAST_NOTES):
-        about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
-        show(f"  {duration(max(time.time() - event['at'], 0.0))} ago: {about}{event['message']}")
 
 
 def _run_state(summary: dict[str, Any]) -> str:

@@ -259,11 +259,9 @@ class Losses:
 
 def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[int, list[str]]:
     """What events after ``seen`` are worth telling; the id of the last one, and lines."""
-    from trainmaster.db import queries
-
     now = time.monotonic()
     lines = []
-    for event in queries.events(service.database, run, after=seen):
+    for event in service.events(run, after=seen):
         seen = event["id"]
         why = f": {event['message']}" if event["message"] else ""
         if event["kind"] == "experiment":

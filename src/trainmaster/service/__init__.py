@@ -1,7 +1,48 @@
-"""One façade over everything a user can do; the command line, REST and the web stand on it."""
+"""One façade over everything a user can do; the command line, REST and the web stand on it.
+
+Types of lower floors that its answers are made of are here, too: whoever stands on it imports nothing below.
+"""
 
 from __future__ import annotations
 
-from trainmaster.service.service import Service, Session
+from trainmaster.lazy import lazy_exports
 
-__all__ = ["Service", "Session"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.advisor.model.tables import predict_tables as predict_tables
+    from trainmaster.advisor.quote.quote import Alternative as Alternative
+    from trainmaster.advisor.quote.quote import ExperimentQuote as ExperimentQuote
+    from trainmaster.advisor.quote.quote import Interval as Interval
+    from trainmaster.advisor.quote.quote import Quote as Quote
+    from trainmaster.artifacts import fetch as fetch
+    from trainmaster.control.controller import Controller as Controller
+    from trainmaster.control.layout import Home as Home
+    from trainmaster.control.preflight import check_names as check_names
+    from trainmaster.control.preflight import check_urls as check_urls
+    from trainmaster.executors.base import QueuePlace as QueuePlace
+    from trainmaster.objects.delegated_credentials import lend_whole_keys as lend_whole_keys
+    from trainmaster.providers import Catalogue as Catalogue
+    from trainmaster.providers import Offer as Offer
+    from trainmaster.providers import OfferFilter as OfferFilter
+    from trainmaster.providers import load_catalogue as load_catalogue
+    from trainmaster.service.service import Service as Service
+    from trainmaster.service.service import Session as Session
+    from trainmaster.sweeps import Curve as Curve
+    from trainmaster.sweeps import TrialState as TrialState
+
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "service": "Service Session",
+        "trainmaster.advisor.model.tables": "predict_tables",
+        "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
+        "trainmaster.artifacts": "fetch",
+        "trainmaster.control.controller": "Controller",
+        "trainmaster.control.layout": "Home",
+        "trainmaster.control.preflight": "check_names check_urls",
+        "trainmaster.executors.base": "QueuePlace",
+        "trainmaster.objects.delegated_credentials": "lend_whole_keys",
+        "trainmaster.providers": "Catalogue Offer OfferFilter load_catalogue",
+        "trainmaster.sweeps": "Curve TrialState",
+    },
+)

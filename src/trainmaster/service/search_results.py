@@ -71,6 +71,12 @@ class SearchResults:
     trials: list[Trial]
     best: int | None
 
+    def importance(self) -> tuple[str, dict[str, float]]:
+        """Name of the measure, and shares of the parameters in what came of the trials; they sum to 1."""
+        from trainmaster.sweeps.importance import importance
+
+        return importance(self.trials, self.space, self.goal)
+
 
 def search_results(database: Database, home: Home, run: str) -> list[SearchResults]:
     """All searching experiments of a run; reads the metrics files of all their tasks."""

@@ -30,7 +30,15 @@ from trainmaster.service.history import History, histories
 from trainmaster.service.run_names import claim_name
 from trainmaster.service.search_results import SearchResults, search_results
 from trainmaster.service.stored_recipe import stored_recipe
-from trainmaster.service.summary import is_driven, resolve_run, run_brief, run_summary, runs_summary
+from trainmaster.service.summary import (
+    Highlights,
+    highlights,
+    is_driven,
+    resolve_run,
+    run_brief,
+    run_summary,
+    runs_summary,
+)
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.spec.redaction import redacted
@@ -78,6 +86,11 @@ class Service:
         # The supervisor starts while the database is opened: both take a moment.
         self._executor: LocalExecutor | None = None
         self._database: Database | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None, *, makes: bool = True) -> Service:
+        """That of the home that the variables name; see `Home.from_environment`."""
+        return cls(Home.from_environment(environ, makes=makes))
 
     @property
     def database(self) -> Database:
@@ -335,6 +348,10 @@ class Service:
         """One run, as ``--json`` prints it."""
         return run_summary(self.database, run, self.home)
 
+    def highlights(self, run: str) -> Highlights:
+        """What people are shown of a run beside its `status`."""
+        return highlights(self.database, run)
+
     def runs(self) -> dict[str, Any]:
         """All runs, newest first."""
         return runs_summary(self.database)
@@ -353,6 +370,15 @@ class Service:
             {**row, "metrics": json.loads(row["metrics"]), "parameters": json.loads(row["parameters"])}
             for row in queries.models(self.database, run)
         ]
+
+    def without_model(self, run: str) -> list[dict[str, Any]]:
+        """Experiments of a run of which tasks succeeded and left no model.
+
+        Each with its name as ``experiment``, how many ``tasks``, how many of them are ``silent``: without any
+        metrics, and the ``metrics`` of one of them.
+        """
+        rows = queries.without_model(self.database, run)
+        return [{**row, "metrics": json.loads(row["metrics"])} for row in rows]
 
     def events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
         """What happened to a run, in order: at most a thousand events with an id above ``after``."""

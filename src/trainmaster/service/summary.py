@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,81 @@ BEST_TASKS = 5
 #: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
 SILENT_S = 10.0
 _SAVING = (State.SAVING, State.RECOVERING)
+#: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
+_RUNNING, _BAD, _NOTES = 10, 5, 4
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """A task that people are shown by itself.
+
+    Attributes:
+        experiment, task, attempt: its names.
+        reason: why it ended; None before.
+        message: for people; may be empty.
+        metrics: the last values that it reported.
+    """
+
+    experiment: str
+    task: int
+    attempt: int
+    reason: str | None
+    message: str
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteLine:
+    """Something that a run has said.
+
+    Attributes:
+        at: seconds since 1970.
+        experiment, task: what it is about; None if that is the run.
+        message: for people.
+    """
+
+    at: float
+    experiment: str | None
+    task: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Highlights:
+    """What people are shown of a run beside its summary: the first tasks that run or did not succeed.
+
+    Attributes:
+        notes: of a run that goes on, the last ones: for what it waits, what was given up.
+    """
+
+    running: tuple[TaskLine, ...]
+    bad: tuple[TaskLine, ...]
+    notes: tuple[NoteLine, ...]
+
+
+def highlights(database: Database, run: str) -> Highlights:
+    """See `Highlights`."""
+
+    def lines(limit: int, **which: Any) -> tuple[TaskLine, ...]:  # noqa: ANN401 - of `queries.tasks`
+        return tuple(
+            TaskLine(
+                row["experiment"],
+                row["number"],
+                row["attempt"],
+                row["reason"],
+                row["message"],
+                json.loads(row["metrics"]),
+            )
+            for row in queries.tasks(database, run, limit=limit, **which)
+        )
+
+    is_over = database.run_row(run)["state"] == State.DONE
+    notes = () if is_over else queries.last_notes(database, run, _NOTES)
+    return Highlights(
+        () if is_over else lines(_RUNNING, state=State.RUNNING),
+        lines(_BAD, bad_only=True),
+        tuple(NoteLine(row["at"], row["experiment"], row["task"], row["message"]) for row in notes),
+    )
 
 
 def run_summary(database: Database, run: str, home: Home | None = None) -> dict[str, Any]:
