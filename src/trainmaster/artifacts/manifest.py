@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from trainmaster.objects.errors import DamagedObjectError
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError
 
 
-class DamagedArtifactError(PublishError):
+class DamagedArtifactError(DamagedObjectError):
     """It is not what was published, and will not be so later; an earlier one may do."""
 
 

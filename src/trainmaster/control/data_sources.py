@@ -21,6 +21,13 @@ from trainmaster.artifacts import fetch
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
 from trainmaster.control.locking import locked
 from trainmaster.objects import ObjectStore
+from trainmaster.objects.errors import (
+    ObjectChangedError,
+    StoreTrouble,
+    UnreachableStoreError,
+    error_of,
+    trouble_of,
+)
 from trainmaster.spec.errors import (
     MissingPartError,
     NotFoundError,
@@ -223,9 +230,8 @@ def fetch_url(
                 _fetch_objects(url, draft, size_limit_bytes)
             draft.rename(directory)
         except OSError as error:
-            raise PublishError(
-                f"{label or url} cannot be brought here: {error}", "Is it there, and is there room?"
-            ) from error
+            words = f"{label or url} cannot be brought here: {error}"
+            raise error_of(trouble_of(error), words, "Is it there, and is there room?") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -272,9 +278,14 @@ def _download(url: str, label: str, place: Path, sha256: str | None, size_limit_
                 raise _too_large(label, most_bytes)
             _take(label, answer, place, sha256, most_bytes, expected_bytes)
     except urllib.error.HTTPError as error:
-        raise UsageError(f"{label}: {error.code} {error.reason}", "Look at the URL.") from error
+        error.close()
+        words = f"{label}: {error.code} {error.reason}"
+        if (trouble := trouble_of(error)) is StoreTrouble.UNREACHABLE:
+            raise error_of(trouble, words, "It is safe to try again.") from error
+        raise UsageError(words, "Look at the URL.") from error
     except http.client.HTTPException as error:  # a server that does not speak HTTP, or a URL that is none
-        raise PublishError(f"{label}: {error or type(error).__name__}", "Look at the URL.") from error
+        words = f"{label}: {error or type(error).__name__}"
+        raise error_of(trouble_of(error), words, "Look at the URL.") from error
 
 
 def open_web(url: str, timeout_s: float, method: str = "GET") -> http.client.HTTPResponse:
@@ -321,7 +332,7 @@ def _take(
             if out:
                 out.write(block)
     if expected_bytes not in (None, size_bytes):
-        raise PublishError(f"{url}: the connection was cut", "It is safe to try again.")
+        raise UnreachableStoreError(f"{url}: the connection was cut", "It is safe to try again.")
     if sha256 and (found := digest.hexdigest()) != sha256.lower():
         raise UsageError(
             f"{url} is not what is meant: its sha256 is {found}, the recipe says {sha256.lower()}",
@@ -368,7 +379,7 @@ def _fetch_objects(url: str, draft: Path, size_limit_bytes: int | None) -> None:
                     raise _too_large(store.url, most_bytes)
                 out.write(block)
         if written_bytes != info.size_bytes:
-            raise PublishError(f"{store.url}/{info.key} changed while it was read", "Try again.")
+            raise ObjectChangedError(f"{store.url}/{info.key} changed while it was read", "Try again.")
         left_bytes -= written_bytes
         count += 1
     if count == 0:

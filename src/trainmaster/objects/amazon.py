@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.spec.errors import MissingPartError, PublishError, UsageError
+from trainmaster.objects.errors import UnreachableStoreError
+from trainmaster.spec.errors import MissingPartError, UsageError
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -226,7 +227,9 @@ def _explained() -> Iterator[None]:
             f"There is no {_profile()}.", "Set AWS_PROFILE to one of `aws configure list-profiles`."
         ) from error
     except raised.HTTPClientError as error:
-        raise PublishError(f"No credentials for s3:// from the {_profile()}: {error}.", _NETWORK) from error
+        raise UnreachableStoreError(
+            f"No credentials for s3:// from the {_profile()}: {error}.", _NETWORK
+        ) from error
     except (raised.BotoCoreError, raised.ClientError) as error:
         words = str(error).rstrip(".")
         is_login = "SSO" in type(error).__name__ or re.search(r"\b(sso|token)\b", words, re.IGNORECASE)

@@ -21,8 +21,9 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from trainmaster.objects.amazon import amazon_settings
+from trainmaster.objects.errors import UnreachableStoreError
 from trainmaster.objects.urls import split_url
-from trainmaster.spec.errors import PublishError, TrainmasterError
+from trainmaster.spec.errors import TrainmasterError
 
 #: A role that may be assumed to make narrow keys of those of another role.
 ROLE_VARIABLE: Final = "TRAINMASTER_LEND_ROLE"
@@ -112,7 +113,7 @@ def narrow_amazon(keys: Mapping[str, str], grants: Sequence[Grant]) -> NarrowKey
 
     Raises:
         TooWideKeysError: nobody makes any.
-        PublishError: the service does not answer.
+        UnreachableStoreError: the service does not answer.
     """
     policy = amazon_policy(grants)
     with _explained():
@@ -280,6 +281,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except raised.HTTPClientError as error:
-        raise PublishError(f"No keys for nodes: {error}.", "Check the network, then try again.") from error
+        hint = "Check the network, then try again."
+        raise UnreachableStoreError(f"No keys for nodes: {error}.", hint) from error
     except (raised.BotoCoreError, raised.ClientError) as error:
         raise TooWideKeysError(str(error).rstrip("."), _HINT) from error

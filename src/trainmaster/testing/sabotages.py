@@ -21,12 +21,11 @@ from trainmaster.cluster.record import Machine
 from trainmaster.control import decide_saving, saving, staging, unpublished_checkpoint
 from trainmaster.control.budget import Meter
 from trainmaster.control.layout import Home
-from trainmaster.objects.outage import is_away
+from trainmaster.objects.errors import StoreTrouble, trouble_of
 from trainmaster.providers.aws import provider as aws
 from trainmaster.providers.aws.requests import AwsRequest, Renter
 from trainmaster.providers.provider_clock import ProviderClock
 from trainmaster.spec import processes
-from trainmaster.spec.errors import PublishError
 from trainmaster.testing import failures, simulated_saving
 from trainmaster.testing.simulated_hazards import Hazard
 from trainmaster.testing.simulated_host import Process, working
@@ -145,7 +144,7 @@ def _leases_longer_than_the_money() -> AbstractContextManager[object]:
 
 def _only_outages_are_waited_for() -> AbstractContextManager[object]:
     def lasting(error: Exception) -> bool:
-        return not (isinstance(error, PublishError) and is_away(str(error)))
+        return trouble_of(error) is not StoreTrouble.UNREACHABLE
 
     return patch.object(saving, "is_lasting", lasting)
 

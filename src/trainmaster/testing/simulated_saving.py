@@ -35,6 +35,7 @@ from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.jobs import _guarded
 from trainmaster.control.layout import Home
 from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
@@ -89,8 +90,8 @@ class Objects:
                     self._failures.before_commit(backend._name(key))
             if not self.is_judged and _working and _working[-1] is driver.process:
                 driver.step(f"store {name} {key}")
-                if words := self.trouble():
-                    raise OSError(words)
+                if trouble := self.trouble():
+                    raise trouble
             if self.on_request is not None:
                 self.on_request()
             self.stage.clock.now_s = self._failures.world.now + self.later_s
@@ -113,14 +114,14 @@ class Objects:
         finally:
             self.is_judged = False
 
-    def trouble(self) -> str:
-        """What is in the way of a request now, in the words of the library; empty if nothing is."""
+    def trouble(self) -> ObjectStoreError | None:
+        """What is in the way of a request now."""
         now = self._failures.world.now
         if now < self.away_until:
-            return "Generic S3 error: error sending request: ConnectionRefused"
+            return UnreachableStoreError("error sending request: ConnectionRefused")
         if now < self._failures.cloud.keys_expired_until:
-            return "Server returned non-2xx status code: 400 Bad Request: ExpiredToken"
-        return ""
+            return RefusingStoreError("400 Bad Request: ExpiredToken")
+        return None
 
     def text(self, uri: str) -> str | None:
         """What lies at an artifact, if it is there with all its files."""

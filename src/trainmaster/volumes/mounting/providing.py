@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from trainmaster.spec.errors import MissingPartError, PublishError, UsageError
+from trainmaster.objects.errors import FullStoreError
+from trainmaster.spec.errors import MissingPartError, UsageError
 from trainmaster.volumes.mounting.errors import MountError
 from trainmaster.volumes.mounting.lifecycle import clear_stale, mount, mount_log, unmount
 from trainmaster.volumes.mounting.mounts import QUESTION, is_dead, means_of, mounted_at
@@ -144,7 +145,7 @@ def _require_room(volume: OpenVolume, target: Path) -> None:
     """Refuses what cannot fit before hours are spent on it; a part of it may be there from an earlier try."""
     free_bytes, needed_bytes = shutil.disk_usage(target.parent).free, volume.table.total_bytes
     if needed_bytes > free_bytes and not any(target.parent.glob(f".{target.name[:40]}.getting-*")):
-        raise PublishError(
+        raise FullStoreError(
             f"{volume.uri} cannot be mounted here, and its {needed_bytes:,} bytes do not fit into "
             f"{target.parent}, where {free_bytes:,} are free.",
             "Make it possible to mount (/dev/fuse, libfuse3, root or fusermount3), or take a larger disk.",

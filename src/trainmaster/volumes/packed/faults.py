@@ -1,9 +1,10 @@
 """What can be wrong with a volume, apart from the store that keeps it."""
 
+from trainmaster.objects.errors import DamagedObjectError, ObjectChangedError
 from trainmaster.spec.errors import PublishError
 
 
-class DamagedVolumeError(PublishError):
+class DamagedVolumeError(DamagedObjectError):
     """A head, a manifest or a chunk is not what was published."""
 
 
@@ -15,7 +16,7 @@ class MissingChunkError(DamagedVolumeError):
     """A chunk that a version names is not there."""
 
 
-class SourceChangedError(PublishError):
+class SourceChangedError(ObjectChangedError):
     """An object that a volume was indexed over is no longer the one that was indexed."""
 
 

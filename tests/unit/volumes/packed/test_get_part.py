@@ -6,7 +6,8 @@ import random
 import pytest
 from packed_trees import contents
 
-from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.objects.errors import UnreachableStoreError
+from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed import DamagedChunkError, GetProgress, get, index, open_volume, push
 from trainmaster.volumes.packed.source import ChunkSource
 
@@ -129,12 +130,12 @@ def test_it_goes_on_where_it_was(volume, tree, tmp_path, fetched, monkeypatch):
     def failing(self, *args):
         calls.append(args)
         if len(calls) > 3:
-            raise PublishError("the store is down")
+            raise UnreachableStoreError("the store is down")
         real(self, *args)
 
     with monkeypatch.context() as patch:
         patch.setattr(ChunkSource, "fetch_into", failing)
-        with pytest.raises(PublishError, match="down"):
+        with pytest.raises(UnreachableStoreError, match="down"):
             get(volume, tmp_path / "out", only=only, jobs=1)
     before = list(fetched)
     # Another part is another download; this one waits.
