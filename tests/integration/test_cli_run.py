@@ -67,6 +67,12 @@ def test_status_lists_the_newest_run_first(tm):
     human = tm.call("status").out
     assert human.index(ids[2]) < human.index(ids[1]) < human.index(ids[0])
 
+    page = tm.call("status", "--limit", "2", "--json").json
+    assert ([row["run"] for row in page["runs"]], page["older"]) == (ids[:0:-1], 1)
+    shown = tm.call("status", "--limit", "2")
+    assert ids[0] not in shown.out
+    assert "1 older ones" in shown.err
+
 
 def test_unknown_runs_are_named(tm):
     for verb in ("status", "logs", "cancel", "resume"):

@@ -53,9 +53,19 @@ class Client:
         """Give back connections; its runs go on."""
         self._end()
 
-    def runs(self) -> list[Run]:
-        """All runs, newest first."""
-        return [Run(self, row["run"]) for row in self._service.runs()["runs"]]
+    def runs(self, *, limit: int | None = None, after: Run | str | None = None) -> list[Run]:
+        """Runs, newest first: all, or a page.
+
+        Args:
+            limit: at most so many.
+            after: a run, or its id: only those that come after it, which are older.
+
+        Raises:
+            NotFoundError: there is no such run.
+            UsageError: the limit is below 1.
+        """
+        last = after.id if isinstance(after, Run) else after
+        return [Run(self, row["run"]) for row in self._service.runs(limit, last)["runs"]]
 
     def run(self, run: str) -> Run:
         """One run.

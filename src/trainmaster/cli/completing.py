@@ -18,5 +18,5 @@ def run_ids(incomplete: str) -> list[str]:
         if home.root.is_dir():  # else there are none, and Tab must not make one
             from trainmaster.service import Service
 
-            found = [row["run"] for row in Service(home).runs()["runs"][:_RUNS]]
+            found = [row["run"] for row in Service(home).runs(_RUNS)["runs"]]
     return [run for run in (*found, *(["latest"] * bool(found))) if run.startswith(incomplete)]

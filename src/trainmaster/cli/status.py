@@ -26,6 +26,10 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every two seconds, until the run has ended.")
     ] = False,
+    limit: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, metavar="N", help="At most so many runs; 20 by default, with --json all."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
@@ -37,19 +41,18 @@ def status(
     if watch:
         if as_json or plot is not None:
             raise UsageError("--watch shows text", "Leave out --json and --plot.")
-        _watch(service, run)
+        _watch(service, run, limit)
         return
     if plot is not None:
         _plot(service, run, plot)
     if run is None:
-        listed = service.runs()
-        print_json(listed) if as_json else _show_runs(listed["runs"])
+        print_json(service.runs(limit)) if as_json else _show_runs(service, limit)
         return
     summary = service.status(service.resolve(run))
     print_json(summary) if as_json else _show_run(service, summary)
 
 
-def _watch(service: Any, run: str | None) -> None:  # noqa: ANN401 - imported late, for speed
+def _watch(service: Any, run: str | None, limit: int | None) -> None:  # noqa: ANN401 - imported late, for speed
     """Anew on the same screen, or one below the other where there is none."""
     import gc
     import sys
@@ -65,7 +68,7 @@ def _watch(service: Any, run: str | None) -> None:  # noqa: ANN401 - imported la
         else:
             show(time.strftime("%H:%M:%S"))
         if found is None:
-            _show_runs(service.runs()["runs"])
+            _show_runs(service, limit)
         else:
             summary = service.status(found)
             _show_run(service, summary)
@@ -91,11 +94,13 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
     say(f"drawn: {file}")
 
 
-def _show_runs(runs: list[dict[str, Any]]) -> None:
+def _show_runs(service: Any, limit: int | None) -> None:  # noqa: ANN401 - imported late, for speed
     import time
 
     from trainmaster.cli.output import bill, driver_advice, driver_trouble, duration, say, show, table
 
+    listed = service.runs(limit or _LISTED_RUNS)
+    runs = listed["runs"]
     if not runs:
         say("no runs yet: `trainmaster run RECIPE` starts one")
         return
@@ -107,14 +112,14 @@ def _show_runs(runs: list[dict[str, Any]]) -> None:
             bill(r["cost_usd"]),
             duration(time.time() - r["created_at"]),
         ]
-        for r in runs[:_LISTED_RUNS]
+        for r in runs
     ]
     show(table(["run", "state", "took", "cost", "age"], rows))
-    for r in runs[:_LISTED_RUNS]:
+    for r in runs:
         if advice := driver_advice(r):
             say(advice)
-    if len(runs) > _LISTED_RUNS:
-        say(f"... and {len(runs) - _LISTED_RUNS} older ones (`--json` lists all)")
+    if listed["older"]:
+        say(f"... and {listed['older']} older ones (`--json` lists all)")
 
 
 def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed

@@ -10,17 +10,54 @@ from sqlalchemy.engine import RowMapping
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 
-
-def runs(database: Database, limit: int | None = None) -> Sequence[RowMapping]:
-    """All runs, newest first."""
-    query = sa.select(t.run).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
-    return database.read(query)
+#: Whatever lists many runs needs no more; their recipes are long.
+_LISTED = [column for column in t.run.c if column is not t.run.c.recipe]
 
 
-def models(database: Database, run: str | None, experiment: str | None = None) -> Sequence[RowMapping]:
+def runs(database: Database, limit: int | None = None, after: str | None = None) -> Sequence[RowMapping]:
+    """Runs without their recipes, newest first: all, or a page.
+
+    Args:
+        database: the database.
+        limit: at most so many.
+        after: only those that come after this run.
+    """
+    query = sa.select(*_LISTED).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
+    return database.read(query.where(_runs_after(after)))
+
+
+def count_runs(database: Database, after: str | None = None) -> int:
+    """How many runs there are, or come after one in the order of `runs`."""
+    query = sa.select(sa.func.count().label("runs")).select_from(t.run).where(_runs_after(after))
+    return int(database.read(query)[0]["runs"])
+
+
+def _runs_after(run: str | None) -> sa.ColumnElement[bool]:
+    if run is None:
+        return sa.true()
+    other = t.run.alias()
+    created_at = sa.select(other.c.created_at).where(other.c.id == run).scalar_subquery()
+    # The first condition is in the second: it lets the index begin where the page does.
+    return (t.run.c.created_at <= created_at) & ((t.run.c.created_at < created_at) | (t.run.c.id > run))
+
+
+def models(
+    database: Database,
+    run: str | None,
+    experiment: str | None = None,
+    limit: int | None = None,
+    after: tuple[str, str, int] | None = None,
+) -> Sequence[RowMapping]:
     """Models in the order of runs (newest first), experiments and tasks.
 
     Columns: ``run``, ``experiment``, ``task``, ``uri``, ``metrics`` (JSON), ``parameters`` (JSON).
+
+    Args:
+        database: the database.
+        run: only of this one.
+        experiment: only of those with this name.
+        limit: at most so many.
+        after: run, experiment and task of a model: only those that come after it.
     """
     query = (
         sa.select(
@@ -34,7 +71,20 @@ def models(database: Database, run: str | None, experiment: str | None = None) -
         .select_from(t.task.join(t.experiment).join(t.run))
         .where(t.task.c.model_uri.is_not(None))
         .order_by(t.run.c.created_at.desc(), t.run.c.id, t.experiment.c.ordinal, t.task.c.number)
+        .limit(limit)
     )
+    if after is not None:
+        run_after, experiment_after, task_after = after
+        other = t.experiment.alias()
+        ordinal = (
+            sa.select(other.c.ordinal)
+            .where(other.c.run_id == run_after, other.c.name == experiment_after)
+            .scalar_subquery()
+        )
+        in_run = (t.experiment.c.ordinal > ordinal) | (
+            (t.experiment.c.ordinal == ordinal) & (t.task.c.number > task_after)
+        )
+        query = query.where(_runs_after(run_after) | ((t.run.c.id == run_after) & in_run))
     if run is not None:
         query = query.where(t.run.c.id == run)
     if experiment is not None:
@@ -101,12 +151,18 @@ def results(database: Database, run: str, experiment: str) -> Sequence[RowMappin
     return database.read(query)
 
 
-def run_ids(database: Database) -> list[str]:
-    """Ids of all runs, newest first."""
-    return [
-        row["id"]
-        for row in database.read(sa.select(t.run.c.id).order_by(t.run.c.created_at.desc(), t.run.c.id))
-    ]
+def run_ids(database: Database, beginning: str = "", limit: int | None = None) -> list[str]:
+    """Ids of runs, newest first.
+
+    Args:
+        database: the database.
+        beginning: only those that begin so.
+        limit: at most so many.
+    """
+    query = sa.select(t.run.c.id).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
+    if beginning:
+        query = query.where(sa.func.substr(t.run.c.id, 1, len(beginning)) == beginning)
+    return [row["id"] for row in database.read(query)]
 
 
 def attempts(

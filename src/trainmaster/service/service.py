@@ -352,9 +352,9 @@ class Service:
         """What people are shown of a run beside its `status`."""
         return highlights(self.database, run)
 
-    def runs(self) -> dict[str, Any]:
-        """All runs, newest first."""
-        return runs_summary(self.database)
+    def runs(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+        """Runs, newest first: all, or a page; see `runs_summary`."""
+        return runs_summary(self.database, limit, after)
 
     def brief(self, run: str) -> dict[str, Any]:
         """The line of one run in `runs`: quicker than `status`.
@@ -364,11 +364,19 @@ class Service:
         """
         return run_brief(self.database, run)
 
-    def models(self, run: str | None = None) -> list[dict[str, Any]]:
-        """The models of a run, or of all, as ``models --json`` prints them."""
+    def models(
+        self, run: str | None = None, limit: int | None = None, after: tuple[str, str, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """The models of a run, or of all, as ``models --json`` prints them; newest run first.
+
+        Args:
+            run: its id.
+            limit: at most so many.
+            after: run, experiment and task of a model: only those that come after it.
+        """
         return [
             {**row, "metrics": json.loads(row["metrics"]), "parameters": json.loads(row["parameters"])}
-            for row in queries.models(self.database, run)
+            for row in queries.models(self.database, run, limit=limit, after=after)
         ]
 
     def without_model(self, run: str) -> list[dict[str, Any]]:

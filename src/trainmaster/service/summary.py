@@ -19,7 +19,7 @@ from trainmaster.service.quote_record import quote_summary
 from trainmaster.service.search_results import best_tasks
 from trainmaster.service.unpublished_models import unsaved_summary
 from trainmaster.service.usage_summary import run_usage
-from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.plain_json import parsed_json
 from trainmaster.spec.states import EndReason, State
 
@@ -32,6 +32,8 @@ MAX_SHOWN_MODELS = 1000
 BEST_TASKS = 5
 #: Who drives a run and gives no sign of life for so long is told of: it gives one every five seconds.
 SILENT_S = 10.0
+#: So many runs are read at once.
+_PAGE = 1000
 _SAVING = (State.SAVING, State.RECOVERING)
 #: Of what people are shown beside it: running tasks, tasks that did not succeed, notes.
 _RUNNING, _BAD, _NOTES = 10, 5, 4
@@ -148,7 +150,7 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
             "uri": m["uri"],
             "metrics": json.loads(m["metrics"]),
         }
-        for m in queries.models(database, run)[:MAX_SHOWN_MODELS]
+        for m in queries.models(database, run, limit=MAX_SHOWN_MODELS)
     ]
     now = database.clock_s()
     quote = quote_summary(database, run)
@@ -198,10 +200,36 @@ def _kept_usd(database: Database, run: str) -> float:
     return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
 
 
-def runs_summary(database: Database, limit: int | None = None) -> dict[str, Any]:
-    """All runs, newest first."""
+def runs_summary(database: Database, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+    """Runs, newest first: all, or a page, and then ``older`` says how many come after it.
+
+    Args:
+        database: the database.
+        limit: at most so many.
+        after: id of a run: only those that come after it.
+
+    Raises:
+        NotFoundError: there is no such run.
+        UsageError: the limit is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
     now = database.clock_s()
-    return {"runs": [_brief(row, now) for row in queries.runs(database, limit)]}
+    found: list[dict[str, Any]] = []
+    last = after
+    while limit is None or len(found) < limit:  # in pages: rows are wide, and there may be many
+        most = _PAGE if limit is None else min(limit - len(found), _PAGE)
+        page = queries.runs(database, most, last)
+        found += [_brief(row, now) for row in page]
+        if len(page) < most:
+            break
+        last = page[-1]["id"]
+    if not found and after is not None:
+        database.run_row(after)
+    if limit is None:
+        return {"runs": found}
+    older = queries.count_runs(database, found[-1]["run"]) if len(found) == limit else 0
+    return {"runs": found, "older": older}
 
 
 def run_brief(database: Database, run: str) -> dict[str, Any]:
@@ -214,31 +242,36 @@ def run_brief(database: Database, run: str) -> dict[str, Any]:
 
 
 def _brief(row: RowMapping, now: float) -> dict[str, Any]:
+    found = driver(row, now)  # looked for once: that is most of the work of a long list
     return {
         "run": row["id"],
         "state": row["state"],
         "reason": row["reason"],
         "created_at": row["created_at"],
-        "seconds": round(run_seconds(row, now), 3),
-        **_queued(row, now),
+        "seconds": round(
+            run_seconds(row, now, is_driven=None if row["state"] == State.DONE else bool(found)), 3
+        ),
+        **(_queued(row, now) if found else {}),
         "cost_usd": row["cost_usd"],
-        "driven": is_driven(row, now),
-        "driver": driver(row, now),
+        "driven": found is not None,
+        "driver": found,
     }
 
 
-def run_seconds(row: RowMapping, now: float) -> float:
+def run_seconds(row: RowMapping, now: float, *, is_driven: bool | None = None) -> float:
     """How long a run has been driven, over all its sessions, until its machines were given back.
 
     Args:
         row: of the run.
         now: Unix seconds of `Database.clock_s`.
+        is_driven: whether a living process drives it, if that was looked for already.
     """
     if row["session_at"] is None:
         return 0.0
     is_closing = row["closed_at"] is None and (row["ended_at"] or 0.0) >= row["session_at"]
-    has_driver = is_alive(row["lease_owner"], row["lease_expires_at"], now)
-    end = now if has_driver and (row["state"] != State.DONE or is_closing) else driven_until(row, now)
+    if is_driven is None and (row["state"] != State.DONE or is_closing):
+        is_driven = is_alive(row["lease_owner"], row["lease_expires_at"], now)
+    end = now if is_driven else driven_until(row, now)
     return float(row["earlier_s"] + max(0.0, min(end, now) - row["session_at"]))
 
 
@@ -281,18 +314,15 @@ def resolve_run(database: Database, text: str) -> str:
     Raises:
         NotFoundError: none, or several.
     """
-    ids = queries.run_ids(database)
-    if text in ids:
+    if database.has_run(text):
         return text
-    if text == "latest" and ids:
-        return str(ids[0])
-    found = [run for run in ids if run.startswith(text)]
+    if text == "latest" and (newest := queries.run_ids(database, limit=1)):
+        return newest[0]
+    found = queries.run_ids(database, text, limit=5)
     if len(found) == 1:
-        return str(found[0])
+        return found[0]
     if found:
-        raise NotFoundError(
-            f"several runs begin with {text!r}: {', '.join(found[:5])}", "Give more of the id."
-        )
+        raise NotFoundError(f"several runs begin with {text!r}: {', '.join(found)}", "Give more of the id.")
     raise NotFoundError(f"there is no run {text!r}", "`trainmaster status` lists the runs.")
 
 

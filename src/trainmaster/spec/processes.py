@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -17,6 +18,11 @@ def process_space() -> str:
     Returns:
         ``BOOT_ID PID_NAMESPACE``; empty where that cannot be known: then no process may be looked for.
     """
+    return _space_of(os.getpid())
+
+
+@lru_cache(maxsize=1)  # it never changes for a process, but what one forks has its own
+def _space_of(_pid: int) -> str:
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - no path
