@@ -9,7 +9,7 @@
     - DamagedObjectError          what is there is not what was written
     - ObjectChangedError          an object is no longer the one that was meant
 
-What reaches us as words only, from nodes, is still told by `trainmaster.objects.outage`.
+Nodes answer with the kind beside the words. Only `obstore_errors` reads words: its library gives no more.
 """
 
 from __future__ import annotations
@@ -190,9 +190,17 @@ def trouble_of_status(status: int) -> StoreTrouble:
 
 
 def error_of(trouble: str, message: str, hint: str = "", url: str = "") -> ObjectStoreError:
-    """The error of a word, as nodes answer it; one that nobody knows, or none, is of no kind."""
-    known = trouble in ERRORS
-    return ERRORS[StoreTrouble(trouble) if known else StoreTrouble.OTHER](message, hint, url)
+    """The error of a word."""
+    return ERRORS[known_trouble(trouble)](message, hint, url)
+
+
+def known_trouble(word: str) -> StoreTrouble:
+    """What a word means that a node has answered; one that nobody knows, or none, is of no kind.
+
+    >>> known_trouble("full"), known_trouble("")
+    (<StoreTrouble.FULL: 'full'>, <StoreTrouble.OTHER: 'other'>)
+    """
+    return StoreTrouble(word) if word in ERRORS else StoreTrouble.OTHER
 
 
 def explained(error: Exception, verb: str, where: str) -> ObjectStoreError:

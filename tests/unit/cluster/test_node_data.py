@@ -23,6 +23,7 @@ from trainmaster.cluster.node_files.store_outages import StoreAwayError
 from trainmaster.control.layout import Home
 from trainmaster.control.site import RelayError
 from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec import DataSource
 from trainmaster.spec.errors import ProviderError, PublishError, UsageError
@@ -44,7 +45,7 @@ class Nodes:
         self.had: set[str] = set()
         self.words = ""
         self.refusing: set[str] = set()
-        self.refusal = "no way"
+        self.trouble = ""
         self.reached: list[str] = []
         self.silent: set[str] = set()
         self.told: list[str] = []
@@ -65,7 +66,7 @@ class Nodes:
     def reach(self, node: Any, uri: str, lent: object) -> None:
         self.reached.append(f"{node.id} {uri}")
         if node.id in self.refusing:
-            raise StoreRefusedError(node, self.refusal)
+            raise StoreRefusedError(node, "no way", self.trouble)
 
     @contextlib.contextmanager
     def own(self, node: Any) -> Iterator[Any]:
@@ -192,14 +193,27 @@ def test_what_fails_there_does_not_come_here(nodes: Nodes) -> None:
     ],
 )
 def test_a_full_disk_is_for_the_user_to_mend(nodes: Nodes, words: str) -> None:
-    nodes.answers["n0"] = [f"@@failed {words}"]
+    nodes.answers["n0"] = ["@@trouble full", f"@@failed {words}"]
     with pytest.raises(UsageError) as caught:
         nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
     assert caught.value.args[0] == f"n0 (10.0.0.0): {words}"
     assert caught.value.hint or words.endswith(".")
 
 
+@pytest.mark.parametrize(
+    "words", ["[Errno 28] No space left on device: '/tm/x'", "Cannot read s3://b/x/k: Connection refused."]
+)
+@pytest.mark.parametrize("kind", [[], ["@@trouble melted"]])
+def test_nothing_is_decided_by_words(nodes: Nodes, kind: list[str], words: str) -> None:
+    """A runtime of an earlier version tells no kind: what fails there is tried again a few times."""
+    nodes.answers["n0"] = [*kind, f"@@failed {words}"]
+    with pytest.raises(CommandError, match=r"n0 .*: data.x: "):
+        nodes.provide(nodes.context(x=DataSource(url="s3://b/x")), "x")
+
+
 SENT = "Cannot read s3://b/x/k: HTTP error: error sending request: ConnectionRefused."
+SILENT = ["@@trouble unreachable", f"@@failed {SENT}"]
+AWAY_ERROR = UnreachableStoreError(SENT)
 
 
 def test_a_store_that_is_away_is_asked_again_later(nodes: Nodes) -> None:
@@ -208,7 +222,7 @@ def test_a_store_that_is_away_is_asked_again_later(nodes: Nodes) -> None:
     times = [1000.0]
     nodes.data._outages._clock = lambda: times[0]
     at = time.strftime("%H:%M:%S", time.localtime(1000))
-    nodes.answers["n0"] = [f"@@failed {SENT}"]
+    nodes.answers["n0"] = SILENT
     for after_s in (0, 75):
         times[0] = 1000.0 + after_s
         with pytest.raises(StoreAwayError) as caught:
@@ -218,29 +232,29 @@ def test_a_store_that_is_away_is_asked_again_later(nodes: Nodes) -> None:
     nodes.answers.clear()
     nodes.now_s += 3
     nodes.provide(context, "x", attempt="2")
-    nodes.answers["n0"] = [f"@@failed {SENT}"]
+    nodes.answers["n0"] = SILENT
     nodes.lost, nodes.now_s, times[0] = {"n0"}, nodes.now_s + 3, 5000.0
     with pytest.raises(StoreAwayError, match=r"\d\d:\d\d:\d\d: "):
         nodes.provide(context, "x", attempt="3")
 
 
-@pytest.mark.parametrize("here", [SENT, "", "Cannot read s3://b: status code: 403 Forbidden."])
+@pytest.mark.parametrize("here", [AWAY_ERROR, None, RefusingStoreError("Cannot read s3://b: 403 Forbidden.")])
 def test_only_what_answers_here_goes_through_this_machine(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, here: str
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, here: ObjectStoreError | None
 ) -> None:
     asked = []
 
-    def trouble(uri: str) -> str:
+    def trouble(uri: str) -> ObjectStoreError | None:
         asked.append(uri)
         return here
 
     monkeypatch.setattr(node_data, "trouble_from_here", trouble)
     context = nodes.context(x=DataSource(url="s3://b/x"))
-    nodes.refusing, nodes.refusal = {"n0", "n1"}, "no answer for 15 s"
-    with pytest.raises(StoreAwayError if here == SENT else RelayError):
+    nodes.refusing, nodes.trouble = {"n0", "n1"}, "unreachable"
+    with pytest.raises(StoreAwayError if here is AWAY_ERROR else RelayError):
         nodes.provide(context, "x")
     assert asked == ["s3://b/x"]
-    if here == SENT:  # it is back: nobody is known to have refused
+    if here is AWAY_ERROR:  # it is back: nobody is known to have refused
         nodes.refusing = set()
         nodes.provide(context, "x")
         assert {node for node, _ in nodes.orders} == {"n0", "n1"}
@@ -250,12 +264,12 @@ def test_only_what_answers_here_goes_through_this_machine(
 def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [SENT, "s3://b/x is damaged."]
+    errors = [AWAY_ERROR, PublishError("s3://b/x is damaged.")]
 
     def fails(*_: object) -> Any:
-        raise PublishError(words[0])
+        raise errors[0]
 
-    here = [SENT, "", ""]
+    here = [AWAY_ERROR, None, None]
     monkeypatch.setattr(node_data, "trouble_from_here", lambda _: here.pop(0))
     monkeypatch.setattr(nodes.data, "_volume", fails)
     context = nodes.context(v=DataSource(volume="images"))
@@ -263,12 +277,12 @@ def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
         nodes.provide(context, "v")
     with pytest.raises(StoreAwayError, match=r"data\.v: s3://b has not answered since"):
         nodes.provide(context, "v")
-    words.pop(0)
+    errors.pop(0)
     with pytest.raises(PublishError):
         nodes.provide(context, "v")
     monkeypatch.undo()
     there = nodes.data._paths.there(node_data.data_path(context, "v"))
-    words.insert(0, SENT)
+    errors.insert(0, AWAY_ERROR)
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), tables=fails)
     for name, value in {**AWAY, WHOLE_KEYS_VARIABLE: "true"}.items():
         monkeypatch.setenv(name, value)

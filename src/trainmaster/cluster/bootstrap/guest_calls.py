@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable
 from importlib import resources
 from typing import Any, Final
 
+from trainmaster.objects.errors import StoreTrouble, known_trouble
 from trainmaster.transport.ssh import Connection
 from trainmaster.transport.ssh_command import Exchange, Result
 
 #: A shell's exit code of what a signal has ended is this and the signal's number.
 _SIGNALLED: Final = 128
+#: A line before the last one: of what kind it is that went wrong.
+_TROUBLE: Final = "@@trouble "
 
 
 def ask_guest(
@@ -63,3 +66,9 @@ def guest_words(result: Result) -> str:
     if result.code > _SIGNALLED:
         return f"it was killed there by signal {result.code - _SIGNALLED}"
     return f"it ended there with exit code {result.code}"
+
+
+def guest_trouble(result: Result) -> StoreTrouble:
+    """Of what kind it is that went wrong; programs of earlier versions do not say."""
+    said = [line.removeprefix(_TROUBLE) for line in result.out.splitlines() if line.startswith(_TROUBLE)]
+    return known_trouble(said[-1].strip() if said else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from trainmaster.objects.errors import StoreTrouble, known_trouble
+
 #: What takes longer is told of, and then every so often.
 TELL_S: Final = 20.0
 TELL_AGAIN_S: Final = 60.0
@@ -22,6 +24,7 @@ class DataNews:
 
     Attributes:
         last: its last word: ``done``, ``refused`` or ``failed``, and what belongs to it.
+        trouble: of what kind it is that went wrong; programs of earlier versions do not say.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class DataNews:
         self._tell_at_s = self._begun_s + TELL_S
         self._rest = b""
         self.last = ""
+        self.trouble = StoreTrouble.OTHER
 
     def hear(self, data: bytes) -> None:
         """Take a piece of its standard output; before it, a login's start-up files may have spoken."""
@@ -44,6 +48,8 @@ class DataNews:
                 self._at(line.decode(errors="replace").split())
             elif line.startswith(b"@@note "):
                 self._remark(line.decode(errors="replace").partition(" ")[2].strip())
+            elif line.startswith(b"@@trouble "):
+                self.trouble = known_trouble(line.decode(errors="replace").partition(" ")[2].strip())
             elif line.startswith(b"@@"):
                 self.last = line[2:].decode(errors="replace").strip()
 

@@ -18,8 +18,8 @@ from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedE
 from trainmaster.cluster.node_files.node_trees import looks, merge_trees, tree_of
 from trainmaster.control.site import RelayError
 from trainmaster.objects.delegated_credentials import Lender, lent_environment, store_host
+from trainmaster.objects.errors import StoreTrouble
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
-from trainmaster.objects.outage import is_away
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import one_line
 
@@ -63,6 +63,7 @@ class DirectStore:
         self._guard = threading.Lock()
         self._has_told = False
         self._reached: set[str] = set()
+        #: Until when a node is not asked again, and why.
         self._refused: dict[str, tuple[float, str]] = {}
         #: What lay in the checkpoint directories of an attempt when it was published or restored.
         self._known: dict[str, list[Tree]] = {}
@@ -202,8 +203,8 @@ class DirectStore:
         now = self._clock()
         with self._guard:
             for node in nodes:
-                at, reason = self._refused.get(node, (0.0, ""))
-                if reason and now - at < (AWAY_AGAIN_S if is_away(reason) else AGAIN_S):
+                until, reason = self._refused.get(node, (0.0, ""))
+                if reason and now < until:
                     raise RelayError(reason)
             unknown = [access for node, access in nodes.items() if node not in self._reached]
 
@@ -221,9 +222,10 @@ class DirectStore:
         try:
             yield
         except StoreRefusedError as error:
+            again_s = AWAY_AGAIN_S if error.trouble is StoreTrouble.UNREACHABLE else AGAIN_S
             with self._guard:
                 self._reached.discard(error.node)
-                self._refused[error.node] = (self._clock(), one_line(error))
+                self._refused[error.node] = (self._clock() + again_s, one_line(error))
             raise self._relay(one_line(error)) from error
 
     def _relay(self, reason: str) -> RelayError:

@@ -30,24 +30,18 @@ from trainmaster.cluster.node_files.data_wanted import (
 )
 from trainmaster.cluster.node_files.direct_store import is_loopback
 from trainmaster.cluster.node_files.key_renewal import KeyRenewal
-from trainmaster.cluster.node_files.node_files import NodeFiles, each
+from trainmaster.cluster.node_files.node_files import NO_ROOM_HINT, NodeFiles, each
 from trainmaster.cluster.node_files.node_mounts import NodeMounts
 from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.cluster.node_files.node_tables import packed_columns
-from trainmaster.cluster.node_files.store_outages import (
-    NO_ROOM_HINT,
-    StoreAwayError,
-    StoreOutages,
-    is_full,
-    trouble_from_here,
-)
+from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOutages, trouble_from_here
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site import RelayError
 from trainmaster.control.staging import data_path
 from trainmaster.objects.delegated_credentials import Lender
+from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of
 from trainmaster.objects.narrowing import TooWideKeysError
-from trainmaster.objects.outage import is_away
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
 from trainmaster.transport.ssh_command import Exchange
@@ -152,13 +146,13 @@ class NodeData:
                 wanted = with_keys(self._lender, wanted)
         except TooWideKeysError as error:
             raise self._not_direct(wanted, f"they get no keys for it: {one_line(error)}") from error
-        refusals: list[str] = []
+        refusals: list[StoreRefusedError] = []
 
         def one(node: NodeAccess) -> None:
             try:
                 self._provide_on(node, wanted, attempt)
             except StoreRefusedError as error:
-                refusals.append(one_line(error))
+                refusals.append(error)
 
         try:
             each(nodes, one)
@@ -167,7 +161,7 @@ class NodeData:
             self._reach.forget_refusals([*sources(wanted), wanted.there])
             raise
         if refusals:
-            raise self._not_direct(wanted, refusals[0], "they cannot read the store: ")
+            raise self._not_direct(wanted, one_line(refusals[0]), "they cannot read the store: ")
 
     def has(self, node: NodeAccess, there: str) -> bool:
         """Whether a node got by itself what belongs there."""
@@ -226,8 +220,8 @@ class NodeData:
             if known is None:  # a version never changes: the store is not asked for every task
                 address = volume_url(source.volume, context.home.store_url)
                 with self._awaited(name, [store_of(address)]):
-                    if is_away(words := trouble_from_here(address)):  # a silent one is waited for long
-                        raise PublishError(words)
+                    if error := _silence(address):  # it would be waited for long
+                        raise error
                     known = self._volume(context, name, source.volume, order)
             with self._guard:
                 self._volumes[there] = known
@@ -255,16 +249,16 @@ class NodeData:
         try:
             yield
         except PublishError as error:
-            if not is_away(one_line(error)):
+            if trouble_of(error) is not StoreTrouble.UNREACHABLE:
                 raise
             raise self._outages.away(name, stores, one_line(error)) from error
 
-    def _require_answer(self, wanted: Wanted, refusals: Sequence[str]) -> None:
+    def _require_answer(self, wanted: Wanted, refusals: Sequence[StoreRefusedError]) -> None:
         """Refuse to bring through this machine what does not answer it either."""
-        if any(is_away(words) for words in refusals):
+        if any(refusal.trouble is StoreTrouble.UNREACHABLE for refusal in refusals):
             for uri in wanted.uris or (wanted.order["url"],):
-                if is_away(words := trouble_from_here(uri)):
-                    raise self._outages.away(wanted.name, sources(wanted), words)
+                if error := _silence(uri):
+                    raise self._outages.away(wanted.name, sources(wanted), one_line(error))
         self._outages.answers(sources(wanted))
 
     def _volume(self, context: TaskContext, name: str, volume: str, order: dict[str, Any]) -> Wanted:
@@ -380,13 +374,13 @@ class NodeData:
             self._renewal.brought(node, wanted)
             return words != "kept"
         if verb == "refused":
-            error = StoreRefusedError(node, words)
+            error = StoreRefusedError(node, words, ears.trouble)
             self._reach.refuse(node, wanted.there, error)
             raise error
         words = words if verb == "failed" else result.last_words
-        if is_full(words):
+        if ears.trouble is StoreTrouble.FULL:
             raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
-        if verb == "failed" and is_away(words):
+        if ears.trouble is StoreTrouble.UNREACHABLE:
             raise self._outages.away(wanted.name, sources(wanted), f"{node.target.shown}: {words}")
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
 
@@ -425,3 +419,9 @@ class NodeData:
             self._has_told.add(words)
         if is_new:
             self._tell(f"{words}: {reason}" if reason else words)
+
+
+def _silence(uri: str) -> ObjectStoreError | None:
+    """What is in the way if a store does not answer this machine; None if it does, be it with a refusal."""
+    error = trouble_from_here(uri)
+    return error if error and error.trouble is StoreTrouble.UNREACHABLE else None

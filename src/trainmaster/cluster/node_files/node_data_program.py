@@ -7,8 +7,9 @@ Read from standard input: what to do (a line of JSON), of which ``do`` is one of
 * ``url``: what a URL names, fetched.
 
 It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
-``@@refused WORDS`` if this node has no way to it, or ``@@failed WORDS``. Credentials come in that line
-only: they are in memory here, and in that of a mount.
+``@@refused WORDS`` if this node has no way to it, or ``@@failed WORDS``, and before these ``@@trouble KIND``
+(see `trainmaster.objects.errors`). Credentials come in that line only: they are in memory here, and in that
+of a mount.
 """
 
 # ruff: noqa: T201 - it speaks over a pipe
@@ -28,6 +29,7 @@ from trainmaster.cluster.node_files.node_tables import unpack_columns
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
 from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.objects.errors import trouble_of
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
@@ -67,9 +69,10 @@ def main() -> int:
     try:
         means = _perform(order, progress)
     except RefusedError as error:
-        return _end(f"@@refused {_flat(error)}", 1)
+        return _end(f"{_trouble(error.__cause__ or error)}@@refused {_flat(error)}", 1)
     except (TrainmasterError, OSError) as error:
-        return _end(f"@@failed {one_line(error) if isinstance(error, TrainmasterError) else _flat(error)}", 1)
+        words = one_line(error) if isinstance(error, TrainmasterError) else _flat(error)
+        return _end(f"{_trouble(error)}@@failed {words}", 1)
     return _end(f"@@done {means}", 0)
 
 
@@ -153,6 +156,10 @@ def _end(line: str, code: int) -> int:
     with contextlib.suppress(OSError):
         _say(line)
     return code
+
+
+def _trouble(error: BaseException) -> str:
+    return f"@@trouble {trouble_of(error)}\n"
 
 
 def _flat(error: Exception) -> str:

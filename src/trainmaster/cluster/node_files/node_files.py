@@ -26,11 +26,13 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     pack,
     scan,
 )
-from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_words
+from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_trouble, guest_words
 from trainmaster.cluster.bootstrap.removal import end_mounts_command
 from trainmaster.cluster.node_files.node_probe import NodeProbe
 from trainmaster.cluster.node_files.node_trees import Tree, parse_trees
 from trainmaster.cluster.node_links import NodeLinks
+from trainmaster.objects.errors import StoreTrouble
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.errors import CommandError
 from trainmaster.transport.ssh_command import Result
 
@@ -52,6 +54,8 @@ _SLOWEST_BYTES_PER_S: Final = 250_000
 _LISTING_BYTES: Final = 1 << 28
 _PROGRAM: Final = ("trees.py", "files.py")
 _NOISE_BYTES: Final = 1 << 20
+#: What to do about a full disk.
+NO_ROOM_HINT: Final = "Free some space there, or ask for machines with a larger `hardware.disk`."
 
 
 def each(nodes: Sequence[NodeAccess], work: Callable[[NodeAccess], T]) -> list[T]:
@@ -84,11 +88,18 @@ class NodeFiles:
         """Make directories, and those above them.
 
         Raises:
+            UsageError: there is no room.
             CommandError: it is not possible.
         """
-        result = self.shell(access, f"mkdir -p -- {shlex.join(directories)}")
-        if result.code != 0:
-            raise CommandError(f"{access.target.shown}: {result.last_words}")
+        if self.shell(access, f"mkdir -p -- {shlex.join(directories)}").code == 0:
+            return
+        # A shell says why in words only; our program takes longer to begin.
+        order = {"do": "make", "directories": list(directories)}
+        result = self.links.use(
+            access, lambda on: ask_guest(on, _python(access), _PROGRAM, order, _LIST_TIMEOUT_S)
+        )
+        if guest_words(result) != "done":
+            raise _refused(access, result)
 
     def look(self, access: NodeAccess, directories: Sequence[str]) -> list[Tree]:
         """What lies in directories of a node; nothing in those that do not exist.
@@ -121,6 +132,7 @@ class NodeFiles:
             is_shared: others look for the same content there: it is stamped, and sent once.
 
         Raises:
+            UsageError: there is no room.
             CommandError: the node cannot take it.
             OSError: it cannot be read here.
         """
@@ -245,7 +257,7 @@ class NodeFiles:
                 connection, _python(access), _PROGRAM, full, _limit_s(missing) + _WAIT_S, answer
             )
         if guest_words(result) not in ("done", "have"):
-            raise CommandError(f"{access.target.shown}: {guest_words(result)}", "It is safe to try again.")
+            raise _refused(access, result)
 
 
 def prepare_node(access: NodeAccess, run: str, snapshot: Path) -> None:
@@ -348,6 +360,14 @@ def _python(access: NodeAccess) -> str:
 
 def _limit_s(entries: Sequence[TreeEntry]) -> float:
     return _MOVE_TIMEOUT_S + sum(entry.size for entry in entries) / _SLOWEST_BYTES_PER_S
+
+
+def _refused(access: NodeAccess, result: Result) -> TrainmasterError:
+    """What a program there says is wrong."""
+    words = f"{access.target.shown}: {guest_words(result)}"
+    if guest_trouble(result) is StoreTrouble.FULL:  # nobody but the user can do anything about it
+        return UsageError(words, NO_ROOM_HINT)
+    return CommandError(words, "It is safe to try again.")
 
 
 def _failed(access: NodeAccess, result: Result, error: Exception) -> CommandError:

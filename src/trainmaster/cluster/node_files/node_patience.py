@@ -7,9 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from trainmaster.cluster.node_files.store_outages import NO_ROOM_HINT, is_full
 from trainmaster.control.site import NodeGoneError
-from trainmaster.spec.errors import ProviderError, UsageError, one_line
+from trainmaster.spec.errors import ProviderError, one_line
 from trainmaster.transport.errors import CommandError, ConnectionLostError
 
 T = TypeVar("T")
@@ -62,7 +61,6 @@ def persistently(work: Callable[[], None], patience_s: float, tell: Callable[[st
         tell: is told of each time.
 
     Raises:
-        UsageError: a disk has no room.
         CommandError: it failed each time.
         ProviderError: see `patiently`.
         NodeGoneError: likewise.
@@ -72,8 +70,6 @@ def persistently(work: Callable[[], None], patience_s: float, tell: Callable[[st
             patiently(work, patience_s)
             break
         except CommandError as error:
-            if is_full(one_line(error)):  # nobody but the user can do anything about it
-                raise UsageError(error.args[0], error.hint or NO_ROOM_HINT) from error
             if pause_s is None:
                 raise
             tell(f"note: {one_line(error)}; it is tried again in {pause_s:.0f} s")

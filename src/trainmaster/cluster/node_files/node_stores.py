@@ -10,6 +10,7 @@ from trainmaster.artifacts import UnstableDirectory
 from trainmaster.artifacts.sending import ToSend, listed_entry
 from trainmaster.cluster.bootstrap.guest_calls import ask_guest
 from trainmaster.cluster.node_links import NodeLinks
+from trainmaster.objects.errors import known_trouble
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -32,11 +33,13 @@ class StoreRefusedError(TrainmasterError):
 
     Attributes:
         node: its machine's id.
+        trouble: of what kind that is; programs of earlier versions do not say.
     """
 
-    def __init__(self, access: NodeAccess, message: str) -> None:
+    def __init__(self, access: NodeAccess, message: str, trouble: str = "") -> None:
         super().__init__(f"{access.target.shown}: {message}")
         self.node = access.id
+        self.trouble = known_trouble(trouble)
 
 
 class NodeStores:
@@ -136,4 +139,4 @@ class NodeStores:
         words = str(last.get("words", ""))
         if last.get("error") == UnstableDirectory.__name__:
             raise UnstableDirectory(f"{access.target.shown}: {words}", "Nothing was published; try later.")
-        raise StoreRefusedError(access, words)
+        raise StoreRefusedError(access, words, str(last.get("trouble", "")))

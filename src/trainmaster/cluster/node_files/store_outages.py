@@ -6,38 +6,23 @@ import queue
 import re
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from trainmaster.objects.errors import ObjectStoreError, UnreachableStoreError, error_of, trouble_of
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 
 #: For one question to a store; one that is out of reach would be waited for much longer.
 _ASK_S: Final = 15.0
 _WEB: Final = ("http://", "https://")
-_FULL: Final = re.compile(
-    r"no space left|no room left|disk quota exceeded|bytes do not fit into", re.IGNORECASE
-)
 #: `s3://train` is not meant by `s3://train-raw`, nor by `s3://train.raw`; a full stop may follow it.
 _NAME_ENDS: Final = r"(?![\w-]|\.\w)"
-
-#: What to do then.
-NO_ROOM_HINT: Final = "Free some space there, or ask for machines with a larger `hardware.disk`."
 
 
 class StoreAwayError(ProviderError):
     """A store that data come from does not answer; later it may."""
-
-
-def is_full(words: str) -> bool:
-    """Whether an error says that a disk has no room: the same again would fail in the same way.
-
-    >>> is_full("[Errno 28] No space left on device: '/var/tmp/x'")
-    True
-    """
-    return bool(_FULL.search(words))
 
 
 class StoreOutages:
@@ -77,33 +62,30 @@ class StoreOutages:
                 self._since.pop(store, None)
 
 
-def trouble_from_here(uri: str, limit_s: float = _ASK_S) -> str:
-    """Ask a store, or the web, from this machine; what is in the way, in words, empty if it answers.
+def trouble_from_here(uri: str, limit_s: float = _ASK_S) -> ObjectStoreError | None:
+    """Ask a store, or the web, from this machine; what is in the way, None if it answers.
 
     Args:
         uri: of anything there.
         limit_s: who says nothing for so long does not answer.
     """
-    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[ObjectStoreError | None] = queue.SimpleQueue()
     threading.Thread(target=lambda: heard.put(_asked(uri, limit_s)), name="ask a store", daemon=True).start()
     try:
         return heard.get(timeout=limit_s)
     except queue.Empty:
-        return f"{uri}: no answer for {limit_s:g} s"
+        return UnreachableStoreError(f"{uri}: no answer for {limit_s:g} s")
 
 
-def _asked(uri: str, limit_s: float) -> str:
+def _asked(uri: str, limit_s: float) -> ObjectStoreError | None:
     from trainmaster.artifacts.sending import reach
 
     try:
         if uri.startswith(_WEB):
             with urllib.request.urlopen(uri, timeout=limit_s):  # noqa: S310 - http(s) only
-                return ""
+                return None
         reach(uri)
-    except urllib.error.HTTPError as error:
-        return f"{uri}: {error.code} {error.reason}"
-    except (OSError, ValueError) as error:
-        return f"{uri}: {error}"
-    except TrainmasterError as error:
-        return one_line(error)
-    return ""
+    except (OSError, ValueError, TrainmasterError) as error:
+        words = one_line(error) if isinstance(error, TrainmasterError) else f"{uri}: {error}"
+        return error_of(trouble_of(error), words)
+    return None

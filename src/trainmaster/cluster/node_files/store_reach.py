@@ -26,7 +26,7 @@ class StoreReach:
         self._stores = stores
         self._clock = clock
         self._reached: set[tuple[str, str]] = set()
-        self._refused: dict[tuple[str, str], tuple[float, str]] = {}
+        self._refused: dict[tuple[str, str], tuple[float, str, str]] = {}
         self._guard = threading.Lock()
 
     def require(self, node: NodeAccess, uri: str, lent: Mapping[str, str]) -> None:
@@ -68,14 +68,15 @@ class StoreReach:
             StoreRefusedError: it has.
         """
         with self._guard:
-            at, reason = self._refused.get((node.id, what), (0.0, ""))
+            at, reason, trouble = self._refused.get((node.id, what), (0.0, "", ""))
         if reason and self._clock() - at < AGAIN_S:
-            raise StoreRefusedError(node, reason)
+            raise StoreRefusedError(node, reason, trouble)
 
     def refuse(self, node: NodeAccess, what: str, error: StoreRefusedError) -> None:
         """Note that a node refuses."""
         with self._guard:
-            self._refused[(node.id, what)] = (self._clock(), str(error.args[0]).partition(": ")[2])
+            words = str(error.args[0]).partition(": ")[2]
+            self._refused[(node.id, what)] = (self._clock(), words, error.trouble)
 
     def forget_refusals(self, whats: Collection[str]) -> None:
         """They were no node's fault: all are asked again.

@@ -34,10 +34,19 @@ from trainmaster.cluster.bootstrap.guest.trees import (
 BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
-def program(order: dict[str, Any], more: bytes = b"") -> tuple[int, bytes]:
-    """Run the program as `ask_guest` does."""
+#: Put before a program: no directory has room for another one.
+FULL = """
+import errno, os
+def full(path, *_, **__): raise OSError(errno.ENOSPC, "No space left on device", path)
+os.makedirs = full
+"""
+
+
+def program(order: dict[str, Any], more: bytes = b"", first: str = "") -> tuple[int, bytes]:
+    """Run the program as `ask_guest` does, after something else."""
     guest = resources.files("trainmaster.cluster.bootstrap") / "guest"
-    source = "".join(f"exec({(guest / name).read_text()!r})\n" for name in ("trees.py", "files.py")).encode()
+    texts = [first, *((guest / name).read_text() for name in ("trees.py", "files.py"))]
+    source = "".join(f"exec({text!r})\n" for text in texts).encode()
     data = b"%d\n%s%s\n%s" % (len(source), source, json.dumps(order).encode(), more)
     done = subprocess.run([sys.executable, "-I", "-c", BOOT], input=data, capture_output=True, timeout=30)
     assert b"Traceback" not in done.stderr, done.stderr.decode()
@@ -244,6 +253,26 @@ def test_the_program_lists_sends_and_receives(tmp_path):
     assert (code, out) == (0, b"@@want\n@@done\n")
     assert contents(tmp_path / "root/data/x") == {"a/b": "1", "c": "2"}
     assert program(order)[1] == b"@@have\n"
+
+
+def test_directories_are_made(tmp_path):
+    order = {"do": "make", "directories": [str(tmp_path / "a/b"), str(tmp_path / "a")]}
+    for _ in range(2):
+        assert program(order) == (0, b"@@done\n")
+    assert (tmp_path / "a/b").is_dir()
+    (tmp_path / "file").touch()
+    code, out = program({"do": "make", "directories": [str(tmp_path / "file/x")]})
+    assert (code, out) == (1, f"@@error Not a directory: {tmp_path}/file/x\n".encode())
+
+
+@pytest.mark.parametrize("what", ["make", "receive"])
+def test_that_a_disk_is_full_is_said_beside_the_words(what, tmp_path):
+    order = {"do": what, "directory": f"{tmp_path}/x/y", "directories": [f"{tmp_path}/x"], "patience_s": 5}
+    code, out = program(order, first=FULL)
+    assert (code, out) == (
+        1,
+        f"@@trouble full\n@@error no room left (bytes or files): {tmp_path}/x\n".encode(),
+    )
 
 
 def test_what_cannot_be_read_is_said(tmp_path):

@@ -5,11 +5,13 @@ Read from standard input: this program's arguments (a line of JSON), of which ``
 * ``list``: says what lies in directories.
 * ``freeze``: gives files of a directory a second name, then says what lies in it.
 * ``send``: sends files of a directory.
+* ``make``: makes directories, and those above them.
 * ``receive``: takes files, and puts a directory of them in the place of the one that is there: whole or not
   at all, once, however many do so at the same time. What a cut connection has left is used the next time.
 
 The answers of the first three come after a line ``@@trees``. ``receive`` says ``@@want``, then
-``@@done``; or ``@@have`` if there is nothing to do, or ``@@error REASON``.
+``@@done``; or ``@@have`` if there is nothing to do. It and ``make`` say ``@@error REASON`` if they fail, and
+before that ``@@trouble full`` if it is for want of room.
 """
 
 # ruff: noqa: T201, PTH103, PTH104, PTH108, PTH118, PTH120, PTH123
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         TreeError,
         Unpacker,
         explain,
+        is_full,
         pack,
         remove,
         scan,
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1 << 18
 _POLL_S = 0.1
+#: Others answer with listings.
+_SPEAKING = ("receive", "make")
 
 
 def main() -> int:
@@ -53,6 +58,11 @@ def main() -> int:
     try:
         if order["do"] == "receive":
             return _receive(order)
+        if order["do"] == "make":
+            for directory in order["directories"]:
+                os.makedirs(directory, exist_ok=True)
+            print("@@done", flush=True)
+            return 0
         out.write(MARK)
         if order["do"] == "freeze":
             _freeze(order)
@@ -63,13 +73,15 @@ def main() -> int:
                 out.write(piece)
     except OSError as error:
         said = explain(error, order.get("directory", ""))
+        if is_full(error) and order["do"] in _SPEAKING:
+            out.write(b"@@trouble full\n")
     except TreeError as error:
         said = str(error)
     else:
         out.flush()
         return 0
     out.write(
-        b"@@error " + said.encode() + b"\n" if order["do"] == "receive" else json.dumps(said).encode() + b"\n"
+        b"@@error " + said.encode() + b"\n" if order["do"] in _SPEAKING else json.dumps(said).encode() + b"\n"
     )
     out.flush()
     return 1

@@ -8,7 +8,8 @@ Our runtime's Python runs it. Read from standard input: this program's arguments
 * ``restore``: makes a directory what an artifact is.
 
 The answer comes after a line ``@@stores``: lines of JSON, a list for each file, ``0`` now and then as a sign
-of life, and at last ``null``, or an object that says what went wrong.
+of life, and at last ``null``, or an object that says what went wrong: in words, and of what kind it is
+(``trouble``, see `trainmaster.objects.errors`; empty if the runtime here is too old to tell).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def main() -> int:
     try:
         _perform(order)
     except Exception as error:  # noqa: BLE001 - who asks is on another machine and has to be told
-        _say({"error": type(error).__name__, "words": _words(error)})
+        _say({"error": type(error).__name__, "words": _words(error), "trouble": _trouble(error)})
         return 1
     _say(None)
     return 0
@@ -87,6 +88,14 @@ def _words(error: Exception) -> str:
     return " ".join(str(each).strip() for each in error.args if each) or type(error).__name__
 
 
+def _trouble(error: Exception) -> str:
+    with contextlib.suppress(ImportError):
+        from trainmaster.objects.errors import trouble_of
+
+        return trouble_of(error).value
+    return ""
+
+
 def _say(what: object) -> None:
     _say_line(json.dumps(what))
 
@@ -109,7 +118,7 @@ def _live() -> None:
 
 def _give_up(words: str) -> None:
     with contextlib.suppress(OSError):
-        _say({"error": "TimeoutError", "words": words})
+        _say({"error": "TimeoutError", "words": words, "trouble": "unreachable"})
     os._exit(1)
 
 

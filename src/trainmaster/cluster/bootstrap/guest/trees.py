@@ -435,6 +435,10 @@ def remove(place: str) -> None:
 
 def explain(error: OSError, place: str) -> str:
     """What is in the way, in words."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "no room left (bytes or files)" if full else error.strerror or str(error)
+    what = "no room left (bytes or files)" if is_full(error) else error.strerror or str(error)
     return f"{what}: {error.filename or place}"
+
+
+def is_full(error: OSError) -> bool:
+    """Whether there is no room: the same again would fail in the same way."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
