@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.providers.base import NoCapacityError, NodeRequest, NodeState
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.host_claims import (
     MARK,
     MOST_LEASE_S,
@@ -145,6 +146,8 @@ def some_hosts(count: int, **fields: Any) -> list[InventoryHost]:
 
 
 class TestHostsProvider(ProviderContract):
+    capabilities = capabilities_of("hosts")
+
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Bench:
         return Bench(tmp_path, some_hosts(8, slots=4, labels={"room": "b"}))

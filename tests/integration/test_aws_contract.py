@@ -12,6 +12,7 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 from aws_stand_in import AwsBench, StandIn, running
 
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.testing.provider_contract import ProviderContract
 
 
@@ -22,6 +23,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIn]:
 
 
 class TestAws(ProviderContract):
+    capabilities = capabilities_of("aws")
+
     @pytest.fixture
     def bench(self, stand_in: StandIn, tmp_path: Path) -> Iterator[AwsBench]:
         stand_in.reset()

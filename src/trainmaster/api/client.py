@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainmaster.api.results import Event, Model, RunStatus
 from trainmaster.api.run import Run
 from trainmaster.control.layout import Home
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service, Session
 from trainmaster.service.background import drive_in_background
 from trainmaster.service.log_streams import LineChoice, LogStreams
@@ -97,7 +98,7 @@ class Client:
         except ValueError as error:
             raise UsageError(f"keep: {error}") from None
         found, path = self._read(recipe, overrides, provider, directory)
-        if found.provider == "local":
+        if capabilities_of(found.provider).is_here:
             for note in service.check_inputs(found, environ):
                 notes.tell(note)
             if any(e.distributed and e.distributed.is_flexible for e in found.experiments.values()):

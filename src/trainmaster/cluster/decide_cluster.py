@@ -227,9 +227,9 @@ def _is_over(
             decision.lost[machine.seat] = f"{_name(record, machine)} is lost: {reason}"
         else:
             decision.notes.append(f"{_name(record, machine)} is given up: {reason}")
-    if stuck and (not machine.rental.instance_type or _broken_in_a_row(record, machine.seat) >= BROKEN_MOST):
+    if stuck and (not machine.rental.is_rented or _broken_in_a_row(record, machine.seat) >= BROKEN_MOST):
         role = next(role for seat, role in record.seats if seat == machine.seat)
-        if _count(record, role) < role.needed or machine.rental.instance_type:
+        if _count(record, role) < role.needed or machine.rental.is_rented:
             decision.fatal = f"{_name(record, machine)} cannot be used: {reason}"
 
 
@@ -290,7 +290,7 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience) 
     for role in decision.record.plan.roles:
         held = {m.seat for m in decision.record.live if not m.is_leaving}
         free = [seat for seat, of in decision.record.seats if of is role and seat not in held]
-        if not role.rentals[0].instance_type and _count(decision.record, role) >= role.needed:
+        if not role.rentals[0].is_rented and _count(decision.record, role) >= role.needed:
             # Another host is no other than the one that could not be used: those that are left are enough.
             free = [seat for seat in free if seat not in {m.seat for m in decision.record.machines}]
         if free:
@@ -299,9 +299,7 @@ def _fill_seats(decision: Decision, seen: Seen, now: float, patience: Patience) 
 
 def _ask(decision: Decision, role: RolePlan, seats: list[str], now: float, patience: Patience) -> None:
     record = decision.record
-    cool_down_s = (
-        patience.cool_down_s if role.rentals[0].instance_type else min(patience.cool_down_s, HOSTS_S)
-    )
+    cool_down_s = patience.cool_down_s if role.rentals[0].is_rented else min(patience.cool_down_s, HOSTS_S)
     failures = [CapacityFailure(f.region, f.zone, f.spot, f.at, f.instance_type) for f in record.failures]
     found = next_offer(cast("Any", role.rentals), failures, now, cool_down_s)
     if found.offer is None:
@@ -395,7 +393,7 @@ def _end(decision: Decision, seen: Seen, now: float) -> None:
         return
     decision.record = replace(record, state=ClusterState.ENDING)
     # What is just being started on hosts of one's own would be left there.
-    is_started = seen.is_forming and not any(m.rental.instance_type for m in record.machines)
+    is_started = seen.is_forming and not any(m.rental.is_rented for m in record.machines)
     decision.actions = [] if seen.renting or is_started else [Action(ActionKind.RELEASE)]
 
 

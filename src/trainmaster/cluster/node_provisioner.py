@@ -110,7 +110,7 @@ class NodeProvisioner:
         from trainmaster.providers.ssh_target import target_of
 
         target = target_of(node)
-        with self._login(target, is_new=bool(node.instance_type)) as connection:
+        with self._login(target, is_new=node.is_rented) as connection:
             self.set_switch(connection, node, self.lease_s, patient=True)
         packages, layer = self._packed()
         memory = self.memory(node.cluster)
@@ -142,7 +142,7 @@ class NodeProvisioner:
         Raises:
             TrainmasterError: it could not be set.
         """
-        if not node.instance_type:
+        if not node.is_rented:
             return
         from trainmaster.providers.dead_man_switch import renewal_command
 
@@ -172,7 +172,7 @@ class NodeProvisioner:
                     self.set_switch(connection, node, self.lease_s)
                     renewed_at = boot_s()
 
-        if node.instance_type:
+        if node.is_rented:
             threading.Thread(target=renew, name=f"lease of {node.id}", daemon=True).start()
         try:
             yield
@@ -299,7 +299,7 @@ class NodeProvisioner:
             accesses: nodes that were reached.
             machines: as the provider lists them, by id.
         """
-        if any(machine.rental.instance_type for machine in record.machines):
+        if any(machine.rental.is_rented for machine in record.machines):
             return
         from trainmaster.cluster.bootstrap import ClusterKeys
         from trainmaster.cluster.node_files.node_files import remove_run
@@ -337,7 +337,7 @@ class NodeProvisioner:
                 connection.run(end_command(), timeout_s=_RENEW_TIMEOUT_S)
 
         known = ((access, machines.get(access.id)) for access in accesses)
-        there = [a for a, node in known if node and node.instance_type and node.state is not NodeState.GONE]
+        there = [a for a, node in known if node and node.is_rented and node.state is not NodeState.GONE]
         each(there, end)
 
     def memory(self, cluster: str) -> NodeMemory:
@@ -347,7 +347,7 @@ class NodeProvisioner:
 
     def forget(self, record: ClusterRecord, accesses: Sequence[NodeAccess]) -> None:
         """Remove what is kept here of a cluster that was given back: its keys, and those of its machines."""
-        if any(machine.rental.instance_type for machine in record.machines):
+        if any(machine.rental.is_rented for machine in record.machines):
             for access in accesses:
                 self.ssh.host_keys.forget(access.target)
         self.memory(record.id).clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -118,7 +119,7 @@ class Machine:
         """
         started_at = self.started_at
         if started_at is None:
-            if not self.rental.instance_type or (self.is_over and not self.id):
+            if not self.rental.is_rented or (self.is_over and not self.id):
                 return None
             # Its first lease begins when it has booted, and nobody can renew that before it was seen.
             unseen_s = max(now - (self.asked_at or now), 0.0)
@@ -305,7 +306,7 @@ class ClusterRecord:
         """
         try:
             columns = {name: row[name] for name in _COLUMNS}
-            found = typed(cls, {**parsed_json(row["data"]), **columns})
+            found = typed(cls, {**_completed(parsed_json(row["data"])), **columns})
             if problem := _problem(found):
                 raise ValueError(problem)
         except (ValueError, TypeError) as error:
@@ -316,6 +317,16 @@ class ClusterRecord:
                 "unrenewed they end themselves. If a later Trainmaster has written it, use that one.",
             ) from None
         return found
+
+
+def _completed(data: Any) -> Any:  # noqa: ANN401 - whatever is written there
+    """A row of 0.1, which does not say of machines whether they are rented: those that have a type are."""
+    with contextlib.suppress(LookupError, TypeError, AttributeError):  # a damaged one is refused later
+        roles, machines = data["plan"]["roles"], data["machines"]
+        ways = [way for role in roles for way in (*role["rentals"], *role.get("larger", ()))]
+        for rental in (*ways, *(machine["rental"] for machine in machines)):
+            rental.setdefault("is_rented", bool(rental.get("instance_type")))
+    return data
 
 
 _COLUMNS: Final = ("id", "provider", "home_id", "state", "kept_until", "waited_s")
@@ -375,7 +386,7 @@ def cluster_id(run: str, plan: ClusterPlan) -> str:
 
 def new_record(run: str, plan: ClusterPlan, home_id: str, keep_s: float = 0.0) -> ClusterRecord:
     """A cluster that is to be had. Hosts of one's own are not kept: there nobody would end what is ours."""
-    is_rented = any(rental.instance_type for role in plan.roles for rental in role.rentals)
+    is_rented = any(rental.is_rented for role in plan.roles for rental in role.rentals)
     keep_s = keep_s if is_rented else 0.0
     return ClusterRecord(cluster_id(run, plan), plan.provider, home_id, plan, keep_s=keep_s)
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import check_directories, check_urls, check_volumes
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.data_source import DataSource
 from trainmaster.spec.errors import PublishError, TrainmasterError, UsageError, one_line
@@ -49,7 +50,7 @@ def check_inputs(
         lambda: check_urls(recipe),
     )
     notes: list[str] = []  # the network is asked if nothing is wrong on this machine
-    here = measures or recipe.provider == "local"
+    here = measures or capabilities_of(recipe.provider).is_here
     if measures:
         try:
             check_store(home)
@@ -193,7 +194,7 @@ def _check_images(recipe: Recipe, environ: Mapping[str, str], *, here: bool) -> 
                     raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
             continue
         found = look_for_image(image)
-        if found.is_missing and recipe.provider != "hosts":  # hosts of one's own may have it
+        if found.is_missing and capabilities_of(recipe.provider).rents:  # hosts of one's own may have it
             raise UsageError(
                 f"{where}: {found.words}",
                 "Check its name, push it, or build it on this machine: then it is sent to the others.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from trainmaster.control.gangs import member_names
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 from trainmaster.spec.redaction import has_secret
@@ -40,7 +41,7 @@ def check_names(recipe: Recipe) -> None:
         UsageError: naming the key, with the names that there are.
         MissingPartError: a plug-in has the name, but cannot be loaded.
     """
-    if recipe.provider != "local":
+    if not capabilities_of(recipe.provider).is_here:
         from trainmaster.providers.finding import PROVIDERS
 
         with _named("provider"):
@@ -146,7 +147,7 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     Raises:
         UsageError: a demand that this machine can never meet.
     """
-    if recipe.provider != "local":
+    if not capabilities_of(recipe.provider).is_here:
         return []
     if any(experiment.container is not None for experiment in recipe.experiments.values()):
         from trainmaster.executors.engines import find_engine

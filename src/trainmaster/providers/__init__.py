@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainmaster.providers.base import NodeRequest as NodeRequest
     from trainmaster.providers.base import NodeState as NodeState
     from trainmaster.providers.base import Provider as Provider
+    from trainmaster.providers.capabilities import Capabilities as Capabilities
+    from trainmaster.providers.capabilities import capabilities_of as capabilities_of
     from trainmaster.providers.catalogue import STALE_DAYS as STALE_DAYS
     from trainmaster.providers.catalogue import Catalogue as Catalogue
     from trainmaster.providers.catalogue import OfferColumns as OfferColumns
@@ -33,6 +35,7 @@ __all__, __getattr__ = lazy_exports(
     __name__,
     {
         "base": "NoCapacityError Node NodeRequest NodeState Provider",
+        "capabilities": "Capabilities capabilities_of",
         "catalogue": "Catalogue OfferColumns STALE_DAYS StalePrices",
         "filters": "OfferFilter",
         "finding": "get_provider",

@@ -87,6 +87,7 @@ class Node:
         user: to log in as.
         key: private key file; None for the user's own agent or keys.
         instance_type, zone, spot: what it is.
+        is_rented: it is there for its cluster only, and what is on it goes with it; else it stays.
         started_at: Unix seconds from which on it is billed; 0 if it costs nothing.
         leaves_at: Unix seconds at which the provider takes it back; None if it has not said so.
         slots, gpus: processes and GPUs that it takes; 0 if unknown.
@@ -123,6 +124,7 @@ class Node:
     jump: str = ""
     python: str = ""
     directory: str = ""
+    is_rented: bool = True
 
 
 class ProviderGoneError(UsageError):

@@ -1,75 +1,54 @@
-"""What the providers bill: how they round time, and what they bill beside the machines themselves."""
+"""`Billing`: how a provider rounds time, what it bills beside machines, and for data that leaves it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from trainmaster.providers.aws.ec2_facts import (
-    DEAREST_DISK,
-    DISK_USD_PER_GIB_MONTH,
-    PUBLIC_ADDRESS_USD_PER_HOUR,
-)
-from trainmaster.providers.aws.settings import DISK_BYTES
+from trainmaster.providers.aws.ec2_facts import DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR
 
-if TYPE_CHECKING:
-    from trainmaster.providers.offer import Offer
-
-#: (quantum, minimum) in seconds for Linux machines: AWS and Google bill seconds after the first
-#: minute, Azure bills seconds.
-TERMS: Final = {"aws": (1.0, 60.0), "gcp": (1.0, 60.0), "azure": (1.0, 0.0)}
-
-#: For those of whom nothing is known: whole minutes, so that nobody is promised too little.
-UNKNOWN: Final = (60.0, 60.0)
 #: Of the shortest month, in which a disk costs most per hour.
 _HOURS_PER_MONTH: Final = 28 * 24.0
 _GIB: Final = 2**30
 
 
-def billing_terms(provider: str) -> tuple[float, float]:
-    """Quantum and minimum of a provider, seconds."""
-    return TERMS.get(provider, UNKNOWN)
-
-
 @dataclass(frozen=True, slots=True)
-class Extras:
-    """What is rented with every machine, and billed by the same seconds.
+class Billing:
+    """How a provider bills; without arguments one of whom nothing is known.
 
     Attributes:
-        disk_bytes: of its root disk, where a recipe does not say.
-        public_address: it has an IPv4 address that the internet knows.
+        quantum_s, minimum_s: machines are billed by multiples of the one, and for the other at least. Whole
+            minutes where nothing is known, so that nobody is promised too little.
+        disk_usd_per_gib_month: of root disks, by region; the dearest one counts for others. Empty: not known.
+        address_usd_per_hour: of a public address.
+        is_whole: nothing is billed beside machines, but for what is here.
+        egress_usd_per_gb: dollars per 10^9 bytes that leave it to the internet, of the first tier; 0: not
+            known. The first 100 GB a month are free on AWS and Azure; quotes do not count on that.
     """
 
-    disk_bytes: int = 0
-    public_address: bool = False
+    quantum_s: float = 60.0
+    minimum_s: float = 60.0
+    disk_usd_per_gib_month: Mapping[str, float] = field(default_factory=dict)
+    address_usd_per_hour: float = 0.0
+    is_whole: bool = False
+    egress_usd_per_gb: float = 0.0
 
-    def added_to(self, offer: Offer, disk_bytes: int | None = None) -> Offer:
-        """An offer at the price that is billed, as far as the provider's rates are known.
-
-        Args:
-            offer: at the price of the machine alone.
-            disk_bytes: that the recipe asks for; None leaves it to the provider.
-        """
-        if offer.provider != "aws":
-            return offer
-        gib = -(-(disk_bytes or self.disk_bytes) // _GIB)
-        disk = gib * DISK_USD_PER_GIB_MONTH.get(offer.region, DEAREST_DISK) / _HOURS_PER_MONTH
-        extras = disk + PUBLIC_ADDRESS_USD_PER_HOUR * self.public_address
-        return replace(
-            offer, price_usd_per_hour=offer.price_usd_per_hour + extras, extras_usd_per_hour=extras
-        )
+    def extras_usd_per_hour(self, region: str, disk_bytes: int, *, public_address: bool) -> float:
+        """What a machine's disk and address cost, as far as the rates are known."""
+        dearest = max(self.disk_usd_per_gib_month.values(), default=0.0)
+        gib = math.ceil(disk_bytes / _GIB)
+        disk = gib * self.disk_usd_per_gib_month.get(region, dearest) / _HOURS_PER_MONTH
+        return disk + self.address_usd_per_hour * public_address
 
 
-#: Where nobody has chosen otherwise.
-USUAL_EXTRAS: Final = Extras(DISK_BYTES, public_address=True)
-
-
-def unknown_extras(provider: str) -> str:
-    """What is to be told of a provider that rents, and whose rates are not known; empty if they are.
-
-    >>> unknown_extras("aws")
-    ''
-    """
-    if provider in ("aws", "lab", "local", "hosts"):  # the lab bills its hosts only
-        return ""
-    return f"disks and public addresses of {provider} are billed besides: their rates are not known"
+#: AWS and Google bill seconds after the first minute, Azure bills seconds (Linux machines). Egress as
+#: published in 2025 for regions in the USA and Europe.
+AWS: Final = Billing(1.0, 60.0, DISK_USD_PER_GIB_MONTH, PUBLIC_ADDRESS_USD_PER_HOUR, True, 0.09)
+GOOGLE: Final = Billing(1.0, 60.0, egress_usd_per_gb=0.12)
+AZURE: Final = Billing(1.0, 0.0, egress_usd_per_gb=0.087)
+#: Of those of whom nothing is known.
+UNKNOWN: Final = Billing()
+#: Of machines of one's own, and of the lab's.
+NOTHING_BESIDE: Final = Billing(is_whole=True)

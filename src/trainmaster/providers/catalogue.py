@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.filters import OfferFilter
-from trainmaster.providers.offer import FREE_PROVIDERS, Offer
+from trainmaster.providers.offer import Offer
 from trainmaster.providers.refusal import Refusal
 from trainmaster.spec.errors import UsageError
 
@@ -126,7 +127,7 @@ class Catalogue:
         return tuple(
             offer
             for offer in self.offers
-            if offer.provider not in FREE_PROVIDERS and offer.age_days(today) > STALE_DAYS
+            if capabilities_of(offer.provider).costs and offer.age_days(today) > STALE_DAYS
         )
 
     def require_fresh(self, today: date, *, allow_stale: bool = False) -> None:

@@ -205,7 +205,12 @@ class HostsProvider:
 
     def _left_out(self, draft: Claim, name: str, why: str) -> Node:
         return Node(
-            id=name, cluster=draft.cluster, role=draft.role, state=NodeState.GONE, reason=_named(name, why)
+            id=name,
+            cluster=draft.cluster,
+            role=draft.role,
+            state=NodeState.GONE,
+            reason=_named(name, why),
+            is_rented=False,
         )
 
     def _known_by_token(
@@ -402,6 +407,7 @@ class HostsProvider:
             slots=claim.slots or host.slots,
             gpus=len(claim.gpus),
             labels={**host.labels, **dict(claim.labels), **gpus},
+            is_rented=False,
         )
 
     def _hosts(self, remembered: Mapping[str, Node]) -> list[InventoryHost]:

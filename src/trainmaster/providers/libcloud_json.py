@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from trainmaster.providers import azure_facts
 from trainmaster.providers.aws import ec2_facts
-from trainmaster.providers.billing import billing_terms
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.csv_rows import GIB, CsvRows
 from trainmaster.providers.ec2_shared import judge_prices
 from trainmaster.providers.gathering import Reading
@@ -99,7 +99,7 @@ def _read_ec2(
     reading: Reading, prices: Mapping[str, Any], types: Mapping[str, _Ec2Type], as_of: date
 ) -> None:
     factors = {name: facts.factor for name, facts in types.items() if facts.factor}
-    quantum_s, minimum_s = billing_terms("aws")
+    billing = capabilities_of("aws").billing
     for name, region, price, reason in judge_prices(prices, factors):
         facts = types.get(name)
         family, _, size = name.partition(".")
@@ -126,8 +126,8 @@ def _read_ec2(
             cpu_credits=ec2_facts.CPU_CREDITS.get(family, ""),
             price_usd_per_hour=price,
             spot=False,
-            billing_quantum_s=quantum_s,
-            billing_minimum_s=minimum_s,
+            billing_quantum_s=billing.quantum_s,
+            billing_minimum_s=billing.minimum_s,
             currency="USD",
             as_of=as_of,
             source="libcloud ec2_linux",
@@ -213,7 +213,7 @@ def _price_as_factor(offer: Offer) -> float | None:
 
 
 def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
-    quantum_s, minimum_s = billing_terms("azure")
+    billing = capabilities_of("azure").billing
     for listed, regions in prices.items():
         size = azure_facts.SIZES.get(listed)
         if size is None:
@@ -239,8 +239,8 @@ def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> Non
                 cpu_credits="",
                 price_usd_per_hour=float(price),
                 spot=False,
-                billing_quantum_s=quantum_s,
-                billing_minimum_s=minimum_s,
+                billing_quantum_s=billing.quantum_s,
+                billing_minimum_s=billing.minimum_s,
                 currency="USD",
                 as_of=as_of,
                 source="libcloud azure_linux",
@@ -250,7 +250,7 @@ def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> Non
 
 
 def _read_gce(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
-    quantum_s, minimum_s = billing_terms("gcp")
+    billing = capabilities_of("gcp").billing
     for kind in gce_types():
         for market, spot in (("on_demand", False), ("preemptible", True)):
             parts = prices.get(kind.family, {})
@@ -273,8 +273,8 @@ def _read_gce(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
                         cpu_credits="",
                         price_usd_per_hour=price,
                         spot=spot,
-                        billing_quantum_s=quantum_s,
-                        billing_minimum_s=minimum_s,
+                        billing_quantum_s=billing.quantum_s,
+                        billing_minimum_s=billing.minimum_s,
                         currency="USD",
                         as_of=as_of,
                         source="libcloud gce cpu+ram",

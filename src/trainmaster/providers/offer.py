@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-#: Providers whose machines cost nothing: they belong to the user already.
-FREE_PROVIDERS: Final = frozenset({"local", "hosts"})
+from trainmaster.providers.capabilities import capabilities_of
 
 #: How CPU time is rationed: not at all, until the credits are used up, or beyond them for a surcharge.
 CPU_CREDITS: Final = ("", "standard", "unlimited")
@@ -115,7 +114,7 @@ class Offer:
 
     def _problem(self) -> str:
         price = self.price_usd_per_hour
-        if not (0 < price < math.inf) and not (price == 0 and self.provider in FREE_PROVIDERS):
+        if not (0 < price < math.inf) and not (price == 0 and not capabilities_of(self.provider).costs):
             return f"the price is {price:g} USD per hour; more than 0 is needed"
         if not (0 < self.vcpus < math.inf):
             return f"it has {self.vcpus:g} vCPUs; more than 0 are needed"

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Final
 
-from trainmaster.providers.billing import billing_terms
+from trainmaster.providers.billing import Billing
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.csv_rows import (
     GIB,
     BadCell,
@@ -105,7 +106,8 @@ def write_own_csv(offers: Iterable[Offer]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
     for offer in offers:
-        usual = billing_terms(offer.provider) == (offer.billing_quantum_s, offer.billing_minimum_s)
+        billing = capabilities_of(offer.provider).billing
+        usual = (billing.quantum_s, billing.minimum_s) == (offer.billing_quantum_s, offer.billing_minimum_s)
         writer.writerow(
             (
                 offer.provider,
@@ -165,10 +167,8 @@ def _offer(row: dict[str, str], where: str, file_date: date) -> Offer:
     cell = row.get
     provider = cell("provider", "").strip().lower() or NAMELESS
     gpu = cell("gpu", "").strip()
-    quantum_s, minimum_s = billing_terms(provider)
     quantum = number_or_none("billing_quantum_s", cell("billing_quantum_s", ""))
-    if quantum is not None:
-        quantum_s, minimum_s = quantum, 0.0
+    billing = capabilities_of(provider).billing if quantum is None else Billing(quantum, 0.0)
     minimum = number_or_none("billing_minimum_s", cell("billing_minimum_s", ""))
     as_of = cell("as_of", "")
     if not cell("instance_type", "").strip():
@@ -188,8 +188,8 @@ def _offer(row: dict[str, str], where: str, file_date: date) -> Offer:
         cpu_credits=cell("cpu_credits", "").strip().lower(),
         price_usd_per_hour=number("price_usd_per_hour", row["price_usd_per_hour"]),
         spot=truth("spot", cell("spot", "")),
-        billing_quantum_s=quantum_s,
-        billing_minimum_s=minimum_s if minimum is None else minimum,
+        billing_quantum_s=billing.quantum_s,
+        billing_minimum_s=billing.minimum_s if minimum is None else minimum,
         currency=cell("currency", "").strip().upper() or "USD",
         as_of=day("as_of", as_of) if as_of.strip() else file_date,
         source=cell("source", "").strip() or where,

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Final
 
-from trainmaster.providers.billing import billing_terms
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.csv_rows import BadCell, CsvRows, day, gibibytes, number, number_or_none
 from trainmaster.providers.gathering import Reading
 from trainmaster.providers.offer import Offer
@@ -145,7 +145,7 @@ class _Table:
     def _facts(self, cells: list[str], kind: str, line: int) -> tuple[_Before, _After]:
         """The fields of `Offer` before and after its price and ``spot``: read once for both offers."""
         provider = cells[self._cloud].strip().lower() or self._provider or _guess(kind)
-        quantum_s, minimum_s = billing_terms(provider)
+        billing = capabilities_of(provider).billing
         quantum = number_or_none("BillingQuantumS", cells[self._quantum])
         gpu, as_of = cells[self._gpu].strip(), cells[self._as_of].strip()
         before = (
@@ -163,8 +163,8 @@ class _Table:
             "",
         )
         after = (
-            quantum_s if quantum is None else quantum,
-            minimum_s,
+            billing.quantum_s if quantum is None else quantum,
+            billing.minimum_s,
             "USD",
             day("AsOf", as_of) if as_of else self._date,
             cells[self._source].strip() or f"{self._file}:{line}",

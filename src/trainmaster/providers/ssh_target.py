@@ -11,7 +11,6 @@ from trainmaster.transport.target import Target
 
 def target_of(machine: InventoryHost | Node) -> Target:
     """Where a host of an inventory, or a node of any provider, is reached."""
-    rented = isinstance(machine, Node) and bool(machine.instance_type)
     return Target(
         name=machine.id if isinstance(machine, Node) else machine.name,
         address=machine.address,
@@ -19,7 +18,7 @@ def target_of(machine: InventoryHost | Node) -> Target:
         user=machine.user,
         key=machine.key,
         host_key=machine.host_key,
-        pin_as=machine.id if isinstance(machine, Node) and rented else "",
+        pin_as=machine.id if isinstance(machine, Node) and machine.is_rented else "",
         private_address=machine.private_address or machine.address,
         jump=_jump(machine.jump, machine.key),
         python=machine.python,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.providers.billing import Extras
+from trainmaster.providers.capabilities import OfferSource, capabilities_of
+from trainmaster.providers.extras import Extras
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -53,7 +54,7 @@ class CandidateOffers:
     @property
     def is_rented(self) -> bool:
         """Whether its machines are somebody else's."""
-        return self.provider != "local" and self.hosts is None
+        return capabilities_of(self.provider).rents
 
     def available(self, arch: str) -> AvailableOffers:
         """The same for `plan_clusters`.
@@ -99,11 +100,12 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
     from trainmaster.providers import load_catalogue
 
     provider = recipe.provider
-    if provider == "local":
-        return CandidateOffers(provider, load_catalogue("local", today=today))
-    if provider == "hosts":
+    can = capabilities_of(provider)
+    if can.offers is OfferSource.MACHINE:
+        return CandidateOffers(provider, load_catalogue(provider, today=today))
+    if can.offers is OfferSource.INVENTORY:
         return _hosts(home, environ, today)
-    if provider == "lab":
+    if can.offers is OfferSource.LAB:
         return _lab(home, today)
     named = environ.get(CATALOGUE)
     from trainmaster.service.prices import Prices
@@ -115,7 +117,7 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
             f"provider: {provider}: the catalogue '{catalogue.name}' has no offers of it",
             f"Name another provider, or a catalogue with {CATALOGUE}=FILE (`quote`: --catalogue NAME|FILE).",
         )
-    if provider != "aws" or _names_region(recipe):
+    if not can.tells_prices or _names_region(recipe):
         return CandidateOffers(provider, found, extras=extras)
     from trainmaster.providers.aws.settings import configured_region
 
@@ -152,7 +154,7 @@ def extras_of(environ: Mapping[str, str]) -> Extras:
 
 def catalogue_is_own(catalogue: Catalogue) -> bool:
     """True if it is the user's own machine."""
-    return len(catalogue) == 1 and catalogue.offers[0].provider == "local"
+    return len(catalogue) == 1 and capabilities_of(catalogue.offers[0].provider).is_here
 
 
 def measured_name(provider: str, instance_type: str) -> str:
@@ -161,7 +163,9 @@ def measured_name(provider: str, instance_type: str) -> str:
     >>> measured_name("aws", "m4.large"), measured_name("lab", "m4.large"), measured_name("hosts", "")
     ('m4.large', 'lab:m4.large', 'host')
     """
-    return f"lab:{instance_type}" if provider == "lab" else instance_type or HOST
+    if capabilities_of(provider).offers is OfferSource.LAB:
+        return f"{provider}:{instance_type}"
+    return instance_type or HOST
 
 
 def told_by(found: list[Measurement], catalogue: Catalogue) -> list[Measurement]:

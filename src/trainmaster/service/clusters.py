@@ -134,7 +134,7 @@ def _end(
     nodes: list[Node] = []
     try:
         if provider is not None:
-            if all(not machine.rental.instance_type for machine in record.machines):
+            if all(not machine.rental.is_rented for machine in record.machines):
                 for words in leave_hosts(home, record, row["run_id"], provider.nodes(record.id)):
                     tell(words)
             provider.release(record.id)

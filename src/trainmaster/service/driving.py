@@ -19,6 +19,7 @@ from trainmaster.control.saving_money import SavingMoney
 from trainmaster.control.store_silence import StoreSilence
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.history import histories, make_recorder
 from trainmaster.service.quote_record import record_truth
 from trainmaster.service.quote_tracker import QuoteTracker
@@ -50,7 +51,7 @@ def drive(
     forbid_core_dumps()
     machines = None
     try:
-        if session.recipe.provider != "local":
+        if not capabilities_of(session.recipe.provider).is_here:
             from trainmaster.service.run_clusters import RunClusters
 
             machines = RunClusters(

@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import TrainmasterError, UsageError, one_line
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ class Prices:
         """
         from trainmaster.service.candidate_offers import CATALOGUE
 
-        if recipe.provider != "aws" or self.environ.get(CATALOGUE):
+        if not capabilities_of(recipe.provider).tells_prices or self.environ.get(CATALOGUE):
             return
-        here = self.catalogue().where(provider="aws")
+        here = self.catalogue().where(provider=recipe.provider)
         ages = {
             region: age
             for region in _regions(recipe, self.environ)
@@ -150,8 +151,9 @@ class Prices:
         from trainmaster.providers.aws.prices import read_prices
         from trainmaster.providers.aws.settings import AwsSettings
 
-        client = AwsClient(replace(AwsSettings.from_environment(self.environ), attempts=2))
-        known = load_catalogue(None, today=self.today).where(provider="aws")
+        settings = replace(AwsSettings.from_environment(self.environ), attempts=2)
+        client = AwsClient(settings)
+        known = load_catalogue(None, today=self.today).where(provider=settings.name)
         try:
             found = read_prices(client, region, known, self.today)
         finally:
@@ -230,7 +232,7 @@ def named_regions(pattern: str | None, known: Catalogue, environ: Mapping[str, s
 
     from trainmaster.providers.aws.settings import configured_region
 
-    regions = sorted({offer.region for offer in known if offer.provider == "aws"})
+    regions = sorted({offer.region for offer in known if capabilities_of(offer.provider).tells_prices})
     if pattern and not any(sign in pattern for sign in "*?["):
         return [pattern]
     found = [region for region in regions if pattern and fnmatchcase(region, pattern.lower())]

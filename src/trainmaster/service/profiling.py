@@ -24,6 +24,7 @@ from trainmaster.control.profile_attempt import ProfileAttempt, ProfileProgress,
 from trainmaster.control.profile_place import ProfilePlace, clear_leftovers
 from trainmaster.db import NewMeasurement, queries
 from trainmaster.executors import Capacity, LocalExecutor, NodeCapacity, detect_capacity
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.fingerprint import Fingerprint, code_of, fingerprint_of, local_device
 from trainmaster.spec import Experiment, Hardware, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import InterruptedByUser, UsageError
@@ -240,7 +241,7 @@ class _Session:
         if plan.shapes:
             return plan.shapes
         most = self._most_workers(experiment)
-        found = shapes_of(experiment, most, elsewhere=self._recipe.provider != "local")
+        found = shapes_of(experiment, most, elsewhere=not capabilities_of(self._recipe.provider).is_here)
         if not found:
             raise _NotHere(f"this machine has room for {most} workers only, and that is not allowed")
         return found
@@ -273,14 +274,14 @@ class _Session:
             check_directories(variant)
             self._profiler.notes += check_machine(variant, self._machine)
         except UsageError as error:
-            if self._recipe.provider == "local":
+            if capabilities_of(self._recipe.provider).is_here:
                 raise
             raise _NotHere(str(error)) from None
         return variant
 
     def _at_home(self, experiment: Experiment) -> Experiment:
         """What rented nodes must have is no need of the measurement here, but for the GPUs."""
-        if self._recipe.provider == "local":
+        if capabilities_of(self._recipe.provider).is_here:
             return experiment
         needs = Hardware(gpus=experiment.hardware.gpu_count or None)
         return experiment.model_copy(update={"hardware": needs})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import queries
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.candidate_offers import (
     CandidateOffers,
     catalogue_is_own,
@@ -209,9 +210,8 @@ class Quoter:
             counts = {name: one.cluster.workers for name, one in quote.experiments.items()}
         except UsageError as reason:
             from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
-            from trainmaster.providers.offer import FREE_PROVIDERS
 
-            if isinstance(reason, NoFeasibleQuote) and recipe.provider not in FREE_PROVIDERS:
+            if isinstance(reason, NoFeasibleQuote) and capabilities_of(recipe.provider).costs:
                 raise
             self._tell(f"note: no quote: {reason}")
         fixed = {}
@@ -224,7 +224,7 @@ class Quoter:
         from trainmaster.executors import detect_capacity
 
         allowed = allowed_workers(experiment)
-        if provider != "local":
+        if not capabilities_of(provider).is_here:
             return allowed[0]
         return max([n for n in allowed if n <= detect_capacity().cores] or allowed[:1])
 
@@ -374,7 +374,7 @@ class Quoter:
         from trainmaster.advisor.quote.market import Market
         from trainmaster.control.gangs import slots_of
         from trainmaster.executors import detect_capacity
-        from trainmaster.providers.billing import USUAL_EXTRAS
+        from trainmaster.providers.aws.settings import USUAL_EXTRAS
 
         own = catalogue_is_own(catalogue)
         slots = None
@@ -452,7 +452,8 @@ class Quoter:
         if catalogue_is_own(catalogue):
             now = database.clock_s()
             rows = queries.runs(database, _LATEST_RUNS)
-            busy = [row["id"] for row in rows if row["provider"] == "local" and is_driven(row, now)]
+            here = [row for row in rows if capabilities_of(row["provider"]).is_here]
+            busy = [row["id"] for row in here if is_driven(row, now)]
             many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
             return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
         from trainmaster.advisor.quote.surroundings import provisioning

@@ -18,6 +18,7 @@ from trainmaster.cluster.renting.requirements import Pick
 from trainmaster.control.budget import USUAL_LEASE_S, Meter
 from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.candidate_offers import CATALOGUE, CandidateOffers, supply_of
 from trainmaster.service.quote_record import QuoteRecord, dollars, told_in_full
 from trainmaster.service.run_clusters import check_provider
@@ -188,7 +189,7 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
     """
     probe = with_fewest(recipe)
     notes = service.check_inputs(probe, environ)
-    if recipe.provider == "local":
+    if capabilities_of(recipe.provider).is_here:
         return notes + service.check(probe, environ)
     check_parts(probe)
     candidate_offers = supply_of(recipe, service.home, environ, datetime.now(UTC).date())
@@ -311,7 +312,7 @@ def _not_stale(recipe: Recipe, candidate_offers: CandidateOffers, today: date) -
         stale.args = (f"provider: {candidate_offers.provider}: {stale.args[0]}",)
         asked = (
             "Ask AWS for new ones with `trainmaster offers --refresh`, accept"
-            if candidate_offers.provider == "aws"
+            if capabilities_of(candidate_offers.provider).tells_prices
             else "Accept"
         )
         stale.hint = f"{asked} them with --allow-stale, or name a newer catalogue with {CATALOGUE}=FILE."

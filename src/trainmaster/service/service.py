@@ -26,6 +26,7 @@ from trainmaster.control.preflight import (
 )
 from trainmaster.db import Database, Lease, NewRun, Patience, queries
 from trainmaster.executors import LocalExecutor, detect_capacity
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.history import History, histories
 from trainmaster.service.run_names import claim_name
 from trainmaster.service.search_results import SearchResults, search_results
@@ -124,7 +125,7 @@ class Service:
         check_directories(recipe)
         check_urls(recipe)
         check_volumes(recipe, self.home.store_url)
-        notes = check_machine(recipe, detect_capacity()) if recipe.provider == "local" else []
+        notes = check_machine(recipe, detect_capacity()) if capabilities_of(recipe.provider).is_here else []
         self.secrets_of(recipe, environ)
         return notes + data_notes(recipe)
 
@@ -224,7 +225,7 @@ class Service:
                 return None
         recipe = stored_recipe(row)
         notes = self.check(recipe, environ)
-        if recipe.provider != "local" and not is_driven(row, self.database.clock_s()):
+        if not capabilities_of(recipe.provider).is_here and not is_driven(row, self.database.clock_s()):
             from trainmaster.service.run_clusters import check_provider
 
             check_provider(home, recipe.provider, environ)

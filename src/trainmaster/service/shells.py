@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.member_places import PLACES, read_places
 from trainmaster.control.layout import Home
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.summary import is_driven
 from trainmaster.spec.errors import MissingPartError, NotFoundError
 
@@ -70,7 +71,7 @@ def shell_command(
     """
     home = service.home_of(run)
     row = service.database.run_row(run)
-    if row["provider"] == "local":
+    if capabilities_of(row["provider"]).is_here:
         shell = environ.get("SHELL") or "/bin/bash"
         known = _local_members(service, run)
         if member is not None and member not in known:

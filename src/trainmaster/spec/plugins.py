@@ -49,6 +49,16 @@ class PluginRegistry:
         point = self._point(name)
         return self._guarded(point, lambda: point.load()(*arguments))
 
+    def plug_ins(self) -> dict[str, EntryPoint]:
+        """What installed packages bring, by name; all of them are looked through."""
+        from importlib.metadata import entry_points  # reads every installed package: only if needed
+
+        return {point.name: point for point in entry_points(group=f"trainmaster.{self.kind}s")}
+
+    def stated(self, name: str, attribute: str) -> Any:  # noqa: ANN401 - whatever it is
+        """What the module of a plug-in has under another name; None without it. Raises as `load`."""
+        return vars(import_module(self.load(name).__module__)).get(attribute)
+
     def check(self, name: str) -> None:
         """Refuse a name that nobody knows; nothing is loaded.
 
@@ -59,11 +69,9 @@ class PluginRegistry:
             self._point(name)
 
     def _point(self, name: str) -> EntryPoint:
-        from importlib.metadata import entry_points  # reads every installed package: only if needed
-
         from trainmaster.spec.node import nearest
 
-        points = {point.name: point for point in entry_points(group=f"trainmaster.{self.kind}s")}
+        points = self.plug_ins()
         if name in points:
             return points[name]
         known = sorted({*self.built_in, *self.also, *points})

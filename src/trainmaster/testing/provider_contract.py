@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import pytest
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState, Provider
+from trainmaster.providers.capabilities import BUILT_IN, Capabilities
 from trainmaster.spec.errors import TrainmasterError, UsageError
 
 HOUR_S = 3600.0
@@ -71,7 +72,13 @@ def same_request(shown: Any, sent: Any) -> bool:  # noqa: ANN401 - parameters of
 
 
 class ProviderContract:
-    """Inherited by the tests of each provider, ours and plug-ins'."""
+    """Inherited by the tests of each provider, ours and plug-ins'.
+
+    Attributes:
+        capabilities: what the provider states; see `trainmaster.providers.capabilities`.
+    """
+
+    capabilities = Capabilities()
 
     @pytest.fixture
     def bench(self) -> ProviderBench:
@@ -81,6 +88,16 @@ class ProviderContract:
     def test_it_has_a_name(self, bench: ProviderBench) -> None:
         """Recipes use it."""
         assert re.fullmatch(r"[a-z][a-z0-9_-]*", bench.provider().name)
+
+    def test_it_is_what_it_says(self, bench: ProviderBench) -> None:
+        """Known by its name if it is built in; its machines are rented, billed and reached as it says."""
+        provider, can = bench.provider(), self.capabilities
+        assert BUILT_IN.get(provider.name, can) == can
+        assert not can.is_here, "this machine needs no provider"
+        for node in provider.acquire("one", bench.request(token="t1", spot=can.spot)):
+            assert node.is_rented == can.rents
+            assert node.spot <= can.spot
+            assert bool(node.started_at) <= can.costs
 
     def test_what_can_be_used_is_not_refused(self, bench: ProviderBench) -> None:
         """Neither its settings nor whether it answers; and it may be closed twice, and used again."""

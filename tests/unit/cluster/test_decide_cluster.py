@@ -289,7 +289,7 @@ def test_machines_that_cannot_become_nodes_are_tried_a_few_times() -> None:
 
 
 def hosts(count: int, least: int) -> ClusterRecord:
-    own = Rental(slots=2)
+    own = Rental(slots=2, is_rented=False)
     machines = tuple(Machine(f"worker-{n}", "worker", "worker-0", own, f"h{n}") for n in range(count))
     what = plan(RolePlan("worker", count, (own,), least=least))
     record = new_record("run", what, "home")
@@ -475,7 +475,7 @@ def test_what_was_being_given_back_is_looked_at_before_anything_is_rented() -> N
 
 def test_only_what_is_rented_is_kept_warm() -> None:
     assert new_record("run", plan(), "home", keep_s=60.0).keep_s == 60
-    own = plan(RolePlan("worker", 2, (Rental(slots=2),)))
+    own = plan(RolePlan("worker", 2, (Rental(slots=2, is_rented=False),)))
     assert new_record("run", own, "home", keep_s=60.0).keep_s == 0, "hosts would never be free of us"
 
 
@@ -484,7 +484,7 @@ def test_only_what_is_rented_is_kept_warm() -> None:
 
 def some(count: int = 3, least: int = 1) -> ClusterRecord:
     """Hosts of one's own, asked for."""
-    role = RolePlan("worker", count, (Rental(slots=2),), least=least)
+    role = RolePlan("worker", count, (Rental(slots=2, is_rented=False),), least=least)
     return step(new_record("run", plan(role), "home")).record
 
 

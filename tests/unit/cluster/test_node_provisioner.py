@@ -27,7 +27,7 @@ def record(rental: Rental, *names: str) -> ClusterRecord:
 
 
 RENTED = record(Rental("m4.large", "us"), "i-0", "i-1")
-OWN = record(Rental(slots=2), "gpu1.lab", "gpu2.lab")
+OWN = record(Rental(slots=2, is_rented=False), "gpu1.lab", "gpu2.lab")
 
 
 @pytest.fixture
@@ -89,7 +89,9 @@ def test_what_an_earlier_process_had_started_on_own_hosts_is_ended(
         "stop",
         lambda self, gone=(): stopped.append(({node.key for node in self.nodes}, set(gone))),
     )
-    machines = {m.id: Node(m.id, "run.train", "worker", NodeState.READY, m.id) for m in OWN.machines}
+    machines = {
+        m.id: Node(m.id, "run.train", "worker", NodeState.READY, m.id, is_rented=False) for m in OWN.machines
+    }
     provisioner.take_back(OWN, None, [], machines)
     assert stopped == [({"gpu1-lab", "gpu2-lab", "gpu3-lab"}, {"gpu3-lab"})]
     stopped.clear()

@@ -67,7 +67,9 @@ def test_host_keys(data):
     assert found is True or all(isinstance(half, str) for half in found)
 
 
-NODE = Node("h", "c", "worker", NodeState.READY, "10.0.0.1", key=Path("/k"), labels={"a": "b"})
+NODE = Node(
+    "h", "c", "worker", NodeState.READY, "10.0.0.1", key=Path("/k"), labels={"a": "b"}, is_rented=False
+)
 
 
 @settings(max_examples=60)

@@ -12,7 +12,8 @@ from trainmaster.advisor.quote.market import Market, offers_for
 from trainmaster.cluster.renting.available_offers import AvailableOffers
 from trainmaster.cluster.renting.plan_clusters import plan_clusters
 from trainmaster.providers import Catalogue, Offer
-from trainmaster.providers.billing import USUAL_EXTRAS, Extras, unknown_extras
+from trainmaster.providers.aws.settings import USUAL_EXTRAS
+from trainmaster.providers.extras import Extras, unknown_extras
 from trainmaster.providers.local_machine import local_offer
 from trainmaster.spec import read_recipe
 

@@ -64,7 +64,7 @@ def test_what_was_had_instead_of_the_best_is_what_attempts_run_on():
     costs = RecordedClusterCosts("lab", lambda: [found])
     assert where_in(costs, "main").offer == "lab:other"
     assert costs.clusters()[0].usd_per_hour == 9.0
-    own = replace(record(rental=Rental(slots=4)), provider="hosts")
+    own = replace(record(rental=Rental(slots=4, is_rented=False)), provider="hosts")
     mine = RecordedClusterCosts("hosts", lambda: [own])
     assert (where_in(mine, "main").offer, where_in(mine, "main").cores) == ("host", 4)
 

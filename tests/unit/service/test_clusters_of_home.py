@@ -264,7 +264,7 @@ def test_what_a_run_left_on_hosts_is_ended_before_they_are_given_back(
         return ["i-0 keeps what left left there: no answer"]
 
     monkeypatch.setattr(clusters_module, "leave_hosts", leave)
-    host = Machine("worker-0", "worker", "t", replace(RENTAL, instance_type=""), "i-0")
+    host = Machine("worker-0", "worker", "t", replace(RENTAL, instance_type="", is_rented=False), "i-0")
     world.has("left", ClusterState.ENDING, machines=(host,))
     assert world.end() == ["left.train"]
     assert asked == [("left.train", "left", ["i-0"])]

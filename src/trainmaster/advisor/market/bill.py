@@ -15,7 +15,7 @@ from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.providers import Offer
-from trainmaster.providers.egress import EGRESS_USD_PER_GB
+from trainmaster.providers.capabilities import capabilities_of
 
 #: How often checkpoints are taken where the recipe says nothing.
 _CHECKPOINT_EVERY_S: Final = 60.0
@@ -61,8 +61,8 @@ class Bill:
 
     @cached_property
     def _usd_per_gb(self) -> Floats:
-        found = [EGRESS_USD_PER_GB.get(self.offers[i].provider, 0.0) for i in self.machines.index.tolist()]
-        return np.array(found)
+        offers = [self.offers[i] for i in self.machines.index.tolist()]
+        return np.array([capabilities_of(offer.provider).billing.egress_usd_per_gb for offer in offers])
 
 
 def _billed(time_s: Floats, machines: Machines, which: NDArray[np.int_]) -> Floats:

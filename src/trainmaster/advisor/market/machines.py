@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.providers import OfferColumns
-from trainmaster.providers.offer import FREE_PROVIDERS
+from trainmaster.providers.capabilities import capabilities_of
 
 _BLOCK: Final = 512
 #: Share of what a network card reaches that it sustains, where only the former is published.
@@ -137,7 +137,7 @@ def card_mbps(columns: OfferColumns) -> tuple[Floats, Floats]:
     network must not win.
     """
     assumed = np.clip(columns.vcpus * _GBPS_PER_CPU, *_ASSUMED_GBPS)
-    own = np.isin(columns.provider, list(FREE_PROVIDERS))
+    own = np.array([not capabilities_of(name).costs for name in columns.provider.tolist()], dtype=bool)
     known, burst = columns.nic_gbps, columns.nic_burst_gbps
     reached = np.fmax(known, burst)
     reached = np.where(np.isnan(reached) & ~own, assumed, reached)

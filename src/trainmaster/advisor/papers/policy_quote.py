@@ -13,6 +13,7 @@ from trainmaster.advisor.papers.lookup import Measured, lookup
 from trainmaster.advisor.papers.policies import PricedType, cost_opt, scala_opt, scala_opt_m, time_opt
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote, Rented
 from trainmaster.providers import Catalogue, Offer, OfferFilter
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 #: Names for ``--policy``, and where they are from.
@@ -219,7 +220,7 @@ def _looked_up(workload: Workload, history: Sequence[Measurement], given: Policy
 
 def _measured_on(name: str, catalogue: Catalogue) -> Offer | None:
     """The catalogue's offer that something was measured on; this machine is called ``local`` everywhere."""
-    own = next((offer for offer in catalogue if offer.provider == "local"), None)
+    own = next((offer for offer in catalogue if capabilities_of(offer.provider).is_here), None)
     return own if name == "local" else catalogue.cheapest(name)
 
 

@@ -18,7 +18,7 @@ from trainmaster.advisor.model.shapes import Bools, Floats
 from trainmaster.advisor.quote.choosing import Limits
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.providers import Catalogue, OfferFilter
-from trainmaster.providers.billing import Extras, unknown_extras
+from trainmaster.providers.extras import Extras, unknown_extras
 from trainmaster.spec.errors import UsageError
 
 #: Keys of a recipe's ``hardware`` that are not called as the filter's wishes.

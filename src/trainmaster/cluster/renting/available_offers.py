@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trainmaster.advisor.market.memory_floor import Memory, Shares
 from trainmaster.providers import Offer
-from trainmaster.providers.billing import Extras
+from trainmaster.providers.extras import Extras
 from trainmaster.providers.inventory import InventoryHost
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.market.memory_floor import roomy
 from trainmaster.providers import Offer, OfferFilter
-from trainmaster.providers.billing import unknown_extras
+from trainmaster.providers.extras import unknown_extras
 from trainmaster.spec import Hardware
 from trainmaster.spec.errors import UsageError
 

@@ -28,6 +28,7 @@ class Rental:
         as_of: the day on which the price held, ISO; empty where nothing is paid.
         memory_bytes: main memory that it really has; 0 if nobody knows.
         gpu_memory_bytes: the same of one GPU.
+        is_rented: what is on it goes with it; hosts of one's own stay. See `Capabilities.rents`.
     """
 
     __pydantic_config__ = EXACTLY
@@ -45,6 +46,7 @@ class Rental:
     extras_usd_per_hour: float = 0.0
     memory_bytes: int = 0
     gpu_memory_bytes: int = 0
+    is_rented: bool = True
 
     @property
     def at_most(self) -> Rental:

@@ -15,6 +15,7 @@ from trainmaster.cluster.renting.offer_filter import suited
 from trainmaster.cluster.renting.plan import ClusterPlan, Rental, RolePlan
 from trainmaster.cluster.renting.requirements import SERVER, WORKER, Needs, Pick, grouped
 from trainmaster.providers import Offer
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.capacity_memory import in_zones
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec import Experiment, Hardware, Recipe
@@ -288,6 +289,7 @@ def _as_rental(offer: Offer, least_slots: int, available: AvailableOffers) -> Re
         extras_usd_per_hour=offer.extras_usd_per_hour,
         memory_bytes=real.memory_bytes,
         gpu_memory_bytes=int(real.accelerator_memory_bytes or 0),
+        is_rented=capabilities_of(available.provider).rents,
     )
 
 
@@ -366,7 +368,7 @@ def _lent(
         share += servers * max(needs.node_slots for needs in group)
         servers = 0
     slots = max(min(host.slots for host in fitting), share)
-    rental = Rental(slots=slots, gpus=least_gpus)
+    rental = Rental(slots=slots, gpus=least_gpus, is_rented=capabilities_of(available.provider).rents)
     role = _role(WORKER, wanted, [rental], first.hardware, least)
     roles = [replace(role, host_gpus=gpus, memory_bytes=memory_bytes)]
     if servers:

@@ -72,6 +72,6 @@ def words(plan: ClusterPlan) -> str:
         kind = [
             word for word in ("spot" if best.spot else "", role.role if role.role != "worker" else "") if word
         ]
-        times = f"{role.count} x " if best.instance_type else f"{role.count} "
+        times = f"{role.count} x " if best.is_rented else f"{role.count} "
         parts.append(f"{times}{what}" + (f" ({', '.join(kind)})" if kind else ""))
     return " + ".join(parts)

@@ -1,0 +1,112 @@
+"""`Capabilities`: what kind of place a provider is, known by its name alone: nothing is connected.
+
+Whoever wants to know whether machines cost something, or go with what is on them, asks this; nothing compares
+names of providers.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from trainmaster.providers import billing
+from trainmaster.providers.billing import Billing
+from trainmaster.spec.errors import TrainmasterError
+
+
+class Reach(StrEnum):
+    """How its machines are reached: there are none but this one, or by SSH."""
+
+    HERE = "here"
+    SSH = "ssh"
+
+
+class OfferSource(StrEnum):
+    """Where it is written what it has.
+
+    MACHINE: this machine is measured. INVENTORY: the user's list of hosts. CATALOGUE: a price list, ours or
+    the user's. LAB: the price list of the home's lab, whose machines are smaller than they are called.
+    """
+
+    MACHINE = "machine"
+    INVENTORY = "inventory"
+    LAB = "lab"
+    CATALOGUE = "catalogue"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Of a provider. Those of a plug-in that says nothing are those of a cloud.
+
+    Attributes:
+        reach: how its machines are reached.
+        rents: its machines are there for one cluster: what is on them goes with them. Else they stay, and
+            what is ours is removed from them.
+        costs: its machines are billed.
+        spot: it has machines that it may take back, for less.
+        labels: its machines have labels of their own, which recipes may require.
+        ends_itself: a machine ends itself if its lease is not renewed.
+        offers: where it is written what it has.
+        tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
+        billing: how it bills.
+    """
+
+    reach: Reach = Reach.SSH
+    rents: bool = True
+    costs: bool = True
+    spot: bool = True
+    labels: bool = False
+    ends_itself: bool = True
+    offers: OfferSource = OfferSource.CATALOGUE
+    tells_prices: bool = False
+    billing: Billing = billing.UNKNOWN
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, which needs nobody to give it."""
+        return self.reach is Reach.HERE
+
+
+_OWN: Final = Capabilities(
+    rents=False, costs=False, spot=False, ends_itself=False, billing=billing.NOTHING_BESIDE
+)
+#: Also of clouds of which offers are known, though nobody rents there yet.
+BUILT_IN: Final = {
+    "local": replace(_OWN, reach=Reach.HERE, offers=OfferSource.MACHINE),
+    "hosts": replace(_OWN, labels=True, offers=OfferSource.INVENTORY),
+    "aws": Capabilities(tells_prices=True, billing=billing.AWS),
+    "lab": Capabilities(offers=OfferSource.LAB, billing=billing.NOTHING_BESIDE),
+    "azure": Capabilities(billing=billing.AZURE),
+    "gcp": Capabilities(billing=billing.GOOGLE),
+}
+
+
+def capabilities_of(provider: str) -> Capabilities:
+    """Those of a provider: built in, or ``CAPABILITIES`` of the module that defines a plug-in.
+
+    Args:
+        provider: its name; one that nobody knows is taken for a cloud's.
+    """
+    return BUILT_IN.get(provider) or _of_plug_in(provider)
+
+
+@functools.cache
+def _plug_ins() -> frozenset[str]:
+    from trainmaster.providers.finding import PROVIDERS  # a run on this machine needs none of that
+
+    return frozenset(PROVIDERS.plug_ins())
+
+
+@functools.cache
+def _of_plug_in(provider: str) -> Capabilities:
+    if provider not in _plug_ins():
+        return Capabilities()
+    from trainmaster.providers.finding import PROVIDERS
+
+    try:
+        found = PROVIDERS.stated(provider, "CAPABILITIES")
+    except TrainmasterError:  # told when it is to be used
+        found = None
+    return found if isinstance(found, Capabilities) else Capabilities()
