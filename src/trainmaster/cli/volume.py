@@ -41,24 +41,23 @@ def list_files(
         _list_volumes(as_json)
         return
     from trainmaster.cli.volume_progress import printed
-    from trainmaster.cli.volume_tools import entry_document, entry_line, listed_row, opened_volume, rows_below
+    from trainmaster.cli.volume_tools import entry_document, entry_line, opened_volume
+    from trainmaster.service.volumes import entries
 
     opened = opened_volume(volume)
-    table = opened.table
-    row = listed_row(opened, path)
-    rows = rows_below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
+    found = entries(opened, path, recursive=recursive)
     if as_json:
         import json
         import sys
 
         # One object, but never all of it in memory: a volume may have a hundred million files.
         sys.stdout.write(f'{{"volume": {json.dumps(opened.uri)}, "entries": [')
-        for number, found in enumerate(rows):
-            sys.stdout.write((", " if number else "") + json.dumps(entry_document(table.entry(found))))
+        for number, entry in enumerate(found):
+            sys.stdout.write((", " if number else "") + json.dumps(entry_document(entry)))
         sys.stdout.write("]}\n")
         return
-    for found in rows:
-        printed(entry_line(table.entry(found)))
+    for entry in found:
+        printed(entry_line(entry))
 
 
 @app.command(no_args_is_help=True)
@@ -69,17 +68,10 @@ def cat(
     """Write a file's content to standard output, proved by its hash."""
     import sys
 
-    from trainmaster.cli.volume_tools import opened_volume, row_at
-    from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes.packed.getting import file_blocks
+    from trainmaster.cli.volume_tools import opened_volume
+    from trainmaster.service.volumes import content
 
-    opened = opened_volume(volume)
-    row = row_at(opened, path)
-    if opened.table.kind(row) != "file":
-        raise UsageError(
-            f"{opened.uri}: {path!r} is a directory.", f"List it: trainmaster volume ls {opened.uri} {path}"
-        )
-    for block in file_blocks(opened, row):
+    for block in content(opened_volume(volume), path):
         sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
 
@@ -101,8 +93,8 @@ def get(
     from trainmaster.cli.output import duration, print_json, say, size
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
     from trainmaster.cli.volume_tools import counted, head_document, opened_volume
-    from trainmaster.volumes.packed import GetProgress
-    from trainmaster.volumes.packed import get as download
+    from trainmaster.service.volumes import GetProgress
+    from trainmaster.service.volumes import get as download
 
     began_s = now_s()
     opened = opened_volume(volume)
@@ -140,16 +132,12 @@ def versions(
     """List the versions of a volume."""
     from trainmaster.cli.output import print_json, show, size, table
     from trainmaster.cli.volume_tools import head_document
-    from trainmaster.objects import ObjectStore
-    from trainmaster.spec.errors import NotFoundError
-    from trainmaster.volumes.packed import alive_heads, head_numbers, volume_address
+    from trainmaster.service.volumes import StoredVolume
 
-    store = ObjectStore(volume_address(volume).url)
-    if not head_numbers(store)[1]:
-        raise NotFoundError(f"{store.url}: there is no volume.", "Look at the URL.")
-    heads = list(alive_heads(store))
+    stored = StoredVolume(volume)
+    heads = stored.versions()
     if as_json:
-        print_json({"volume": store.url, "versions": [head_document(head) for head in heads]})
+        print_json({"volume": stored.url, "versions": [head_document(head) for head in heads]})
         return
     show(
         table(
@@ -181,26 +169,25 @@ def rm(
 
     from trainmaster.cli.output import print_json, say
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.objects import ObjectStore
+    from trainmaster.service.volumes import StoredVolume
     from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes.packed import remove_version, remove_volume, volume_address
 
-    address = volume_address(volume)
-    store = ObjectStore(address.url)
+    stored = StoredVolume(volume)
+    address = stored.address
     if address.version is not None:
-        remove_version(store, address.version)
+        stored.remove()
     else:
         if not yes:
             if not sys.stdin.isatty():
                 raise UsageError(
-                    f"{store.url}: this would delete the volume with all its versions.",
+                    f"{stored.url}: this would delete the volume with all its versions.",
                     "Add --yes, or name a version: URL@3.",
                 )
-            typer.confirm(f"Delete {store.url} with all its versions?", abort=True, err=True)
+            typer.confirm(f"Delete {stored.url} with all its versions?", abort=True, err=True)
         with interruptible("ask again; what is gone is gone"):
-            remove_volume(store)
+            stored.remove()
     if as_json:
-        print_json({"volume": store.url, "removed": address.version or "all"})
+        print_json({"volume": stored.url, "removed": address.version or "all"})
         return
     say(f"{address} is gone" + ("; `trainmaster volume gc` frees its chunks" if address.version else ""))
 
@@ -222,18 +209,17 @@ def gc(
     from trainmaster.cli.output import print_json, say
     from trainmaster.cli.volume_progress import interruptible, seconds
     from trainmaster.cli.volume_tools import collected_lines, gc_command
-    from trainmaster.objects import ObjectStore
-    from trainmaster.volumes.packed import collect_garbage, volume_address
+    from trainmaster.service.volumes import StoredVolume
 
-    store = ObjectStore(volume_address(volume).url)
+    stored = StoredVolume(volume)
     grace_s = seconds(grace)
     with interruptible("collect again; what versions name is whole"):
-        done = collect_garbage(store, grace_s, now=now)
+        done = stored.collect_garbage(grace_s, now=now)
     if as_json:
         free_with = None if done.free_at_s is None else gc_command(volume, grace)
-        print_json({"volume": store.url, **asdict(done), "free_with": free_with})
+        print_json({"volume": stored.url, **asdict(done), "free_with": free_with})
         return
-    for line in collected_lines(done, store.url, grace, gc_command(volume, grace)):
+    for line in collected_lines(done, stored.url, grace, gc_command(volume, grace)):
         say(line)
 
 
@@ -251,21 +237,19 @@ def fsck(
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.cli.volume_progress import interruptible
     from trainmaster.cli.volume_tools import verdict_document, verdict_lines
-    from trainmaster.objects import ObjectStore
-    from trainmaster.volumes.packed import verified, volume_address
+    from trainmaster.service.volumes import StoredVolume
 
-    address = volume_address(volume)
-    store = ObjectStore(address.url)
+    stored = StoredVolume(volume)
     verdicts = []
     with interruptible("look again; nothing was changed"):
-        for verdict in verified(store, address.version, deep=deep, jobs=jobs):
+        for verdict in stored.verified(deep=deep, jobs=jobs):
             verdicts.append(verdict)
             for line in verdict_lines(verdict, deep):
                 say(line) if as_json else show(line)
     damaged = sum(bool(verdict.damage) for verdict in verdicts)
     if as_json:
         found = [verdict_document(verdict) for verdict in verdicts]
-        print_json({"volume": store.url, "deep": deep, "damaged": damaged, "versions": found})
+        print_json({"volume": stored.url, "deep": deep, "damaged": damaged, "versions": found})
     elif not verdicts:
         say("there are no versions")
     if damaged:
@@ -274,7 +258,7 @@ def fsck(
 
 def _list_volumes(as_json: bool) -> None:
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.volumes.packed.addresses import named_volumes
+    from trainmaster.service.volumes import named_volumes
 
     names = named_volumes()
     if as_json:

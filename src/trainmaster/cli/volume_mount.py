@@ -32,8 +32,7 @@ def mount_volume(
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
     from trainmaster.cli.output import print_json, say
-    from trainmaster.volumes.mounting import mount
-    from trainmaster.volumes.mounting.mounts import means_of
+    from trainmaster.service.volumes import means_of, mount
 
     if foreground:
         say(f"mounting {uri} at {directory}; Ctrl-C ends it")
@@ -50,8 +49,8 @@ def unmount_volume(
 ) -> None:
     """End a mount."""
     from trainmaster.cli.output import say
+    from trainmaster.service.volumes import withdraw
     from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes.mounting import withdraw
 
     if not withdraw(directory):
         raise UsageError(f"No volume is mounted at {directory}.", "See `findmnt -t fuse.trainmaster,erofs`.")

@@ -36,8 +36,8 @@ def push(
     from trainmaster.cli.output import duration, print_json, say, size
     from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
     from trainmaster.cli.volume_tools import counted, files_text, head_document
-    from trainmaster.volumes.packed import PushProgress
-    from trainmaster.volumes.packed import push as make
+    from trainmaster.service.volumes import PushProgress
+    from trainmaster.service.volumes import push as make
 
     progress = PushProgress()
     began_s = now_s()
@@ -97,8 +97,8 @@ def index_objects(
     from trainmaster.cli.output import duration, print_json, say
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
     from trainmaster.cli.volume_tools import counted, files_text, head_document
+    from trainmaster.service.volumes import IndexProgress, index
     from trainmaster.spec.errors import UsageError
-    from trainmaster.volumes.packed import IndexProgress, index
 
     if kind not in (None, "files", "tar", "mds"):
         raise UsageError(f"--as {kind}: objects are files, tar or mds.", "Leave it out to have it found out.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmaster.volumes.packed import Collected, Entry, Head, OpenVolume, Verdict
+    from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, Verdict
 
 
 def opened_volume(uri: str) -> OpenVolume:
@@ -19,7 +19,7 @@ def opened_volume(uri: str) -> OpenVolume:
     import warnings
 
     from trainmaster.cli.output import say
-    from trainmaster.volumes.packed import open_volume
+    from trainmaster.service.volumes import open_volume
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
@@ -27,51 +27,6 @@ def opened_volume(uri: str) -> OpenVolume:
     for warning in caught:
         say(str(warning.message))
     return opened
-
-
-def row_at(opened: Any, path: str) -> int:  # noqa: ANN401 - an OpenVolume, imported late
-    """Gives the row of the file or directory at a path that a user has given; links are followed.
-
-    Raises:
-        NotFoundError: there is none.
-    """
-    from trainmaster.spec.errors import NotFoundError
-    from trainmaster.volumes.reading.paths import resolved
-
-    row: int = resolved(opened.table, path)
-    if row < 0:
-        raise NotFoundError(
-            f"{opened.uri}: there is no {path!r}.", f"List it: trainmaster volume ls {opened.uri}"
-        )
-    return row
-
-
-def listed_row(opened: Any, path: str) -> int:  # noqa: ANN401 - an OpenVolume, imported late
-    """Gives the row that is to be listed: a link that leads to no directory is shown as it is.
-
-    Raises:
-        NotFoundError: there is none.
-    """
-    row: int = opened.table.row_of(path.strip("/"))
-    if row >= 0 and opened.table.kind(row) == "symlink":
-        from trainmaster.volumes.reading.paths import resolved
-
-        there = resolved(opened.table, path)
-        return there if there >= 0 and opened.table.kind(there) == "directory" else row
-    return row_at(opened, path)
-
-
-def rows_below(table: Any, row: int, recursive: bool) -> Any:  # noqa: ANN401
-    """Gives the rows in a directory by name; with ``recursive`` all below it."""
-    stack = [iter(sorted(table.children(row), key=table.path_bytes))]
-    while stack:
-        found = next(stack[-1], None)
-        if found is None:
-            stack.pop()
-            continue
-        yield found
-        if recursive and table.kind(found) == "directory":
-            stack.append(iter(sorted(table.children(found), key=table.path_bytes)))
 
 
 def head_document(head: Head, uri: str | None = None) -> dict[str, Any]:

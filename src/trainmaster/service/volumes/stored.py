@@ -1,0 +1,130 @@
+"""`StoredVolume`: what can be done with a volume where it lies; and the files of one that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster.objects import ObjectStore
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.volumes.packed import (
+    Collected,
+    Entry,
+    FileTable,
+    Head,
+    OpenVolume,
+    Verdict,
+    alive_heads,
+    collect_garbage,
+    head_numbers,
+    remove_version,
+    remove_volume,
+    verified,
+    volume_address,
+)
+from trainmaster.volumes.packed.getting import file_blocks
+from trainmaster.volumes.reading.paths import resolved
+
+
+class StoredVolume:
+    """A volume, or one version of it.
+
+    Args:
+        text: ``URL[@VERSION]`` or ``NAME[@VERSION]``.
+
+    Attributes:
+        address: what the text means.
+        url: of the volume.
+
+    Raises:
+        UsageError: that is no address of a volume.
+        PublishError: (every method) the store fails.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.address = volume_address(text)
+        self._store = ObjectStore(self.address.url)
+        self.url = self._store.url
+
+    def versions(self) -> list[Head]:
+        """All of it that were not removed, in order.
+
+        Raises:
+            NotFoundError: there never was one.
+        """
+        if not head_numbers(self._store)[1]:
+            raise NotFoundError(f"{self.url}: there is no volume.", "Look at the URL.")
+        return list(alive_heads(self._store))
+
+    def remove(self) -> None:
+        """Remove the version, or without one the whole volume."""
+        if self.address.version is None:
+            remove_volume(self._store)
+        else:
+            remove_version(self._store, self.address.version)
+
+    def collect_garbage(self, grace_s: float, *, now: bool) -> Collected:
+        """Mark what no version names, and free what was marked; see `packed.garbage`."""
+        return collect_garbage(self._store, grace_s, now=now)
+
+    def verified(self, *, deep: bool, jobs: int) -> Iterator[Verdict]:
+        """Look whether all is there, version by version; see `packed.verifying`."""
+        return verified(self._store, self.address.version, deep=deep, jobs=jobs)
+
+
+def content(opened: OpenVolume, path: str) -> Iterator[memoryview]:
+    """The bytes of a file, proved; links are followed.
+
+    Raises:
+        NotFoundError: there is none.
+        UsageError: it is a directory.
+        PublishError: something is missing or damaged, or the store fails.
+    """
+    row = _row_at(opened, path)
+    if opened.table.kind(row) != "file":
+        raise UsageError(
+            f"{opened.uri}: {path!r} is a directory.", f"List it: trainmaster volume ls {opened.uri} {path}"
+        )
+    return file_blocks(opened, row)
+
+
+def entries(opened: OpenVolume, path: str, *, recursive: bool) -> Iterator[Entry]:
+    """What is in a directory by name, with ``recursive`` all below it; or the file itself.
+
+    Raises:
+        NotFoundError: there is no such path.
+    """
+    table = opened.table
+    row = _listed_row(opened, path)
+    rows = _rows_below(table, row, recursive) if table.kind(row) == "directory" else iter([row])
+    return map(table.entry, rows)
+
+
+def _row_at(opened: OpenVolume, path: str) -> int:
+    """The row of what lies at a path that a user has given; links are followed."""
+    row = resolved(opened.table, path)
+    if row < 0:
+        raise NotFoundError(
+            f"{opened.uri}: there is no {path!r}.", f"List it: trainmaster volume ls {opened.uri}"
+        )
+    return row
+
+
+def _listed_row(opened: OpenVolume, path: str) -> int:
+    """The row that is to be listed: a link that leads to no directory is shown as it is."""
+    row = opened.table.row_of(path.strip("/"))
+    if row >= 0 and opened.table.kind(row) == "symlink":
+        there = resolved(opened.table, path)
+        return there if there >= 0 and opened.table.kind(there) == "directory" else row
+    return _row_at(opened, path)
+
+
+def _rows_below(table: FileTable, row: int, recursive: bool) -> Iterator[int]:
+    stack = [iter(sorted(table.children(row), key=table.path_bytes))]
+    while stack:
+        found = next(stack[-1], None)
+        if found is None:
+            stack.pop()
+            continue
+        yield found
+        if recursive and table.kind(found) == "directory":
+            stack.append(iter(sorted(table.children(found), key=table.path_bytes)))
