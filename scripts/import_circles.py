@@ -21,14 +21,6 @@ LEFT: set[tuple[str, ...]] = {
         "trainmaster.advisor.model.steptime",
     ),
     (
-        "trainmaster.cli.live",
-        "trainmaster.cli.watching",
-    ),
-    (
-        "trainmaster.cli.measuring",
-        "trainmaster.cli.quote",
-    ),
-    (
         "trainmaster.control.images",
         "trainmaster.control.job_context",
         "trainmaster.control.site",

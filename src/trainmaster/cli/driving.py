@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from trainmaster.cli.output import (
@@ -22,6 +25,7 @@ from trainmaster.cli.output import (
     unsaved_text,
     without_model_text,
 )
+from trainmaster.cli.watching import Losses, PlainDisplay, told_events
 from trainmaster.service import Controller, Service, Session
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
@@ -31,15 +35,16 @@ ATTACH_POLL_S = 0.3
 
 def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     """Drive a run in this process and show it; the exit code."""
-    from trainmaster.cli.watching import make_watcher
+    from trainmaster.service.run_watcher import RunWatcher
 
     say(f"{session.run}: started (stop it with Ctrl-C, go on with `trainmaster resume {session.run}`)")
     gc.freeze()
     gc.enable()
     interrupted: InterruptedByUser | None = None
-    with make_watcher(service, session) as watcher:
-        service.database.patience.tell = watcher.say
+    with _display(rents=session.recipe.provider != "local") as display:
+        service.database.patience.tell = display.say
         try:
+            watcher = RunWatcher(service, session, display)
             service.drive(session, os.environ, watcher, on_start=catch_signals)
         except InterruptedByUser as error:
             interrupted = error
@@ -50,10 +55,20 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     return code
 
 
+@contextmanager
+def _display(*, rents: bool) -> Iterator[PlainDisplay]:
+    """A live view if standard error is a terminal, else plain lines."""
+    if not sys.stderr.isatty():
+        yield PlainDisplay(rents=rents)
+        return
+    from trainmaster.cli.live import LiveDisplay
+
+    with LiveDisplay(rents=rents) as display:
+        yield display
+
+
 def attach(service: Service, run: str, *, as_json: bool) -> int:
     """Show a run that another process drives until it ends; the exit code."""
-    from trainmaster.cli.watching import Losses, told_events
-
     gc.enable()  # `main` turned it off for quick verbs
     seen = service.last_event(run)
     known = "working"

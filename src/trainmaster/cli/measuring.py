@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from trainmaster.cli.output import duration, say
-from trainmaster.control.profile_attempt import ProfilePhase, ProfileProgress
-from trainmaster.service import Service
+from trainmaster.service import ProfilePhase, ProfileProgress, Service
 from trainmaster.service.interrupts import interruptible
 from trainmaster.spec import Recipe
 
@@ -60,18 +59,3 @@ def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:
     with interruptible() as caught:
         caught.quoter = Quoter(service, say, Measuring().show)
         return caught.quoter.settle(recipe, path, os.environ)
-
-
-def measure_first(service: Service, recipe: Recipe, path: Path) -> None:
-    """Measure a recipe as ``trainmaster quote`` does, and show the new quote; a run may follow.
-
-    Raises:
-        UsageError: it cannot be measured, or no cluster keeps the limits.
-    """
-    from trainmaster.cli.quote import show_quote
-    from trainmaster.service.quoting import QuoteOptions, Quoter
-
-    with interruptible() as caught:
-        caught.quoter = Quoter(service, say, Measuring().show)
-        made = caught.quoter.quote(recipe, path, os.environ, QuoteOptions(fresh=True))
-    show_quote(made, say)

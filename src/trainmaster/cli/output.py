@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.spec.errors import TrainmasterError
@@ -68,7 +68,7 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def best_text(experiment: str, best: dict[str, Any], metric: str = "", place: int = 1) -> str:
+def best_text(experiment: str, best: Mapping[str, Any], metric: str = "", place: int = 1) -> str:
     """One of the best tasks of a search on one line.
 
     >>> best_text("sweep", {"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}, "accuracy", place=2)
@@ -188,7 +188,7 @@ def unsaved_text(unsaved: dict[str, Any]) -> str:
     return f"not saved yet: {what}; it was tried {unsaved['tries']} times"
 
 
-def metrics_text(metrics: dict[str, Any], limit: int = 6) -> str:
+def metrics_text(metrics: Mapping[str, Any], limit: int = 6) -> str:
     """Metrics on one line, ``step`` first; of too many those that matter.
 
     >>> words = {"step": 98, "epoch": 3, "lr": 5, "loss": 7, "ppl": 9, "val_loss": 8, "test_loss": 6}

@@ -10,7 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
+    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote, Service
+    from trainmaster.spec import Recipe
 
 _SHOWN_FRONT = 8
 
@@ -98,6 +99,25 @@ def quote(
         say(f"drawn: {plot}")
     if as_json:
         print_json(made.as_dict())
+
+
+def measure_first(service: Service, recipe: Recipe, path: Path) -> None:
+    """Measure a recipe as ``trainmaster quote`` does, and show the new quote; a run may follow.
+
+    Raises:
+        UsageError: it cannot be measured, or no cluster keeps the limits.
+    """
+    import os
+
+    from trainmaster.cli.measuring import Measuring
+    from trainmaster.cli.output import say
+    from trainmaster.service.interrupts import interruptible
+    from trainmaster.service.quoting import QuoteOptions, Quoter
+
+    with interruptible() as caught:
+        caught.quoter = Quoter(service, say, Measuring().show)
+        made = caught.quoter.quote(recipe, path, os.environ, QuoteOptions(fresh=True))
+    show_quote(made, say)
 
 
 def show_quote(made: Quote, show: Callable[[str], None]) -> None:

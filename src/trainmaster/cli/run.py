@@ -47,7 +47,7 @@ def run(
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     service = Service.from_environment()
     if measure_first:
-        from trainmaster.cli.measuring import measure_first as measure
+        from trainmaster.cli.quote import measure_first as measure
 
         service.check(found, os.environ)  # what is wrong anyway is said before anything is measured
         measure(service, found, recipe)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from trainmaster.control.layout import Home as Home
     from trainmaster.control.preflight import check_names as check_names
     from trainmaster.control.preflight import check_urls as check_urls
+    from trainmaster.control.profile_attempt import ProfilePhase as ProfilePhase
+    from trainmaster.control.profile_attempt import ProfileProgress as ProfileProgress
+    from trainmaster.db.changes import Note as Note
     from trainmaster.executors.base import QueuePlace as QueuePlace
     from trainmaster.objects.delegated_credentials import lend_whole_keys as lend_whole_keys
     from trainmaster.providers import Catalogue as Catalogue
@@ -40,6 +43,8 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.control.controller": "Controller",
         "trainmaster.control.layout": "Home",
         "trainmaster.control.preflight": "check_names check_urls",
+        "trainmaster.control.profile_attempt": "ProfilePhase ProfileProgress",
+        "trainmaster.db.changes": "Note",
         "trainmaster.executors.base": "QueuePlace",
         "trainmaster.objects.delegated_credentials": "lend_whole_keys",
         "trainmaster.providers": "Catalogue Offer OfferFilter load_catalogue",

@@ -1,22 +1,22 @@
-"""What is shown of experiments of many tasks while they run: the best so far, and when all will be over."""
+"""`Standings`: of experiments of many tasks while they run, the best so far, and when all will be over."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.cli.output import best_text
 from trainmaster.control.run_state import RUNNING_STATES, Experiment
 from trainmaster.db.changes import TaskChange
+from trainmaster.service.search_results import best_tasks
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.control.progress import TaskProgress
-    from trainmaster.service import Service, Session
+    from trainmaster.service.service import Service, Session
 
 #: How many of the best tasks are shown.
 SHOWN_BEST = 5
@@ -44,7 +44,7 @@ class Standings:
             for name, experiment in session.recipe.experiments.items()
             if experiment.search is not None
         }
-        self._best: dict[str, list[dict[str, Any]]] = {}
+        self._best: dict[str, tuple[str, list[dict[str, Any]]]] = {}
         self._look_at = 0.0
         self._durations: dict[str, deque[float]] = {}
 
@@ -76,26 +76,18 @@ class Standings:
         waiting = experiment.total - sum(experiment.ended.values()) - begun
         return left_s(running, waiting, known or ())
 
-    def best(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """The best tasks so far of each search, the best one first; what runs counts with its last value."""
+    def best(self) -> Mapping[str, tuple[str, Sequence[dict[str, Any]]]]:
+        """Metric and best tasks of each search, the best one first; what runs counts with its last value."""
         began = time.monotonic()
         if self._searches and began >= self._look_at:
-            from trainmaster.service.search_results import best_tasks
-
             with suppress(StoreError):  # the picture is of what was known before
                 for name, search in self._searches.items():
-                    self._best[name] = best_tasks(
-                        self._database, self._run, name, search.model_dump(mode="json"), SHOWN_BEST
-                    )
+                    asked = search.model_dump(mode="json")
+                    found = best_tasks(self._database, self._run, name, asked, SHOWN_BEST)
+                    self._best[name] = search.metric, found
             took_s = time.monotonic() - began
             self._look_at = began + max(_LOOK_S, took_s / _MOST_SHARE)
         return self._best
-
-    def best_lines(self, most: int = SHOWN_BEST) -> Iterator[str]:
-        """A line for each of them."""
-        for name, found in self.best().items():
-            for place, each in enumerate(found[:most], 1):
-                yield best_text(name, each, self._searches[name].metric, place)
 
 
 def left_s(

@@ -1,26 +1,68 @@
-import json
-from collections import Counter
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 
-from trainmaster.cli import watching
-from trainmaster.cli.watching import Losses, fresh, progress_lines
-from trainmaster.control.run_state import tally
-from trainmaster.db.changes import ClosedAttempt, TaskChange
+from trainmaster.cli.watching import Losses, PlainDisplay, fresh, goes_on_text, progress_lines, told
+from trainmaster.service import Note
+from trainmaster.service.run_watcher import (
+    AttemptEnded,
+    ExperimentMoved,
+    ExperimentView,
+    MoreFailures,
+    RunView,
+    SetupBegun,
+    TaskView,
+    WentOn,
+)
 from trainmaster.spec.states import EndReason, State
 
 
 def test_tasks_that_failed_are_not_done():
-    ended = Counter({EndReason.SUCCEEDED: 1, EndReason.USER_ERROR: 1})
-    counts = tally(4, ended, running=2, rest_reason=None, created=4)
-    sweep = SimpleNamespace(state=State.RUNNING, total=4, ended=ended, tally=lambda: counts)
-    run_state = SimpleNamespace(experiments={"sweep": sweep})
-    standings = SimpleNamespace(left_s=lambda *_: 80.0, best_lines=lambda _: ["best sweep/0"])
-    assert list(progress_lines(run_state, {}, standings)) == [
+    counts = {"total": 4, "succeeded": 1, "pruned": 0, "failed": 1, "running": 2}
+    sweep = ExperimentView("sweep", State.RUNNING, None, 4, counts, left_s=80.0)
+    found = [{"task": 0, "value": 0.5, "parameters": {"lr": 0.1}}] * 2
+    tasks = (TaskView("sweep", 2, {"loss": 0.5}, 10.0, None, 6.0), TaskView("sweep", 3, {}, None, None, None))
+    view = RunView("r", State.RUNNING, False, (sweep,), tasks, {"sweep": ("accuracy", found)})
+    assert list(progress_lines(view)) == [
         "sweep: 1/4 tasks done, 2 running, 1 failed, about 1m20s left",
-        "best sweep/0",
+        "best sweep/0  accuracy=0.5  lr=0.1",
+        "sweep/2: loss=0.5  10 steps/s  6.0 s left",
     ]
+
+
+ENDED = AttemptEnded(
+    "train", 0, 1, EndReason.USER_ERROR, "exit code 3", ("bye",), "KeyError: 'lr'", True, False
+)
+
+
+@pytest.mark.parametrize(
+    ("happened", "lines"),
+    [
+        (SetupBegun("train"), ["train: preparing its environment (`setup`)"]),
+        (ExperimentMoved("train", State.RUNNING, None, "", 1, {}), ["train: 1 task"]),
+        (
+            ExperimentMoved("train", State.DONE, EndReason.SUCCEEDED, "", 2, {"total": 2, "succeeded": 2}),
+            ["train: SUCCEEDED (2 succeeded)"],
+        ),
+        (Note("waits", "train", 1), ["train/1: waits"]),
+        (WentOn("train", 0, 240, 251), [f"train/0: {goes_on_text(240, 251)}"]),
+        (MoreFailures("r"), ["further failures are not told: `trainmaster status r` shows them"]),
+        (ENDED, ["bye", "train/0: attempt 1 USER_ERROR: exit code 3 (KeyError: 'lr'); trying again"]),
+        (replace(ENDED, reason=EndReason.SUCCEEDED, message="", said="", is_again=False), ["bye"]),
+    ],
+)
+def test_what_happens_is_told_in_lines(happened, lines):
+    assert list(told(happened)) == lines
+
+
+def test_what_ended_with_its_machine_waits_for_what_that_says(capsys):
+    display = PlainDisplay(rents=True)
+    lost = replace(ENDED, reason=EndReason.NODE_LOST, message="", said="", is_lost=True)
+    gone = Note("node-1 is lost", reason=EndReason.NODE_LOST)
+    display.turned([lost, gone], None, is_over=False)
+    assert capsys.readouterr().err.splitlines() == ["bye", "node-1 is lost"]
+    display.turned([], None, is_over=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_attempts_that_end_with_their_machine_have_no_line_of_their_own():
@@ -52,19 +94,3 @@ def test_the_very_same_line_is_said_once_a_minute():
     assert list(fresh(["1/4 done", "loss 2"], said, 20.0)) == ["loss 2"]
     assert list(fresh(["1/4 done", "loss 2"], said, 70.0)) == ["1/4 done"]
     assert set(said) == {"1/4 done", "loss 2"}
-
-
-@pytest.mark.parametrize(
-    ("reason", "lost", "waits"),
-    [
-        ("NODE_LOST", True, True),
-        ("NODE_LOST", False, False),
-        ("PREEMPTED", False, True),
-        ("OOM", True, False),
-    ],
-)
-def test_only_what_ended_with_its_machine_waits_for_what_that_says(reason, lost, waits):
-    members = json.dumps([{"name": "worker-0", "lost": lost}, {"name": "worker-1", "lost": False}])
-    closes = ClosedAttempt(1, EndReason(reason), "data.v was no longer there", 1.0, 2.0, None, members)
-    change = TaskChange("a", 0, 2, State.RECOVERING, State.ACQUIRING, opens=True, closes=closes)
-    assert watching._is_lost(change) is waits

@@ -7,11 +7,15 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from trainmaster.cli.standings import Standings
-from trainmaster.control.run_state import Experiment, Task
+from trainmaster.cli.live import LiveDisplay
+from trainmaster.cli.watching import best_lines
+from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.db.changes import ClosedAttempt, TaskChange
-from trainmaster.service import search_results
+from trainmaster.service import standings as module
+from trainmaster.service.run_watcher import run_view
+from trainmaster.service.standings import Standings
 from trainmaster.spec.search import Search
 from trainmaster.spec.states import EndReason, State
 
@@ -53,28 +57,25 @@ def test_the_best_five_are_looked_for_now_and_then(standings, monkeypatch):
         asked.append((run, experiment, search["metric"], most))
         return [{"task": n, "value": 0.9 - n / 100, "parameters": {"lr": 0.1}} for n in range(most)]
 
-    monkeypatch.setattr(search_results, "best_tasks", best_tasks)
-    lines = list(standings.best_lines())
+    monkeypatch.setattr(module, "best_tasks", best_tasks)
+    view = run_view(RunState("r", {}, State.RUNNING), {}, standings)
+    lines = list(best_lines(view))
     assert lines[:2] == ["best sweep/0  accuracy=0.9  lr=0.1", "2. sweep/1  accuracy=0.89  lr=0.1"]
     assert len(lines) == 5
-    assert list(standings.best_lines(1)) == lines[:1]
+    assert list(best_lines(view, 1)) == lines[:1]
+    standings.best()
     assert asked == [("r", "sweep", "accuracy", 5)], "not again at once"
 
 
 def test_the_live_view_shows_them(standings, monkeypatch):
     best = [{"task": 7, "value": 0.93, "parameters": {"lr": 0.01}}]
-    monkeypatch.setattr(search_results, "best_tasks", lambda *_: best)
-    from rich.console import Console
-
-    from trainmaster.cli.live import LiveWatcher
-    from trainmaster.control.run_state import RunState
-
+    monkeypatch.setattr(module, "best_tasks", lambda *_: best)
     sweep = Experiment("sweep", (), total=4, window=40, state=State.RUNNING, created=1)
     sweep.live[0] = Task("sweep", 0, State.RUNNING, attempt=1, started_at=1000.0)
     standings.changed(ended(1, 1e9))
-    watcher = LiveWatcher(SimpleNamespace(enabled=False, rents=False), standings)
     console = Console(width=150, record=True, file=io.StringIO())
-    console.print(watcher._picture(RunState("r", {"sweep": sweep}, State.RUNNING), {}))
+    view = run_view(RunState("r", {"sweep": sweep}, State.RUNNING), {}, standings)
+    console.print(LiveDisplay(rents=False)._picture(view))
     text = console.export_text()
     assert "best sweep/7  accuracy=0.93  lr=0.01" in text
     assert "0/4" in text
