@@ -11,6 +11,8 @@ from trainmaster.artifacts.owner import Owner
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.stepped_store import Stage
 
+pytestmark = pytest.mark.simulation
+
 URI = "memory://b/checkpoints/digits-0123456789/train/0"
 OURS = Owner("digits-0123456789", "a" * 32, 1.5)
 

@@ -51,6 +51,7 @@ def test_a_short_lease_is_renewed_in_time_though_leases_are_longer_again(bench: 
     assert bench.provider.kept_s == 900.0
 
 
+@pytest.mark.simulation
 def test_machines_that_hang_do_not_keep_others_from_being_renewed() -> None:
     """Forty of two hundred do not answer within any time; probes of the others must not wait for theirs."""
     bench = Bench(record(count=200), patience=Patience(1e9, 60.0))
@@ -86,6 +87,7 @@ def test_those_that_have_waited_longest_are_asked_first() -> None:
 HOURS_S = 5 * 3600.0
 
 
+@pytest.mark.simulation
 def test_a_provider_that_is_away_for_hours_ends_no_machine(bench: Bench) -> None:
     bench.until(lambda: bench.loop.formation)
     let(bench, 30.0)

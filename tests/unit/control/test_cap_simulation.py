@@ -283,6 +283,7 @@ def is_over_the_cap(seed: int) -> bool:
     return world.run() > world.cap_usd
 
 
+@pytest.mark.simulation
 def test_no_schedule_is_billed_above_the_cap() -> None:
     assert not [seed for seed in range(SCHEDULES) if is_over_the_cap(seed)]
 

@@ -11,6 +11,8 @@ from trainmaster.spec.states import TRANSITIONS, EndReason, State
 from trainmaster.testing.simulated_store import SimulatedStore
 from trainmaster.testing.simulation import Simulation, main, simulate
 
+pytestmark = pytest.mark.simulation
+
 SCHEDULES = 1000
 
 #: What no decision leads to in this version.

@@ -30,6 +30,8 @@ from trainmaster.volumes.packed import (
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.marks import Clocks, living, marked
 
+pytestmark = pytest.mark.simulation
+
 URL = "memory://v"
 LIMIT = 10_000
 HOUR_S = 3600.0
