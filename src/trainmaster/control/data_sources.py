@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from trainmaster.artifacts import fetch
 from trainmaster.artifacts.unpacking import ARCHIVE_SUFFIXES, Limits, unpack
 from trainmaster.control.locking import locked
+from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import (
     ObjectChangedError,
@@ -34,7 +35,6 @@ from trainmaster.spec.errors import (
     PublishError,
     TrainmasterError,
     UsageError,
-    one_line,
 )
 
 #: Which version of a volume a run uses, beside the place where it appears: the first look decides.
@@ -67,7 +67,6 @@ def require_volume(name: str, address: str) -> None:
     Raises:
         UsageError: there is no such volume, or no such version of it, or its store refuses our credentials.
     """
-    from trainmaster.objects.outage import is_away
     from trainmaster.volumes.packed.addresses import volume_address
     from trainmaster.volumes.packed.head import read_head
 
@@ -83,7 +82,7 @@ def require_volume(name: str, address: str) -> None:
         )
         raise UsageError(f"there is no volume {name}: {error.args[0]}", hint) from error
     except PublishError as error:
-        if not is_away(one_line(error)):
+        if verdict(Moment.CHECK, trouble_of(error)) is Verdict.USER_ERROR:
             raise UsageError(error.args[0], error.hint) from error
 
 

@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import check_directories, check_urls, check_volumes
+from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.objects.errors import trouble_of
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.data_source import DataSource
@@ -140,7 +142,6 @@ def _ask(source: DataSource, url: str) -> None:
 
     from trainmaster.control.data_sources import open_web
     from trainmaster.objects import ObjectStore
-    from trainmaster.objects.outage import is_away
 
     scheme = urlsplit(url).scheme
     if scheme == "file":  # machines elsewhere get it from this one
@@ -162,7 +163,8 @@ def _ask(source: DataSource, url: str) -> None:
         try:
             found = next(iter(ObjectStore(url).list()), None)
         except PublishError as error:
-            kind = _NoAnswerError if is_away(one_line(error)) else UsageError
+            is_fault = verdict(Moment.CHECK, trouble_of(error)) is Verdict.USER_ERROR
+            kind = UsageError if is_fault else _NoAnswerError
             raise kind(error.args[0], error.hint) from error
         if found is None:
             raise UsageError(f"{source.url}: there are no objects below", _CORRECT)

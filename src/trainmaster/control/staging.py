@@ -25,8 +25,9 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
 from trainmaster.control.restored import note_restored
 from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
-from trainmaster.objects.outage import is_away
+from trainmaster.objects.errors import trouble_of
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.states import EndReason
 
@@ -73,9 +74,9 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
     except (ProviderError, NodeGoneError) as error:
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST)
     except (TrainmasterError, OSError) as error:
-        # Where nothing has worked yet, an address that nobody answers at is more likely a wrong one.
         has_worked = context.attempt > 1 or context.parent is not None or any(models.values())
-        may_wait = has_worked and isinstance(error, PublishError) and is_away(one_line(error))
+        found = verdict(Moment.LATER if has_worked else Moment.FIRST, trouble_of(error))
+        may_wait = isinstance(error, PublishError) and found is Verdict.WAIT
         return Job(done=True, error=one_line(error), reason=EndReason.NODE_LOST if may_wait else None)
     return Job(done=True, fields={"restored": restored})
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainmaster.objects.errors import explained
+from trainmaster.objects.errors import StoreTrouble, explained
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.obstore_errors import store_error
 from trainmaster.spec.errors import UsageError
@@ -12,6 +12,7 @@ REFUSED = """ - Server returned non-2xx status code: 403 Forbidden: <?xml versio
 <Error><Code>SignatureDoesNotMatch</Code><Message>It is another.</Message><Resource>/b</Resource></Error>"""
 UNTRUSTED = f"{SENT}\n\nDebug source:\nHttp(InvalidCertificate(\n  UnknownIssuer,\n))"
 NOT_THERE = f"{SENT}\n\nDebug source:\nkind: ConnectionRefused"
+AWAY = StoreTrouble.UNREACHABLE
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,25 @@ def test_settings_that_cannot_be(name, value, match, monkeypatch):
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match=f"{name}.*{match}"):
         ObjectStore("s3://bucket/x")
+
+
+ASKED = "Generic S3 error: Error performing HEAD http://127.0.0.1:9/b"
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        (f"{ASKED} in 106ms, after 1 retries  - HTTP error: error sending request: ConnectionRefused", AWAY),
+        (f"{ASKED} in 103ms  - Server returned non-2xx status code: 503 Service Unavailable", AWAY),
+        (f"{ASKED} in 103ms  - Server returned non-2xx status code: 429 Too Many Requests", AWAY),
+        (f"{ASKED} in 106ms  - HTTP error: error decoding response body", AWAY),
+        ("Error performing GET s3://b/certificates/x - HTTP error: error sending request", AWAY),
+        (f"{ASKED} in 34ms - Server returned non-2xx status code: 403 Forbidden", StoreTrouble.REFUSED),
+        (f"{ASKED} - Received redirect: an incorrectly configured region", StoreTrouble.REFUSED),
+        ("PUT http://169.254.169.254/latest/api - HTTP error: error sending request", StoreTrouble.REFUSED),
+        (UNTRUSTED, StoreTrouble.REFUSED),
+        ("Object at location s3://b/timeout/x cannot be understood", StoreTrouble.OTHER),
+    ],
+)
+def test_which_words_of_the_library_are_of_which_kind(text, trouble):
+    assert store_error(text).trouble is trouble

@@ -39,6 +39,7 @@ from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site import RelayError
 from trainmaster.control.staging import data_path
+from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects.delegated_credentials import Lender
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of
 from trainmaster.objects.narrowing import TooWideKeysError
@@ -249,7 +250,7 @@ class NodeData:
         try:
             yield
         except PublishError as error:
-            if trouble_of(error) is not StoreTrouble.UNREACHABLE:
+            if verdict(Moment.NODE, trouble_of(error)) is not Verdict.WAIT:
                 raise
             raise self._outages.away(name, stores, one_line(error)) from error
 
@@ -378,9 +379,10 @@ class NodeData:
             self._reach.refuse(node, wanted.there, error)
             raise error
         words = words if verb == "failed" else result.last_words
-        if ears.trouble is StoreTrouble.FULL:
+        found = verdict(Moment.NODE, ears.trouble)
+        if found is Verdict.USER_ERROR:
             raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
-        if ears.trouble is StoreTrouble.UNREACHABLE:
+        if found is Verdict.WAIT:
             raise self._outages.away(wanted.name, sources(wanted), f"{node.target.shown}: {words}")
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
 

@@ -31,7 +31,7 @@ from trainmaster.cluster.bootstrap.removal import end_mounts_command
 from trainmaster.cluster.node_files.node_probe import NodeProbe
 from trainmaster.cluster.node_files.node_trees import Tree, parse_trees
 from trainmaster.cluster.node_links import NodeLinks
-from trainmaster.objects.errors import StoreTrouble
+from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.errors import CommandError
 from trainmaster.transport.ssh_command import Result
@@ -365,7 +365,7 @@ def _limit_s(entries: Sequence[TreeEntry]) -> float:
 def _refused(access: NodeAccess, result: Result) -> TrainmasterError:
     """What a program there says is wrong."""
     words = f"{access.target.shown}: {guest_words(result)}"
-    if guest_trouble(result) is StoreTrouble.FULL:  # nobody but the user can do anything about it
+    if verdict(Moment.NODE, guest_trouble(result)) is Verdict.USER_ERROR:
         return UsageError(words, NO_ROOM_HINT)
     return CommandError(words, "It is safe to try again.")
 

@@ -1,0 +1,53 @@
+"""What trouble with a store or a web server that data come from means for a run: pure.
+
+What is to be *saved* waits whatever is wrong with its store; see `saving.is_lasting`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+from trainmaster.objects.errors import StoreTrouble
+
+
+class Moment(Enum):
+    """When it is noticed."""
+
+    CHECK = auto()  #: Data are looked for, before anything is started.
+    FIRST = auto()  #: An attempt is staged here, and nothing has worked yet.
+    LATER = auto()  #: An attempt is staged here, and others have been before it.
+    NODE = auto()  #: A node gets files or data.
+
+
+class Verdict(Enum):
+    """What follows."""
+
+    WAIT = auto()  #: It is asked again later, and costs the script none of its retries.
+    GIVE_UP = auto()  #: The attempt fails; what fails on a node is tried again a few times before.
+    USER_ERROR = auto()  #: Only the user can do something about it.
+
+
+_USUAL: Final = {
+    Moment.CHECK: Verdict.USER_ERROR,
+    Moment.FIRST: Verdict.GIVE_UP,
+    Moment.LATER: Verdict.GIVE_UP,
+    Moment.NODE: Verdict.GIVE_UP,
+}
+#: Where nothing has worked yet, an address that nobody answers at is more likely a wrong one. A node whose
+#: disk is full would fail in the same way again.
+_ELSE: Final = {
+    (Moment.CHECK, StoreTrouble.UNREACHABLE): Verdict.WAIT,
+    (Moment.LATER, StoreTrouble.UNREACHABLE): Verdict.WAIT,
+    (Moment.NODE, StoreTrouble.UNREACHABLE): Verdict.WAIT,
+    (Moment.NODE, StoreTrouble.FULL): Verdict.USER_ERROR,
+}
+
+
+def verdict(moment: Moment, trouble: StoreTrouble) -> Verdict:
+    """What trouble means at a moment.
+
+    >>> verdict(Moment.LATER, StoreTrouble.UNREACHABLE)
+    <Verdict.WAIT: 1>
+    """
+    return _ELSE.get((moment, trouble), _USUAL[moment])

@@ -1,0 +1,36 @@
+"""What trouble with a store means for a run, and that errors of all packages are of a kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.artifacts.manifest import DamagedArtifactError
+from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.objects.errors import StoreTrouble, trouble_of
+from trainmaster.volumes.packed.faults import DamagedChunkError, SourceChangedError
+
+
+def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:
+    assert {moment: verdict(moment, StoreTrouble.UNREACHABLE) for moment in Moment} == {
+        Moment.CHECK: Verdict.WAIT,
+        Moment.FIRST: Verdict.GIVE_UP,
+        Moment.LATER: Verdict.WAIT,
+        Moment.NODE: Verdict.WAIT,
+    }
+
+
+@pytest.mark.parametrize("trouble", set(StoreTrouble) - {StoreTrouble.UNREACHABLE})
+def test_nothing_else_is_waited_for(trouble: StoreTrouble) -> None:
+    is_full = trouble is StoreTrouble.FULL
+    assert {moment: verdict(moment, trouble) for moment in Moment} == {
+        Moment.CHECK: Verdict.USER_ERROR,
+        Moment.FIRST: Verdict.GIVE_UP,
+        Moment.LATER: Verdict.GIVE_UP,
+        Moment.NODE: Verdict.USER_ERROR if is_full else Verdict.GIVE_UP,
+    }
+
+
+def test_what_is_damaged_or_changed_says_so_by_type() -> None:
+    assert trouble_of(DamagedChunkError("x")) is StoreTrouble.DAMAGED
+    assert trouble_of(DamagedArtifactError("x")) is StoreTrouble.DAMAGED
+    assert trouble_of(SourceChangedError("x")) is StoreTrouble.CHANGED
