@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -187,11 +187,6 @@ def check_entries(files: Sequence[FileEntry], where: str) -> None:
             parent = parent.rpartition("/")[0]
         if entry.kind == "symlink" and not link_stays_inside(entry.path, links):
             raise _refused(where, entry, f"is a symbolic link that leads outside, to {entry.target!r}")
-
-
-def relocated(entry: FileEntry, prefix: str) -> FileEntry:
-    """Gives the entry as it is called below ``prefix`` (``""`` for the top)."""
-    return replace(entry, path=f"{prefix}/{entry.path}") if prefix else entry
 
 
 def _refused(where: str, entry: FileEntry, fault: str) -> DamagedArtifactError:

@@ -123,7 +123,6 @@ class Clients:
         self._gone = gone
         self._note = note
         self._by_descriptor: dict[int, DriverClient] = {}
-        self._due_s: float | None = None
 
     def __len__(self) -> int:
         return len(self._by_descriptor)

@@ -130,22 +130,6 @@ class Catalogue:
             if capabilities_of(offer.provider).costs and offer.age_days(today) > STALE_DAYS
         )
 
-    def require_fresh(self, today: date, *, allow_stale: bool = False) -> None:
-        """Do nothing if one may rent by these prices.
-
-        Args:
-            today: the day.
-            allow_stale: the user accepts old prices.
-
-        Raises:
-            StalePrices: some are too old, the user did not name the catalogue, and did not accept them.
-        """
-        if self.by_hand or allow_stale:
-            return
-        if old := self.stale(today):
-            oldest = min(old, key=lambda offer: offer.as_of)
-            raise StalePrices(self.name, oldest.as_of, oldest.age_days(today))
-
 
 def _columns_of(offers: tuple[Offer, ...]) -> OfferColumns:
     import numpy as np  # takes longer to import than the catalogue to read

@@ -94,14 +94,6 @@ class Offer:
         """The zone if it is known, else the region."""
         return self.zone or self.region
 
-    @property
-    def cpu_credits_per_hour(self) -> float | None:
-        """Credits earned: one is a core for a minute. None if unknown or not rationed.
-
-        AWS publishes these numbers: 54 for a t2.xlarge with its 4 vCPUs at 22.5 %.
-        """
-        return None if self.cpu_baseline_share is None else self.cpu_baseline_share * self.vcpus * 60
-
     def age_days(self, today: date) -> int:
         """Days since the price was known to hold."""
         return (today - self.as_of).days

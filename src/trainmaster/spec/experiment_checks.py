@@ -18,8 +18,6 @@ from trainmaster.spec.search_checks import check_search, is_population_based
 from trainmaster.spec.task_space import MAX_TASKS
 from trainmaster.spec.template import Placeholder, placeholders
 
-#: Cannot be parameters: inside ``parameters`` they are keys.
-RESERVED_NAMES: Final = ("samples",)
 BUILTIN_NAMES: Final = ("batch_per_worker", "batch_global", "steps", "epochs")
 
 _BRACES = re.compile(r"\{\{")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 import os
+import re
+import shlex
 import subprocess
 import time
 import uuid
@@ -14,7 +17,6 @@ import pytest
 pytest.importorskip("boto3", reason="boto3 is not installed")
 
 from trainmaster.providers.aws.errors import QuotaError
-from trainmaster.providers.aws.nodes import notice_command, notice_time
 from trainmaster.providers.aws.provider import AwsProvider
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
 from trainmaster.providers.dead_man_switch import end_command, renewal_command
@@ -31,6 +33,8 @@ pytestmark = [
 PATIENCE_S = 120.0
 #: A lease that does not run out in a test, however slow the machine is.
 LONG_S = 1800.0
+#: Where a machine itself finds the notice; its instance metadata needs a session token first.
+METADATA = "http://169.254.169.254/latest"
 
 
 @pytest.fixture
@@ -131,6 +135,37 @@ def test_what_nobody_renews_is_given_back(provider: AwsProvider, cluster: str) -
     does(kept, renewal_command(LONG_S))
     provider.release(cluster)
     assert {node.state for node in provider.nodes(cluster)} == {NodeState.GONE}
+
+
+def notice_command() -> str:
+    """What to run on a machine to ask for its notice: it prints JSON if there is one (see `notice_time`)."""
+    # Python, as our runtime needs it anyway, and images without curl are common.
+    script = (
+        "import urllib.request as u\n"
+        "def ask(path, method, **headers):\n"
+        f"    request = u.Request({METADATA!r} + path, method=method)\n"
+        "    for name, value in headers.items():\n"
+        "        request.add_header('X-aws-ec2-metadata-token' + name, value)\n"
+        "    return u.build_opener(u.ProxyHandler({})).open(request, timeout=1).read().decode()\n"
+        "try:\n"
+        "    token = ask('/api/token', 'PUT', **{'-ttl-seconds': '300'})\n"
+        "    print(ask('/meta-data/spot/instance-action', 'GET', **{'': token}))\n"
+        "except OSError:\n"
+        "    pass\n"
+    )
+    return f"python3 -c {shlex.quote(script)}"
+
+
+def notice_time(document: str) -> float | None:
+    """When the machine is taken back, Unix seconds, from what `notice_command` printed.
+
+    >>> notice_time('{"action": "terminate", "time": "2026-01-02T03:04:05Z"}')
+    1767323045.0
+    >>> notice_time("") is None
+    True
+    """
+    found = re.search(r'"time"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z"', document)
+    return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))) if found else None
 
 
 def test_a_machine_that_is_taken_back(provider: AwsProvider, lab: Any, cluster: str) -> None:

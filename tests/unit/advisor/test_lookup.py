@@ -1,4 +1,4 @@
-"""Anwar's recommendations as published, and what happens between and outside of the table."""
+"""Anwar's recommendations as published."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.advisor.papers.lookup import Measured, interpolate, lookup
+from trainmaster.advisor.papers.lookup import Measured, lookup
 from trainmaster.spec.errors import NotFoundError
 
 DATA = Path(__file__).parents[2] / "data"
@@ -37,7 +37,6 @@ def test_winner_of_every_cell_is_the_published_one(table, cell):
     found = lookup(table, cell["batch"], cell["latency_ms"])
     assert found.workers == cell["winner_lookup"]
     assert found.time_s == cell["times"][str(found.workers)]
-    assert not found.interpolated
 
 
 @pytest.mark.parametrize(("batch", "latency", "workers"), ANWAR["api"])
@@ -56,21 +55,3 @@ def test_ties_go_to_the_smaller_cluster():
 
 def test_a_price_moves_the_choice_to_fewer_workers(table):
     assert lookup(table, 64000, 0, cost_weight=200.0, usd_per_hour=1.0).workers == 3
-
-
-def test_between_rows_it_interpolates_and_says_so(table):
-    found = interpolate(table, 6400, 30)
-    assert found.interpolated
-    assert 56 <= found.time_s <= 70
-    assert found.workers == 4
-
-
-def test_one_worker_knows_no_latency(table):
-    assert interpolate(table, 192, 90).workers == 1
-
-
-def test_interpolate_never_extrapolates(table):
-    with pytest.raises(NotFoundError, match="outside"):
-        interpolate(table, 1e6, 0)
-    with pytest.raises(NotFoundError, match="no measured rows"):
-        interpolate([], 1, 0)

@@ -12,7 +12,6 @@ from trainmaster.advisor.papers.policies import (
     PricedType,
     choose_server,
     cost_opt,
-    predicted_traffic_mbps,
     scala_opt,
     scala_opt_m,
     time_opt,
@@ -159,7 +158,3 @@ def test_nothing_to_choose_from():
 def test_prices_that_would_win_by_mistake_are_refused(price):
     with pytest.raises(ValueError, match="more than 0"):
         PricedType("x", price)
-
-
-def test_traffic_counts_one_direction():
-    assert predicted_traffic_mbps(4.25e6, 0.17) == 200.0

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -22,8 +21,6 @@ from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.providers.aws.nodes import (
     instances_of,
     node_of,
-    notice_command,
-    notice_time,
     notices_of,
 )
 from trainmaster.providers.aws.requests import ANY_ZONE, Renter, resolved
@@ -214,42 +211,6 @@ def test_notices() -> None:
     }
     assert notices_of(answer) == {"i-1": told.timestamp() + 120}
     assert instances_of({}) == []
-
-
-def test_a_notice_on_the_machine_itself() -> None:
-    """The command as it is run there, against metadata that wants a session token; and without any."""
-    asked: list[str] = []
-
-    class Metadata(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"] == "300"
-            self._say(200, "secret-token")
-
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            ok = self.headers["X-aws-ec2-metadata-token"] == "secret-token"
-            self._say(200 if ok else 401, '{"action": "terminate", "time": "2026-01-02T03:04:05Z"}')
-
-        def _say(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        command = notice_command().replace("169.254.169.254", f"127.0.0.1:{server.server_port}")
-        told = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-        server.shutdown()
-        thread.join()
-    assert notice_time(told.stdout) == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
-    assert asked == ["/latest/meta-data/spot/instance-action"]
-    silent = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-    assert silent.stdout == ""
-    assert notice_time(silent.stdout) is None
 
 
 # --- refusals ------------------------------------------------------------------------------------------

@@ -15,20 +15,6 @@ import numpy as np
 from trainmaster.advisor.model.priors import INDEX, NAMES
 from trainmaster.advisor.model.shapes import Floats, Shapes
 
-#: What can be made free, to see what it costs: see ``step_time``.
-PARTS = (
-    "compute",
-    "input",
-    "straggle",
-    "intra",
-    "hop_intra",
-    "nic",
-    "hop_inter",
-    "trips",
-    "server",
-    "shared",
-)
-
 
 @dataclass(frozen=True)
 class _Parameters:
@@ -62,7 +48,7 @@ def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | 
     Args:
         theta: (S, P) log parameters in the order of ``priors.NAMES``.
         shapes: of length m.
-        free: one of ``PARTS``, to be taken as free of cost; empty for none.
+        free: the part (see `bottleneck`) to be taken as free of cost; empty for none.
         slowness: broadcast to (S, m): compute time of these devices over that of the measured one.
 
     Returns:

@@ -32,11 +32,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The recommended size, its time in seconds, and whether it was measured or interpolated."""
+    """The recommended size and its time in seconds."""
 
     workers: int
     time_s: float
-    interpolated: bool = False
 
 
 def lookup(
@@ -70,77 +69,13 @@ def lookup(
         raise NotFoundError(
             f"batch {batch:g} at {latency_ms:g} ms was not measured", _nearest(rows, batch, latency_ms)
         )
-    return _best(
-        {n: t for n, t in here.items() if t is not None}, time_weight, cost_weight, usd_per_hour, False
-    )
 
-
-def interpolate(
-    table: Iterable[Measured],
-    batch: float,
-    latency_ms: float,
-    *,
-    time_weight: float = 1.0,
-    cost_weight: float = 0.0,
-    usd_per_hour: float = 1.0,
-) -> Found:
-    """The same between measured rows: log time linear in log batch and in latency, per cluster size.
-
-    Not in the paper. A size takes part only if the batch and the latency lie within what was measured
-    of it: nothing is extrapolated. One worker has no network: its rows hold at every latency.
-
-    Raises:
-        NotFoundError: no size was measured around this batch and latency.
-    """
-    rows = [row for row in table if row.time_s is not None]
-    times: dict[int, float] = {}
-    for workers in sorted({row.workers for row in rows}):
-        own = [row for row in rows if row.workers == workers]
-        time = _between(own, batch, latency_ms if workers > 1 else None)
-        if time is not None:
-            times[workers] = time
-    if not times:
-        raise NotFoundError(
-            f"batch {batch:g} at {latency_ms:g} ms is outside of what was measured",
-            _nearest(rows, batch, latency_ms),
-        )
-    return _best(times, time_weight, cost_weight, usd_per_hour, True)
-
-
-def _best(
-    times: dict[int, float], time_weight: float, cost_weight: float, price: float, interpolated: bool
-) -> Found:
     def objective(workers: int) -> tuple[float, int]:
-        return time_weight * times[workers] + cost_weight * workers * price, workers
+        return time_weight * times[workers] + cost_weight * workers * usd_per_hour, workers
 
-    workers = min(times, key=objective)
-    return Found(workers, times[workers], interpolated)
-
-
-def _between(rows: Sequence[Measured], batch: float, latency_ms: float | None) -> float | None:
-    """Bilinear in (log batch, latency) on the log of the time; None outside."""
-    latencies = {row.latency_ms for row in rows}
-    if latency_ms is None:
-        return _line([(math.log(r.batch), math.log(r.time_s or 1)) for r in rows], math.log(batch))
-    points = []
-    for latency in latencies:
-        column = [(math.log(r.batch), math.log(r.time_s or 1)) for r in rows if r.latency_ms == latency]
-        time = _line(column, math.log(batch))
-        if time is not None:
-            points.append((latency, math.log(time)))
-    return _line(points, latency_ms)
-
-
-def _line(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Value on the piecewise linear curve through (x, log y); None outside."""
-    below = max((p for p in points if p[0] <= x + 1e-9), default=None)
-    above = min((p for p in points if p[0] >= x - 1e-9), default=None)
-    if below is None or above is None:
-        return None
-    if above[0] == below[0]:
-        return math.exp(below[1])
-    share = (x - below[0]) / (above[0] - below[0])
-    return math.exp(below[1] + share * (above[1] - below[1]))
+    times = {workers: time for workers, time in here.items() if time is not None}
+    best = min(times, key=objective)
+    return Found(best, times[best])
 
 
 def _nearest(rows: Sequence[Measured], batch: float, latency_ms: float) -> str:

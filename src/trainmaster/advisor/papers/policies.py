@@ -94,18 +94,6 @@ class BandwidthUnknown(UsageError):  # noqa: N818 - the name of what happened
     """The policy compares traffic, and that of no worker type (or of no server) is known."""
 
 
-def predicted_traffic_mbps(gradient_bytes: float, step_time_s: float) -> float:
-    """Traffic of one worker where it was not measured, Mbit/s in one direction.
-
-    Each step pushes one gradient and pulls one model; a network card carries both directions at
-    once, so the larger one counts, not the sum.
-
-    >>> predicted_traffic_mbps(4.25e6, 0.17)
-    200.0
-    """
-    return round(8 * gradient_bytes / step_time_s / 1e6, 9)
-
-
 def choose_server(servers: Sequence[PricedType]) -> list[PricedType]:
     """The servers in the order in which they are tried: FC2 section 5.2.1.
 

@@ -30,10 +30,6 @@ class Interval:
         """True if what became of it is no more than was said (less is no miss)."""
         return value <= self.p95
 
-    def contains(self, value: float) -> bool:
-        """True if it is inside."""
-        return self.p5 <= value <= self.p95
-
     @property
     def width(self) -> float:
         """p95 over p50; 1 where there is nothing to know."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import calendar
 import contextlib
 import re
-import shlex
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,8 +24,6 @@ from trainmaster.providers.base import Node, NodeState
 
 #: Between Amazon's notice and the end of a spot machine.
 NOTICE_S: Final = 120.0
-#: Where a machine itself finds the notice; its instance metadata needs a session token first.
-_METADATA: Final = "http://169.254.169.254/latest"
 _STATES: Final = {
     "pending": NodeState.STARTING,
     "running": NodeState.READY,
@@ -170,37 +167,3 @@ def notices_of(answer: Mapping[str, Any]) -> dict[str, float]:
         if status.get("Code") in _MARKED and request.get("InstanceId") and isinstance(told, datetime):
             found[str(request["InstanceId"])] = told.timestamp() + NOTICE_S
     return found
-
-
-def notice_command() -> str:
-    """What to run on a machine to ask for its notice: it prints JSON if there is one (see `notice_time`).
-
-    The API tells of it too (`nodes`), up to some seconds later.
-    """
-    # Python, as our runtime needs it anyway, and images without curl are common.
-    script = (
-        "import urllib.request as u\n"
-        "def ask(path, method, **headers):\n"
-        f"    request = u.Request({_METADATA!r} + path, method=method)\n"
-        "    for name, value in headers.items():\n"
-        "        request.add_header('X-aws-ec2-metadata-token' + name, value)\n"
-        "    return u.build_opener(u.ProxyHandler({})).open(request, timeout=1).read().decode()\n"
-        "try:\n"
-        "    token = ask('/api/token', 'PUT', **{'-ttl-seconds': '300'})\n"
-        "    print(ask('/meta-data/spot/instance-action', 'GET', **{'': token}))\n"
-        "except OSError:\n"
-        "    pass\n"
-    )
-    return f"python3 -c {shlex.quote(script)}"
-
-
-def notice_time(document: str) -> float | None:
-    """When the machine is taken back, Unix seconds, from what `notice_command` printed.
-
-    >>> notice_time('{"action": "terminate", "time": "2026-01-02T03:04:05Z"}')
-    1767323045.0
-    >>> notice_time("") is None
-    True
-    """
-    found = re.search(r'"time"\s*:\s*"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z"', document)
-    return float(calendar.timegm(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S"))) if found else None

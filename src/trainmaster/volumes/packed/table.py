@@ -246,11 +246,6 @@ class FileTable:
         starts = self._columns["part_starts"]
         return [self._part(number) for number in range(starts[chunk], starts[chunk + 1])]
 
-    def part_lengths(self, chunk: int) -> memoryview:
-        """Gives how long each part of a chunk is (``I``)."""
-        starts = self._columns["part_starts"]
-        return self._columns["part_lengths"][starts[chunk] : starts[chunk + 1]]
-
     def _part(self, number: int) -> "Part":
         texts = []
         for name in ("key", "etag"):

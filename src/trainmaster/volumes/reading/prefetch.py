@@ -49,13 +49,9 @@ class Line:
         self._is_known = False
         self._round: tuple[float, int, int] | None = None
         self._rest_until_s = 0.0
-        self._small_s: list[float] = []
         self._in_flight = self._in_flight_bytes = 0
         self._small_bytes = 0
         self._expected_s = 0.0
-        self._since = 0.0
-        self._busy_s = 0.0
-        self._bytes = 0.0
 
     def expect(self, answer_s: float) -> None:
         """Notes how long somebody else's first questions to the store took, in a few round trips."""
@@ -88,16 +84,12 @@ class Line:
         with self._mutex:
             self._in_flight -= 1
             self._in_flight_bytes -= size_bytes
-            if self._in_flight == 0:
-                self._busy_s += self._clock() - self._since
             self._admit()
 
     def _admit(self) -> None:
         """Lets go whoever has waited longest: what is used first was asked for first."""
         while self._queue and self._has_room(self._queue[0][0]):
             size_bytes, turn = self._queue.popleft()
-            if self._in_flight == 0:
-                self._since = self._clock()
             self._in_flight += 1
             self._in_flight_bytes += size_bytes
             turn.release()
@@ -136,16 +128,10 @@ class Line:
             self._most = ranges
             self._admit()
 
-    def saw(self, size_bytes: int, seconds: float) -> None:
-        """Notes what a request brought, and how long it took."""
+    def saw(self, size_bytes: int) -> None:
+        """Notes what a request brought."""
         with self._mutex:
-            self._bytes += size_bytes
             self._judge(size_bytes)
-            if size_bytes < RANGE_BYTES // 8:
-                self._small_s = [*self._small_s[-7:], seconds]
-            if self._busy_s > 60:
-                self._busy_s /= 2
-                self._bytes /= 2
 
     def _judge(self, size_bytes: int) -> None:
         """Compares this many requests at once with fewer, while there are always enough of them."""
@@ -174,21 +160,6 @@ class Line:
     def ranges(self) -> int:
         """How many requests are let through at once."""
         return self._most
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds to the first byte; 0 while nothing is known."""
-        with self._mutex:
-            return min(self._small_s, default=0.0)
-
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        """Bytes per second while fetching; 0 while nothing is known."""
-        with self._mutex:
-            busy_s = self._busy_s
-            if self._in_flight:
-                busy_s += self._clock() - self._since
-            return self._bytes / busy_s if busy_s > 0 else 0.0
 
 
 def depth_chunks(ranges: int, chunk_bytes: int, slots: int, readers: int = 1) -> int:
