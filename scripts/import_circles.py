@@ -12,24 +12,11 @@ SOURCE = pathlib.Path("src")
 #: One line per circle: its files, sorted.
 LEFT: set[tuple[str, ...]] = {
     (
-        "trainmaster.advisor.model.bottleneck",
-        "trainmaster.advisor.model.experience",
-        "trainmaster.advisor.model.fit",
-        "trainmaster.advisor.model.physics",
-        "trainmaster.advisor.model.posterior",
-        "trainmaster.advisor.model.priors",
-        "trainmaster.advisor.model.steptime",
-    ),
-    (
         "trainmaster.control.images",
         "trainmaster.control.job_context",
         "trainmaster.control.site",
         "trainmaster.control.staging",
         "trainmaster.control.unpublished_checkpoint",
-    ),
-    (
-        "trainmaster.service.candidate_offers",
-        "trainmaster.service.prices",
     ),
     (
         "trainmaster.service.driving",
@@ -48,25 +35,6 @@ LEFT: set[tuple[str, ...]] = {
     (
         "trainmaster.testing.simulated_executor",
         "trainmaster.testing.simulated_node",
-    ),
-    (
-        "trainmaster.volumes.packed.archive_file",
-        "trainmaster.volumes.packed.directory_source",
-        "trainmaster.volumes.packed.object_source",
-        "trainmaster.volumes.packed.sources",
-        "trainmaster.volumes.packed.tar_members",
-        "trainmaster.volumes.packed.tar_source",
-        "trainmaster.volumes.packed.tar_stream",
-    ),
-    (
-        "trainmaster.volumes.reading.download",
-        "trainmaster.volumes.reading.forked",
-    ),
-    (
-        "trainmaster.volumes.reading.file",
-        "trainmaster.volumes.reading.prefetcher",
-        "trainmaster.volumes.reading.readahead",
-        "trainmaster.volumes.reading.volume",
     ),
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.providers.capabilities import OfferSource, capabilities_of
 from trainmaster.providers.extras import Extras
+from trainmaster.service.prices import CATALOGUE, Prices
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from trainmaster.providers import Catalogue
     from trainmaster.providers.inventory import InventoryHost
 
-#: Names the catalogue whose prices are rented by, instead of the one that ships: a name or a file.
-CATALOGUE: Final = "TRAINMASTER_CATALOGUE"
 #: What a host of one's own is called where an instance type would stand.
 HOST: Final = "host"
 #: The kernel and sshd of a lab's host do not fit into less, whatever the scale.
@@ -108,8 +107,6 @@ def supply_of(recipe: Recipe, home: Home, environ: Mapping[str, str], today: dat
     if can.offers is OfferSource.LAB:
         return _lab(home, today)
     named = environ.get(CATALOGUE)
-    from trainmaster.service.prices import Prices
-
     catalogue = load_catalogue(named, today=today) if named else Prices(home, environ, today).catalogue()
     found, extras = catalogue.where(provider=provider), extras_of(environ)
     if not len(found):

@@ -89,14 +89,14 @@ def experience_of(database: Database, *fingerprints: str) -> Experience | None:
             point = measurement.point
             if point is not None and point.step_time_s and measurement.offer == "local":
                 jobs.setdefault(row["fingerprint"], []).append(measurement)
-    models = []
+    learnt = []
     for found in jobs.values():
         points = [prepared(m, None) for m in found]
         if len({point.workers for point in points}) > 1:  # else it says nothing of how workers get on
-            models.append(StepTimeModel.fit(points))
-        if len(models) == MOST_JOBS:
+            learnt.append(StepTimeModel.fit(points).coordinates)
+        if len(learnt) == MOST_JOBS:
             break
-    return Experience.of(models)
+    return Experience.of(learnt)
 
 
 def make_recorder(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trainmaster.providers import Catalogue, Offer
     from trainmaster.spec import Recipe
 
+#: Names the catalogue whose prices are rented by, instead of the one that ships: a name or a file.
+CATALOGUE: Final = "TRAINMASTER_CATALOGUE"
 #: Older prices are asked for again before a quote: those on demand change rarely, spot prices by the hour.
 OLD_DAYS: Final = 7
 OLD_SPOT_DAYS: Final = 1
@@ -90,8 +92,6 @@ class Prices:
             patience_s: for AWS.
             is_wanted: asked before anybody is dialled: False for a recipe that will be refused anyway.
         """
-        from trainmaster.service.candidate_offers import CATALOGUE
-
         if not capabilities_of(recipe.provider).tells_prices or self.environ.get(CATALOGUE):
             return
         here = self.catalogue().where(provider=recipe.provider)

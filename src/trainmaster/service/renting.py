@@ -19,7 +19,8 @@ from trainmaster.control.budget import USUAL_LEASE_S, Meter
 from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.candidate_offers import CATALOGUE, CandidateOffers, supply_of
+from trainmaster.service.candidate_offers import CandidateOffers, supply_of
+from trainmaster.service.prices import CATALOGUE
 from trainmaster.service.quote_record import QuoteRecord, dollars, told_in_full
 from trainmaster.service.run_clusters import check_provider
 from trainmaster.service.worker_counts import with_fewest

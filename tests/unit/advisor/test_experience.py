@@ -23,7 +23,7 @@ def spread(model, n):
 
 def test_jobs_on_a_slow_network_teach_the_next_one():
     network = 0.3
-    past = [StepTimeModel.fit(job(0.2 * k, network)) for k in (1.0, 1.5, 0.8, 1.2)]
+    past = [StepTimeModel.fit(job(0.2 * k, network)).coordinates for k in (1.0, 1.5, 0.8, 1.2)]
     experience = Experience.of(past)
     alone = job(0.22, network, workers=(1,))
     before, _ = spread(StepTimeModel.fit(alone), 4)
@@ -40,7 +40,7 @@ def test_nothing_learnt_changes_nothing():
 
 
 def test_what_a_job_says_nothing_about_stays():
-    experience = Experience.of([StepTimeModel.fit(job(0.2, 0.05))])
+    experience = Experience.of([StepTimeModel.fit(job(0.2, 0.05)).coordinates])
     server = INDEX["server"]  # there was none
     assert experience.shift[server] == 0
     assert experience.width[server] == 1
@@ -50,7 +50,7 @@ def test_what_a_job_says_nothing_about_stays():
 
 def test_own_points_outweigh_history():
     """A job that was measured well is predicted as before, whatever others were like."""
-    experience = Experience.of([StepTimeModel.fit(job(0.2, 0.5)) for _ in range(5)])
+    experience = Experience.of([StepTimeModel.fit(job(0.2, 0.5)).coordinates for _ in range(5)])
     own = job(0.2, 0.01)
     plain, _ = spread(StepTimeModel.fit(own), 8)
     learnt, _ = spread(StepTimeModel.fit(own, experience=experience), 8)

@@ -21,7 +21,8 @@ from trainmaster.advisor.quote.quote import (
 )
 from trainmaster.control.layout import Home
 from trainmaster.providers import StalePrices
-from trainmaster.service.candidate_offers import CATALOGUE, supply_of
+from trainmaster.service.candidate_offers import supply_of
+from trainmaster.service.prices import CATALOGUE
 from trainmaster.service.quote_record import QuoteRecord
 from trainmaster.service.renting import plan_run
 from trainmaster.service.worker_counts import with_fewest, with_workers

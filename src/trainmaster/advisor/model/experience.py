@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from trainmaster.advisor.model.shapes import Floats
-
-if TYPE_CHECKING:
-    from trainmaster.advisor.model.steptime import StepTimeModel
 
 #: How much the same parameter differs between jobs on the same machines, in units of the shipped spread.
 BETWEEN: Final = 0.6
@@ -41,16 +38,15 @@ class Experience:
     jobs: int
 
     @classmethod
-    def of(cls, models: Sequence[StepTimeModel]) -> Experience | None:
-        """Learn from fitted models of other jobs, newest first; None without any."""
-        if not models:
+    def of(cls, jobs: Sequence[tuple[Floats, Floats]]) -> Experience | None:
+        """Learn from the `StepTimeModel.coordinates` of other jobs, newest first; None without any."""
+        if not jobs:
             return None
-        total = np.ones_like(models[0].coordinates[0])
+        total = np.ones_like(jobs[0][0])
         pull = np.zeros_like(total)
-        for model in models[:MOST_JOBS]:
-            mean, spread = model.coordinates
+        for mean, spread in jobs[:MOST_JOBS]:
             says = spread < _SILENT
             weight = np.where(says, 1 / (spread**2 + BETWEEN**2), 0.0)
             total, pull = total + weight, pull + weight * mean
         width = np.where(total > 1, np.minimum(np.hypot(BETWEEN, 1 / np.sqrt(total)), 1.0), 1.0)
-        return cls(pull / total, width, min(len(models), MOST_JOBS))
+        return cls(pull / total, width, min(len(jobs), MOST_JOBS))

@@ -10,7 +10,7 @@ from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Source, Survey, changed
+from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Survey, changed
 
 # Of one chunk; several chunks are loaded at the same time.
 _THREADS = 8
@@ -117,23 +117,6 @@ class ObjectSource:
             raise UnstableDirectory(
                 f"{self._store.url_of(next(iter(before)))} vanished while it was pushed.", CHANGED_HINT
             )
-
-
-def source_on_store(url: str) -> Source:
-    """Finds out what a URL of a store means: a tar, if it is that of an object; else the objects below it.
-
-    Raises:
-        UsageError: no such kind of store.
-        PublishError: the store fails.
-    """
-    from trainmaster.volumes.packed.tar_stream import TarStream
-
-    store = ObjectStore(url)
-    if not url.endswith("/"):
-        folder, details = single_object(store)
-        if details:
-            return TarStream(store.url, (folder, details[0]))
-    return ObjectSource(store)
 
 
 def single_object(store: ObjectStore) -> tuple[ObjectStore, list[ObjectDetail]]:

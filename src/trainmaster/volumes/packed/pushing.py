@@ -15,6 +15,7 @@ from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
 from trainmaster.volumes.packed.deletions import Deletions
+from trainmaster.volumes.packed.finding_source import source_of
 from trainmaster.volumes.packed.folders import with_parents
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
 from trainmaster.volumes.packed.head import Head, StoredTable, new_nonce, now_utc
@@ -33,7 +34,7 @@ from trainmaster.volumes.packed.releasing import (
     stored_table,
     upload_tables,
 )
-from trainmaster.volumes.packed.sources import Source, source_of
+from trainmaster.volumes.packed.sources import Source
 from trainmaster.volumes.packed.tar_stream import TarStream
 
 DEFAULT_CHUNK_BYTES = 64 << 20

@@ -1,4 +1,3 @@
-# ruff: noqa: PTH100, PTH111, PTH112, PTH113
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 """Where the files of a push come from."""
 
@@ -9,7 +8,6 @@ from typing import NamedTuple, Protocol
 
 from trainmaster.artifacts.tree import UnstableDirectory
 from trainmaster.objects.errors import explained
-from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.packing import Piece, SourceFile
 
 CHANGED_HINT = (
@@ -131,44 +129,3 @@ def load_pieces(pieces: Sequence[Piece], target: memoryview) -> None:
 def changed(place: str, how: str = "changed") -> UnstableDirectory:
     """Gives the error for a file that is not what it was."""
     return UnstableDirectory(f"{place} {how} while it was pushed.", CHANGED_HINT)
-
-
-def source_of(text: str) -> Source:
-    """Finds out what a user means by a source.
-
-    Args:
-        text: a directory, a tar, the http://, https:// or file:// URL of one, or the URL of a folder
-            or tar on a store.
-
-    Raises:
-        UsageError: it is none of these.
-        PublishError: the store fails.
-    """
-    if not text:
-        raise UsageError("The source is an empty text.", "Name a directory or a tar; `.` is this directory.")
-    from trainmaster.volumes.packed.directory_source import DirectorySource
-    from trainmaster.volumes.packed.tar_source import TarSource
-    from trainmaster.volumes.packed.tar_stream import TarStream
-
-    if text.startswith(("http://", "https://")):
-        return TarStream(text)
-    if text.startswith("file://"):
-        from trainmaster.objects.urls import split_url
-
-        text = split_url(text)[1]
-    elif "://" in text:
-        from trainmaster.volumes.packed.object_source import source_on_store
-
-        return source_on_store(text)
-    place = os.path.abspath(os.path.expanduser(text))
-    if os.path.isdir(place):
-        return DirectorySource(place)
-    if not os.path.isfile(place):
-        fault = (
-            "is neither a directory nor a file"
-            if os.path.lexists(place)
-            else "there is no such file or directory"
-        )
-        raise UsageError(f"{text}: {fault}.", "Give a directory or a tar.")
-    source = TarSource(place)
-    return source if source.is_plain else TarStream(place)

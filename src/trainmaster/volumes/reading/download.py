@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from trainmaster.volumes.reading.chunk import Chunk
-from trainmaster.volumes.reading.forked import SharedSource, helper
+from trainmaster.volumes.reading.forked import SharedSource, helper, write_all
 from trainmaster.volumes.reading.prefetch import Line
 
 Write = Callable[[int, memoryview], None]
@@ -44,7 +44,7 @@ class Downloader:
             write: writes there, from here.
         """
         if isinstance(chunk.source, SharedSource) and chunk.source.needs_help:
-            self.line.heard(helper().fill(chunk.source, chunk.number, chunk.size_bytes, path, offset))
+            self.line.heard(helper().ask(_fill, chunk.source, chunk.number, chunk.size_bytes, path, offset))
         else:
             self.fill(chunk, write)
 
@@ -116,3 +116,16 @@ def _all_done(futures: list["Future[None]"]) -> None:
 
 DOWNLOADER = Downloader()
 os.register_at_fork(after_in_child=DOWNLOADER.forget_threads)
+
+
+def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> int:
+    """In a helper: writes a chunk into a file; gives how many requests are let through at once by now."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        DOWNLOADER.fill(
+            Chunk(source, chunk, b"", size_bytes),
+            lambda start, data: write_all(descriptor, data, offset + start),
+        )
+        return DOWNLOADER.line.ranges
+    finally:
+        os.close(descriptor)

@@ -2,12 +2,11 @@
 
 import io
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined]
-
-    from trainmaster.volumes.reading.volume import Volume
 
 _PIECE_BYTES = 8 << 20
 
@@ -15,18 +14,17 @@ _PIECE_BYTES = 8 << 20
 class VolumeFile(io.RawIOBase):
     """Bytes of one row, read-only.
 
-    Attributes:
+    Args:
+        read: gives so many bytes of it from a place on; less at its end.
         name: the path.
         size_bytes: of the file.
     """
 
-    def __init__(self, volume: "Volume", row: int) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], name: str, size_bytes: int) -> None:
         super().__init__()
-        self._volume = volume
-        self._row = row
+        self._read = read
         self._position = 0
-        self.size_bytes: int = volume.table.sizes[row]
-        self.name = volume.table.path(row)
+        self.name, self.size_bytes = name, size_bytes
 
     def readable(self) -> bool:
         """Always."""
@@ -50,7 +48,7 @@ class VolumeFile(io.RawIOBase):
 
     def readall(self) -> bytes:
         """Reads what is left in one piece, and not in many small ones."""
-        data = self._volume.read_range(self._row, self._position, self.size_bytes)
+        data = self._read(self._position, self.size_bytes)
         self._position += len(data)
         return data
 
@@ -58,7 +56,7 @@ class VolumeFile(io.RawIOBase):
         """Fills a buffer; less at the end."""
         target = memoryview(buffer).cast("B")
         length = min(len(target), _PIECE_BYTES)
-        data = self._volume.read_range(self._row, self._position, length)
+        data = self._read(self._position, length)
         target[: len(data)] = data
         self._position += len(data)
         return len(data)

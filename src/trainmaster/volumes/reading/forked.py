@@ -78,18 +78,6 @@ class Helper:
         self._dead = False
         threading.Thread(target=self._listen, name="trainmaster-helper", daemon=True).start()
 
-    def fill(self, source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> int:
-        """Has a chunk written into a file.
-
-        Returns:
-            How many requests it lets through at once by now.
-
-        Raises:
-            PublishError: the store failed, or the process was ended.
-        """
-        ranges: int = self._ask(_fill, source, chunk, size_bytes, path, offset)
-        return ranges
-
     def open(self, uri: str, cache: "Path | None") -> "OpenVolume":
         """Has a volume opened.
 
@@ -99,11 +87,16 @@ class Helper:
         from trainmaster.objects.object_store import ObjectStore
         from trainmaster.volumes.packed import ChunkSource, FileTable, OpenVolume
 
-        found: tuple[str, str, Head, FileTable] = self._ask(_open, uri, cache)
+        found: tuple[str, str, Head, FileTable] = self.ask(_open, uri, cache)
         uri, url, head, table = found
         return OpenVolume(uri, ObjectStore(url), head, table, ChunkSource(url, head, table))
 
-    def _ask(self, work: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - whatever it gives
+    def ask(self, work: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - whatever it gives
+        """Has a function of a module called there.
+
+        Raises:
+            PublishError: the store failed, or the process was ended.
+        """
         done, answer = threading.Event(), list[tuple[BaseException | None, Any]]()
         with self._mutex:
             self._count += 1
@@ -231,21 +224,6 @@ def main() -> None:
 
 
 # What a helper is asked to do.
-
-
-def _fill(source: SharedSource, chunk: int, size_bytes: int, path: str, offset: int) -> int:
-    from trainmaster.volumes.reading.chunk import Chunk
-    from trainmaster.volumes.reading.download import DOWNLOADER
-
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        DOWNLOADER.fill(
-            Chunk(source, chunk, b"", size_bytes),
-            lambda start, data: write_all(descriptor, data, offset + start),
-        )
-        return DOWNLOADER.line.ranges
-    finally:
-        os.close(descriptor)
 
 
 def _open(uri: str, cache: "Path | None") -> "tuple[str, str, Head, FileTable]":

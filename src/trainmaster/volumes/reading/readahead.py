@@ -2,16 +2,15 @@
 
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.volumes.reading.cache import ChunkCache
+from trainmaster.volumes.reading.chunk import Chunk
 from trainmaster.volumes.reading.download import DOWNLOADER
 from trainmaster.volumes.reading.prefetch import depth_chunks
-
-if TYPE_CHECKING:
-    from trainmaster.volumes.reading.volume import Volume
 
 _MOST_CHUNKS = 8
 # A run nobody went on with, while others did so often, is over.
@@ -37,10 +36,15 @@ class ReadAhead:
     """Two chunks that are read in a row mean that the next ones are wanted too.
 
     Several files may be read at the same time: each is a run of its own, and all share what the line takes.
+
+    Args:
+        cache: where chunks go.
+        chunk: describes one of the volume's by its number.
+        count: how many it has.
     """
 
-    def __init__(self, volume: "Volume") -> None:
-        self._volume = volume
+    def __init__(self, cache: ChunkCache, chunk: Callable[[int], Chunk], count: int) -> None:
+        self._cache, self._chunk, self._count = cache, chunk, count
         self._mutex = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._pid = os.getpid()
@@ -55,7 +59,7 @@ class ReadAhead:
             run = self._followed(chunk, is_start)
             if run is None:
                 return
-            end = min(chunk + self._depth(), self._volume.table.chunk_count - 1)
+            end = min(chunk + self._depth(), self._count - 1)
             wanted = range(max(run.until, chunk) + 1, end + 1)
             run.until = max(run.until, end)
             if wanted and self._pool is None:
@@ -85,8 +89,8 @@ class ReadAhead:
         return run if is_start or is_last or run.steps > 1 else None
 
     def _depth(self) -> int:
-        slot_bytes = self._volume.cache.slots.slot_bytes
-        slots = self._volume.cache.limit_bytes // slot_bytes
+        slot_bytes = self._cache.slots.slot_bytes
+        slots = self._cache.limit_bytes // slot_bytes
         readers = sum(run.until > last for last, run in self._runs.items()) or 1
         depth = min(depth_chunks(DOWNLOADER.line.ranges, slot_bytes, slots), _MOST_CHUNKS)
         return depth // readers  # none for so many, whose chunks would push each other out
@@ -94,7 +98,7 @@ class ReadAhead:
     def _fetch(self, chunk: int) -> None:
         # Whoever reads the chunk meets the same fault and hears of it.
         try:
-            self._volume.cache.obtain(self._volume.chunk(chunk))
+            self._cache.obtain(self._chunk(chunk))
         except TrainmasterError:
             return
 

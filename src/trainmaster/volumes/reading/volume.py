@@ -5,8 +5,9 @@ import io
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainmaster.volumes.packed import Entry, FileTable, Head
-    from trainmaster.volumes.reading.prefetcher import Prefetcher
+
+
+class Follower(Protocol):
+    """Fetches ahead for a reader whose order it knows."""
+
+    @property
+    def is_here(self) -> bool:
+        """False in a forked child."""
+
+    def saw(self, chunk: int) -> None:
+        """The reader has come to a chunk."""
 
 
 class Volume:
@@ -53,8 +64,8 @@ class Volume:
         self.cache: ChunkCache = site.cache(slot_bytes)
         DOWNLOADER.line.expect(opened.answer_s)
         self._source = SharedSource(opened.chunks, local=opened.store.is_local and _reads_local(opened))
-        self._ahead = ReadAhead(self)
-        self._followers: tuple[Prefetcher, ...] = ()
+        self._ahead = ReadAhead(self.cache, self.chunk, self.table.chunk_count)
+        self._followers: tuple[Follower, ...] = ()
         self._reached = -1
         self._mutex = threading.Lock()
         # What `read` needs, as flat as it gets. Of each chunk: where its slot begins in the data, the
@@ -120,12 +131,12 @@ class Volume:
         """Ends what runs in the background; views stay valid until they are released."""
         self._ahead.close()
 
-    def follow(self, prefetcher: "Prefetcher") -> None:
+    def follow(self, prefetcher: Follower) -> None:
         """Has what is read fetched ahead by somebody who knows the order, until :meth:`unfollow`."""
         with self._mutex:
             self._followers, self._reached = (*self._followers, prefetcher), -1
 
-    def unfollow(self, prefetcher: "Prefetcher") -> None:
+    def unfollow(self, prefetcher: Follower) -> None:
         """It fetches no more."""
         with self._mutex:
             self._followers = tuple(one for one in self._followers if one is not prefetcher)
@@ -385,7 +396,8 @@ class Volume:
         row = path if isinstance(path, int) else self.row_of(path)
         if not 0 <= row < self.table.file_count:
             raise self._no_row(row)
-        return io.BufferedReader(VolumeFile(self, row), 1 << 20)
+        file = VolumeFile(partial(self.read_range, row), self.table.path(row), self._sizes[row])
+        return io.BufferedReader(file, 1 << 20)
 
     def _no_row(self, row: int) -> IndexError:
         return IndexError(f"{self.uri} has rows 0 to {len(self) - 1}, not {row}")

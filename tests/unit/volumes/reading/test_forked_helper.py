@@ -41,7 +41,7 @@ def answer(helper: Helper, *request: Any) -> Any:
 
     def ask() -> None:
         try:
-            found.append(helper._ask(*request))
+            found.append(helper.ask(*request))
         except Exception as error:  # noqa: BLE001 - whatever it is
             found.append(error)
 
