@@ -8,6 +8,7 @@ from trainmaster.metrics_file import report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainmaster import errors as errors
     from trainmaster.advisor.quote.quote import Interval as Interval
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.api.client import Client as Client
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
     from trainmaster.api.verbs import quote as quote
     from trainmaster.api.verbs import run as run
     from trainmaster.spec import Recipe as Recipe
-    from trainmaster.spec import errors as errors
     from trainmaster.volumes.reading.datasets import VolumeLoader as VolumeLoader
     from trainmaster.volumes.reading.volume import Volume as Volume
 
 __version__: str
+_NOT_INSTALLED = "0+unknown"
 
 _MODULES = {
     "Client": "api.client",
@@ -59,15 +60,15 @@ def __getattr__(name: str) -> object:
         if name == "__version__":
             value = _version()
         elif name == "errors":
-            value = import_module("trainmaster.spec.errors")
+            value = import_module("trainmaster.errors")
         else:
             value = getattr(import_module(f"trainmaster.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "trainmaster":
+        if _version() != _NOT_INSTALLED:
             raise
         raise ImportError(
-            f"trainmaster.{name} is not here: of Trainmaster, tasks have `trainmaster.report` only. "
-            "Let the experiment's `setup` install trainmaster."
+            f"trainmaster.{name} needs {error.name}, which is not here: a task has `trainmaster.report` in "
+            "any case. Let the experiment's `setup` install trainmaster for the rest."
         ) from None
     globals()[name] = value  # asked for once
     return value
@@ -83,4 +84,4 @@ def _version() -> str:
     try:
         return version("trainmaster")
     except PackageNotFoundError:  # a source tree that nobody has installed
-        return "0+unknown"
+        return _NOT_INSTALLED

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 DUMP = (
     "python -c 'import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], \"w\"))' $NOTES/env.json"
@@ -209,3 +212,58 @@ def test_nothing_of_trainmasters_own_leaks_into_a_task(tm):
     assert {name for name in tm.env if name not in env} <= {"PS1"}, "which bash takes away without a terminal"
     changed = {name for name in env.keys() & tm.env.keys() if env[name] != tm.env[name]}
     assert changed <= {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+WHICH = """
+import trainmaster
+trainmaster.report(step=3, loss=0.25)
+print(getattr(trainmaster, "WHOSE", "the driver's"))
+"""
+
+
+def test_a_setup_without_trainmaster_can_import_it(tm):
+    """Its Python has no packages at all: `report` and the errors are there, what needs packages says so."""
+    tm.write(
+        "train.py",
+        WHICH
+        + """
+from trainmaster.errors import RecipeError
+assert issubclass(RecipeError, trainmaster.errors.TrainmasterError)
+try:
+    trainmaster.VolumeLoader
+except ImportError as error:
+    print(error)
+""",
+    )
+    result = tm.run(tm.task("python train.py; touch $TRAINMASTER_OUTPUT_DIR/model", setup="true"))
+    said = tm.logs(result["run"]).splitlines()
+    assert said[0] == "the driver's"
+    assert "Let the experiment's `setup` install trainmaster" in said[1]
+    assert result["models"][0]["metrics"] == {"step": 3, "loss": 0.25}
+
+
+def test_a_setup_with_the_packages_can_read_volumes(tm):
+    pytest.importorskip("torch")
+    packages = Path(pytest.__file__).parents[1]
+    tm.write("train.py", "import trainmaster\nprint(trainmaster.VolumeLoader.__name__, trainmaster.__file__)")
+    setup = f'echo {packages} > "$(python -c "import site; print(site.getsitepackages()[0])")/all.pth"'
+    name, file = tm.logs(tm.run(tm.task("python train.py", setup=setup))["run"]).split()
+    assert name == "VolumeLoader"
+    assert file.endswith("/trainmaster/__init__.py")
+    assert "library" not in file
+
+
+def test_the_trainmaster_of_a_setup_wins(tm):
+    tm.write("train.py", WHICH)
+    tm.write("mine.py", "WHOSE = 'mine'\ndef report(**values): pass\n")
+    setup = 'cp mine.py "$(python -c "import site; print(site.getsitepackages()[0])")/trainmaster.py"'
+    run = tm.run(tm.task("python train.py", setup=setup, env={"PYTHONPATH": "own"}))["run"]
+    assert tm.logs(run) == "mine\n"
+
+
+def test_an_active_environment_without_trainmaster_can_import_it(tm):
+    venv = tm.root / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    tm.write("train.py", WHICH)
+    run = tm.run(tm.task("python train.py"), env={**tm.env, "VIRTUAL_ENV": str(venv)})["run"]
+    assert tm.logs(run) == "the driver's\n"

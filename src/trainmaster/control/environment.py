@@ -91,15 +91,15 @@ def member_environment(
     return env
 
 
-def on_nodes(variables: Mapping[str, str], library: str, inherited: str | None = None) -> dict[str, str]:
-    """The recipe's ``env`` and secrets on a node, where scripts can also ``import trainmaster``.
+def with_library(variables: Mapping[str, str], library: str, inherited: str | None = None) -> dict[str, str]:
+    """The recipe's ``env`` and secrets where scripts can ``import trainmaster`` whatever their Python has.
 
     Args:
         variables: of the recipe.
         library: the directory that it is imported from.
-        inherited: PYTHONPATH as the image sets it, if the recipe does not.
+        inherited: PYTHONPATH as the image or the caller sets it, if the recipe does not.
 
-    >>> on_nodes({"PYTHONPATH": "lib"}, "/ours/lib")
+    >>> with_library({"PYTHONPATH": "lib"}, "/ours/lib")
     {'PYTHONPATH': 'lib:/ours/lib'}
     """
     own = variables.get("PYTHONPATH", inherited)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.control.environment import member_environment, on_nodes
+from trainmaster import library
+from trainmaster.control.environment import member_environment, with_library
 from trainmaster.control.job_context import TaskContext
 from trainmaster.launchers import Gang
 
@@ -46,8 +48,13 @@ def gang_environments(
     elif site is not None:
         base = added = dict(site.environment(experiment.name))
     if site is not None:
-        variables = on_nodes(variables, site.library, base.get("PYTHONPATH"))
+        variables = with_library(variables, site.library, base.get("PYTHONPATH"))
         venv = Path(path(venv)) if venv is not None else None
+    elif experiment.container is None and (
+        venv is not None or base.get("VIRTUAL_ENV", sys.prefix) != sys.prefix
+    ):
+        # ``python`` is not the one that runs Trainmaster.
+        variables = with_library(variables, library.DIRECTORY, base.get("PYTHONPATH"))
     return {
         member.name: added
         | member_environment(

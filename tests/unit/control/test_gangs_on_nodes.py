@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.control.environment import on_nodes
+from trainmaster.control.environment import with_library
 from trainmaster.control.gangs import (
     gang_of,
     gpus_on_nodes,
@@ -76,5 +76,5 @@ def test_how_far_an_experiment_spreads():
 
 
 def test_our_report_comes_last():
-    assert on_nodes({"A": "1"}, "/lib") == {"A": "1", "PYTHONPATH": "/lib"}
-    assert on_nodes({"PYTHONPATH": "a:b"}, "/lib") == {"PYTHONPATH": "a:b:/lib"}
+    assert with_library({"A": "1"}, "/lib") == {"A": "1", "PYTHONPATH": "/lib"}
+    assert with_library({"PYTHONPATH": "a:b"}, "/lib") == {"PYTHONPATH": "a:b:/lib"}

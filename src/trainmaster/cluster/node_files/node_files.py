@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import trainmaster
 from trainmaster.cluster.bootstrap.guest.trees import (
     FILE,
     FOLDER,
@@ -32,6 +31,7 @@ from trainmaster.cluster.node_files.node_probe import NodeProbe
 from trainmaster.cluster.node_files.node_trees import Tree, parse_trees
 from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
+from trainmaster.library import library_of_nodes
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.transport.errors import CommandError
 from trainmaster.transport.ssh_command import Result
@@ -284,7 +284,7 @@ def prepare_node(access: NodeAccess, run: str, snapshot: Path) -> None:
         "folders": [entry.path for entry in entries if entry.kind == FOLDER],
         "python": access.target.python or "python3",
         "otherwise": plan.host_python.path,
-        "files": library(),
+        "files": {f"lib/{name}": text for name, text in library_of_nodes().items()},
     }
     with access.lend() as connection:
         result = ask_guest(connection, _python(access), "place.py", order, _PLACE_TIMEOUT_S)
@@ -302,47 +302,6 @@ def remove_run(access: NodeAccess, run: str) -> None:
         place = f"{access.root}/runs/{run}"
         command = f"{end_mounts_command(place)}; exec rm -rf -- {shlex.quote(place)}"
         connection.check(command, timeout_s=_MOVE_TIMEOUT_S)
-
-
-def library() -> dict[str, str]:
-    """What scripts on nodes can ``import trainmaster`` from: `trainmaster.report`, and nothing else of ours.
-
-    It comes before the packages of the script's Python; if there is a Trainmaster among those, that is it.
-    """
-    own = Path(trainmaster.__file__).parent
-    first = (own / "__init__.py").read_text(encoding="utf-8")
-    return {
-        "lib/trainmaster/__init__.py": f"{first}\n{_GIVE_WAY}",
-        "lib/trainmaster/metrics_file.py": (own / "metrics_file.py").read_text(encoding="utf-8"),
-    }
-
-
-_GIVE_WAY: Final = '''
-def _give_way():
-    """Let a Trainmaster that is installed in this Python be the one that is imported."""
-    import importlib.util
-    import os
-    import sys
-
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    kept = list(sys.path)
-    sys.path[:] = [path for path in kept if os.path.abspath(path) != here]
-    mine = sys.modules.pop(__name__)
-    try:
-        spec = importlib.util.find_spec(__name__)
-        if spec is not None and spec.loader is not None:
-            other = importlib.util.module_from_spec(spec)
-            sys.modules[__name__] = other
-            spec.loader.exec_module(other)
-    except Exception:  # whatever is wrong with the other one: the script of the user goes on with this one
-        sys.modules[__name__] = mine
-    finally:
-        sys.path[:] = kept
-        sys.modules.setdefault(__name__, mine)
-
-
-_give_way()
-'''
 
 
 def _pieces(source: Path, wanted: list[TreeEntry], missing: list[TreeEntry]) -> Iterator[bytes]:
