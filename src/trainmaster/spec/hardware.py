@@ -24,8 +24,8 @@ def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
 class Hardware(Noun):
     """Wishes and needs for each node; None is any.
 
-    Where all members of a gang are on one machine (``local``), ``gpus`` and ``cpus`` are those of each member.
-    On nodes the workers there share them (`trainmaster.control.gangs`).
+    Where all members of a gang are on one machine (``local``), ``gpus`` and ``cpus`` are of each member. On
+    nodes the workers there share them (`trainmaster.control.gangs`).
 
     Attributes:
         instance: instance types to choose from; empty is any.
