@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ from trainmaster.providers.base import Node, NodeState
 from trainmaster.providers.dead_man_switch import RENEWALS
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
+from trainmaster.transport.keeper import ConnectionKeeper
 
 if TYPE_CHECKING:
     from trainmaster.cluster.bootstrap import KeyPair, PhaseReport, RuntimeLayer, RuntimePackage
@@ -94,7 +96,7 @@ class NodeProvisioner:
         self._remembering = threading.Lock()
         self._packages: tuple[RuntimePackage, RuntimePackage] | None = None
         self._layer: RuntimeLayer | None = None
-        self._shells: dict[str, SshNodes] = {}
+        self.connections = ConnectionKeeper(ssh)
         self._memories: dict[str, NodeMemory] = {}
 
     # --- one machine -----------------------------------------------------------------------------------
@@ -168,8 +170,8 @@ class NodeProvisioner:
             while not over.wait(_LEASE_LOOK_S):
                 if boot_s() - renewed_at < self.lease_s / RENEWALS:
                     continue
-                with contextlib.suppress(TrainmasterError, OSError), self.ssh.connect(target) as connection:
-                    self.set_switch(connection, node, self.lease_s)
+                with contextlib.suppress(TrainmasterError, OSError):
+                    self.connections.use(target, lambda it: self.set_switch(it, node, self.lease_s))
                     renewed_at = boot_s()
 
         if node.is_rented:
@@ -200,8 +202,7 @@ class NodeProvisioner:
 
     def close(self) -> None:
         """Hang up everywhere."""
-        for shell in self._shells.values():
-            shell.close()
+        self.connections.close()
 
     def warm_up(self) -> None:
         """Find out what nodes need, while machines boot."""
@@ -232,7 +233,7 @@ class NodeProvisioner:
 
         directory = self._directory(record)
         members = [self._cluster_node(record, machine, access) for machine, access in nodes]
-        shell = self._shell(record)
+        shell = self._nodes
         for node, (_, access) in zip(members, nodes, strict=True):
             shell.add(node.key, access.target)
         rented = {key_of(machine.id) for machine in record.rented}
@@ -264,7 +265,7 @@ class NodeProvisioner:
             TrainmasterError: one cannot be reached, or Ray does not start there.
         """
         members = [self._cluster_node(record, machine, access) for machine, access in nodes]
-        shell = self._shells[record.id]
+        shell = self._nodes
         for node, (_, access) in zip(members, nodes, strict=True):
             shell.add(node.key, access.target)
         cluster.add(members)
@@ -308,7 +309,7 @@ class NodeProvisioner:
 
         rented = {key_of(machine.id) for machine in record.rented}
         if cluster is None and (old := self._recorded(record)):
-            shell = self._shell(record)
+            shell = self._nodes
             for node in machines.values():
                 shell.add(key_of(node.id), target_of(node))
             cluster = RayCluster(self._directory(record), old, shell.run, shell.stream)
@@ -365,10 +366,11 @@ class NodeProvisioner:
 
         return recorded(self._directory(record))[0]
 
-    def _shell(self, record: ClusterRecord) -> SshNodes:
+    @cached_property
+    def _nodes(self) -> SshNodes:
         from trainmaster.executors.ray.ssh_nodes import SshNodes
 
-        return self._shells.setdefault(record.id, SshNodes(self.ssh, {}))
+        return SshNodes(self.connections)
 
     def _pair(self, record: ClusterRecord) -> KeyPair:
         from trainmaster.cluster.bootstrap import KeyPair, make_key_pair

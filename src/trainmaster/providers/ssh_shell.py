@@ -10,22 +10,22 @@ from trainmaster.providers.host_claims import Answer
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport.ssh import Connection, Ssh
+from trainmaster.transport.keeper import ConnectionKeeper
+from trainmaster.transport.ssh import Ssh
 
 _AT_ONCE: Final = 16
 _TIMEOUT_S: Final = 30.0
 
 
 class SshShell:
-    """Runs scripts on hosts, many at a time. Connections are kept until `close`.
+    """Runs scripts on hosts, many at a time; scripts may be repeated. Connections are kept until `close`.
 
     Args:
         ssh: connects.
     """
 
     def __init__(self, ssh: Ssh) -> None:
-        self._ssh = ssh
-        self._connections: dict[str, Connection] = {}
+        self._connections = ConnectionKeeper(ssh)
 
     def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
         """Run a script on each host; see `HostShell`."""
@@ -36,17 +36,11 @@ class SshShell:
 
     def close(self) -> None:
         """Hang up everywhere."""
-        while self._connections:
-            self._connections.popitem()[1].close()
+        self._connections.close()
 
     def _run(self, host: InventoryHost, script: str) -> Answer | TrainmasterError:
         try:
-            connection = self._connections.get(host.name)
-            if connection is None or connection.is_closed:
-                connection = self._connections[host.name] = self._ssh.connect(target_of(host))
-            result = connection.shell(script, timeout_s=_TIMEOUT_S)
+            result = self._connections.use(target_of(host), lambda it: it.shell(script, timeout_s=_TIMEOUT_S))
         except TrainmasterError as error:
-            if lost := self._connections.pop(host.name, None):
-                lost.close()
             return error
         return Answer(result.code, result.out, result.err)

@@ -37,20 +37,22 @@ def leave_hosts(home: Home, record: ClusterRecord, run: str, nodes: Sequence[Nod
     from trainmaster.providers.ssh_target import target_of
     from trainmaster.transport import HostKeys, Ssh
 
-    with contextlib.closing(Ssh(HostKeys(home.root / "known_hosts"))) as ssh:
-        provisioner = NodeProvisioner(home, run, ssh, Path(), 0.0)
+    with (
+        contextlib.closing(Ssh(HostKeys(home.root / "known_hosts"))) as ssh,
+        contextlib.closing(NodeProvisioner(home, run, ssh, Path(), 0.0)) as provisioner,
+    ):
         place = f"{provisioner.root}/runs/{run}"
         command = f"{end_mounts_command(place)}; exec rm -rf -- {shlex.quote(place)}"
 
         def tidy(node: Node) -> str:
             try:
-                with ssh.connect(target_of(node)) as connection:
-                    connection.check(command, timeout_s=_TIMEOUT_S)
+                provisioner.connections.use(
+                    target_of(node), lambda it: it.check(command, timeout_s=_TIMEOUT_S)
+                )
             except TrainmasterError as error:
                 return f"{node.id} keeps what {run} left there: {one_line(error)}"
             return ""
 
-        with contextlib.closing(provisioner):
-            provisioner.take_back(record, None, (), {node.id: node for node in nodes})
+        provisioner.take_back(record, None, (), {node.id: node for node in nodes})
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return [words for words in pool.map(tidy, nodes) if words]

@@ -11,6 +11,7 @@ import concurrent.futures
 import contextlib
 import functools
 import shlex
+import socket
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
@@ -23,6 +24,7 @@ from trainmaster.transport.errors import CommandError, HostKeyError, LoginRefuse
 from trainmaster.transport.host_keys import HostKeys
 from trainmaster.transport.idle_logins import KEPT_S, IdleLogins
 from trainmaster.transport.ssh_command import ANSWER_BYTES, Exchange, Result, converse
+from trainmaster.transport.ssh_stream import begin_stream
 from trainmaster.transport.target import Target
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLOSE_S: Final = 2.0
+_STREAM_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +347,24 @@ class Connection:
         finally:
             self._hang_up(listener)
 
+    def stream(self, command: str) -> socket.socket:
+        """Start a command for as long as it runs; its standard input and output, as a socket.
+
+        Args:
+            command: for the POSIX shell. What it says on standard error is lost.
+
+        Raises:
+            UnreachableError: the connection was lost, or takes no more commands.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            self._guard(lambda: begin_stream(self.raw, command, theirs), _STREAM_S)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        return ours
+
     def close(self) -> None:
         """Hang up."""
 
@@ -369,7 +390,7 @@ class Connection:
         """Whether it was closed or lost."""
         return self.raw.is_closed()
 
-    def _guard(self, call: Callable[[], Awaitable[T]]) -> T:
+    def _guard(self, call: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
         """Wait for a call of asyncssh, with our errors."""
         asyncssh = load_asyncssh()
 
@@ -377,7 +398,7 @@ class Connection:
             return await call()
 
         try:
-            return self._ssh.wait(work(), self._ssh.settings.command_timeout_s)
+            return self._ssh.wait(work(), timeout_s or self._ssh.settings.command_timeout_s)
         except (OSError, asyncssh.Error) as error:
             raise UnreachableError(f"{self.target.shown}: {error}") from error
 

@@ -1,10 +1,12 @@
 """A cluster of two nodes that are reached over SSH only."""
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
 from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.executors.ray.ssh_nodes import SshNodes
 from trainmaster.spec.errors import ExecutorError
+from trainmaster.transport import upload
+from trainmaster.transport.keeper import ConnectionKeeper
 
 pytestmark = pytest.mark.ray
 KEYS = ("n0", "n1")
@@ -36,8 +40,8 @@ def hosts(new_host):
 
 @pytest.fixture
 def nodes(ssh, hosts):
-    with SshNodes(ssh, {key: host.target for key, host in hosts.items()}) as nodes:
-        yield nodes
+    with contextlib.closing(ConnectionKeeper(ssh)) as connections:
+        yield SshNodes(connections, {key: host.target for key, host in hosts.items()})
 
 
 def described(place, index):
@@ -74,13 +78,14 @@ def pids(executor, request):
         executor.changes(0.2)
 
 
-def test_gang_over_ssh(cluster, nodes, hosts, place, tmp_path):
+def test_gang_over_ssh(cluster, ssh, hosts, place, tmp_path):
     """Code there, logs and files back; connections are lost in between."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.sh").write_text("until [ -e ../go ]; do sleep 0.05; done; echo $RANK > out; cat out\n")
     for key in KEYS:
-        nodes.upload(key, code, f"{place}/{key}-work/code")
+        with ssh.connect(hosts[key].target) as connection:
+            upload(connection, code, f"{place}/{key}-work/code")
     executor = RayExecutor(cluster, place=lambda directory: tmp_path / "copies" / Path(directory).name)
     executor.open("ssh-0", Capacity(1), dict(os.environ))
     members = tuple(
@@ -119,7 +124,7 @@ def test_says_which_node_and_why(nodes, hosts, place):
     with pytest.raises(ExecutorError, match=r"node n0: .*/no/python ended with 127"):
         nodes.run(node, ["/no/python", "-m", "x"], b"")
     with pytest.raises(ExecutorError, match="node n7: nobody knows"):
-        nodes.upload("n7", place, "/tmp/x")
+        nodes.run(replace(node, key="n7"), ["true"], b"")
     hosts["n0"].stop()
     with pytest.raises(ExecutorError, match="node n0: "):
         nodes.run(node, ["true"], b"")

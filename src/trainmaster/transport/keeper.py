@@ -1,0 +1,81 @@
+"""`ConnectionKeeper`: one open connection to each machine, for all who have something to do there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from trainmaster.transport.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from trainmaster.transport.ssh import Connection, Ssh
+    from trainmaster.transport.target import Target
+
+T = TypeVar("T")
+
+
+class ConnectionKeeper:
+    """Connects when somebody first needs it, and anew when a connection was lost. Threads share it; close it.
+
+    Args:
+        ssh: connects; it is the caller's to close, after this.
+    """
+
+    def __init__(self, ssh: Ssh) -> None:
+        self._ssh = ssh
+        self._connections: dict[Target, Connection] = {}
+        self._lock = threading.Lock()
+
+    def use(self, target: Target, work: Callable[[Connection], T]) -> T:
+        """Do something over a machine's connection; once more over a new one, if a kept one was lost.
+
+        Args:
+            target: the machine.
+            work: may be repeated; does not close the connection.
+
+        Raises:
+            TrainmasterError: the machine cannot be reached, or what `work` raises.
+        """
+        connection, is_old = self._connection(target)
+        try:
+            return work(connection)
+        except UnreachableError:
+            self._give_up(target, connection)
+            if not is_old:
+                raise
+        return work(self._connection(target)[0])
+
+    def hang_up(self, target: Target) -> None:
+        """Keep none to that machine."""
+        with self._lock:
+            connection = self._connections.pop(target, None)
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        """Hang up everywhere; it may be used again."""
+        with self._lock:
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+
+    def _connection(self, target: Target) -> tuple[Connection, bool]:
+        with self._lock:
+            known = self._connections.get(target)
+        if known is not None and not known.is_closed:
+            return known, True
+        made = self._ssh.connect(target)  # not under the lock: others do not wait for one that is slow
+        with self._lock:
+            other = self._connections.get(target)
+            if other is None or other.is_closed:
+                self._connections[target] = made
+                return made, False
+        made.close()  # another thread was faster
+        return other, True
+
+    def _give_up(self, target: Target, connection: Connection) -> None:
+        with self._lock:
+            if self._connections.get(target) is connection:
+                del self._connections[target]
+        connection.close()
