@@ -28,7 +28,7 @@ def check(
     import sys
 
     from trainmaster.cli.output import print_json, say, show
-    from trainmaster.service import Service, check_names, check_urls
+    from trainmaster.service import Service, capabilities_of, check_names, check_urls
     from trainmaster.service.renting import check_run
     from trainmaster.spec import read_recipe
 
@@ -53,7 +53,7 @@ def check(
     else:
         _show(found, say if tasks else show)  # beside the lines of JSON nothing else is on standard output
     # Others than `local` remember in the home what they are told.
-    service = Service.from_environment(makes=found.provider != "local")
+    service = Service.from_environment(makes=not capabilities_of(found.provider).is_here)
     for note in check_run(service, found, os.environ):
         say(f"note: {note}")
 

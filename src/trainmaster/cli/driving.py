@@ -26,7 +26,7 @@ from trainmaster.cli.output import (
     without_model_text,
 )
 from trainmaster.cli.watching import Losses, PlainDisplay, told_events
-from trainmaster.service import Controller, Service, Session
+from trainmaster.service import Controller, Service, Session, capabilities_of
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
@@ -41,7 +41,7 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     gc.freeze()
     gc.enable()
     interrupted: InterruptedByUser | None = None
-    with _display(rents=session.recipe.provider != "local") as display:
+    with _display(rents=not capabilities_of(session.recipe.provider).is_here) as display:
         service.database.patience.tell = display.say
         try:
             watcher = RunWatcher(service, session, display)
@@ -72,7 +72,7 @@ def attach(service: Service, run: str, *, as_json: bool) -> int:
     gc.enable()  # `main` turned it off for quick verbs
     seen = service.last_event(run)
     known = "working"
-    losses = Losses(waits=service.database.run_row(run)["provider"] != "local")
+    losses = Losses(waits=not capabilities_of(service.database.run_row(run)["provider"]).is_here)
     while True:
         driven = service.is_driven(run)  # looked at first: it may end while we look
         seen, lines = told_events(service, run, seen, losses)

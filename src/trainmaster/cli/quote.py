@@ -171,6 +171,7 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
 def wide_line(one: ExperimentQuote) -> str:
     """What measuring would cut a wide interval to, and how to have that; empty if it is not wide."""
     from trainmaster.cli.output import duration
+    from trainmaster.service import capabilities_of
 
     following = one.next_measurement
     if one.time_s is None or not one.time_s.is_wide or following is None or following.time_s is None:
@@ -178,7 +179,7 @@ def wide_line(one: ExperimentQuote) -> str:
     then = following.time_s
     many = _count(following.workers, "worker")
     # Here only what is new here helps: the job itself, or the machine that it will run on.
-    helps_here = one.similar == one.measurements or one.cluster.worker.provider == "local"
+    helps_here = one.similar == one.measurements or capabilities_of(one.cluster.worker.provider).is_here
     how = (
         "`trainmaster run --measure-first` measures on this machine before it runs"
         if helps_here

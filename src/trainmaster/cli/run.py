@@ -37,7 +37,7 @@ def run(
 
     from trainmaster.cli.driving import drive_to_end
     from trainmaster.cli.output import print_json, say
-    from trainmaster.service import Service, lend_whole_keys
+    from trainmaster.service import Service, capabilities_of, lend_whole_keys
     from trainmaster.service.background import drive_in_background
     from trainmaster.spec import read_recipe
 
@@ -51,7 +51,7 @@ def run(
 
         service.check(found, os.environ)  # what is wrong anyway is said before anything is measured
         measure(service, found, recipe)
-    if found.provider == "local":
+    if capabilities_of(found.provider).is_here:
         if not detach:
             service.warm_up()
         for note in service.check_inputs(found, os.environ):

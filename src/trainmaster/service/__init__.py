@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainmaster.providers import Catalogue as Catalogue
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
+    from trainmaster.providers import capabilities_of as capabilities_of
     from trainmaster.providers import load_catalogue as load_catalogue
     from trainmaster.service.service import Service as Service
     from trainmaster.service.service import Session as Session
@@ -47,7 +48,7 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.db.changes": "Note",
         "trainmaster.executors.base": "QueuePlace",
         "trainmaster.objects.delegated_credentials": "lend_whole_keys",
-        "trainmaster.providers": "Catalogue Offer OfferFilter load_catalogue",
+        "trainmaster.providers": "Catalogue Offer OfferFilter capabilities_of load_catalogue",
         "trainmaster.sweeps": "Curve TrialState",
     },
 )

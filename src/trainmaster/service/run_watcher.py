@@ -18,6 +18,7 @@ from trainmaster.control.reconcile import Turn
 from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.db.changes import ExperimentChange, Note, TaskChange
 from trainmaster.executors.logs import line_start, log_end, read_log, read_tail
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.standings import Standings
 from trainmaster.spec.states import EndReason, State
 
@@ -161,7 +162,7 @@ class RunWatcher:
         self._echo = Echo(service, session)
         self._standings = Standings(service, session)
         self._display = display
-        self._rents = session.recipe.provider != "local"
+        self._rents = not capabilities_of(session.recipe.provider).is_here
         self._told_failures = 0
         self._gone_on: set[Path] = set()
 

@@ -78,7 +78,7 @@ def pids(executor, request):
         executor.changes(0.2)
 
 
-def test_gang_over_ssh(cluster, ssh, hosts, place, tmp_path):
+def test_gang_over_ssh(cluster, nodes, ssh, hosts, place, tmp_path):
     """Code there, logs and files back; connections are lost in between."""
     code = tmp_path / "code"
     code.mkdir()
