@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -137,6 +138,17 @@ def test_cells_of_tables_are_short(page):
     rows = [line for line in prose(page).splitlines() if line.startswith("|")]
     cells = [cell.strip() for row in rows for cell in re.split(r"(?<!\\)\|", row)]
     assert [cell[:60] for cell in cells if len(cell) > CELL_MOST] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_have_a_head(page):
+    """Else the site shows their rows as text."""
+    before, *lines = ["", *prose(page).splitlines(), ""]
+    for line, after in itertools.pairwise(lines):
+        if line.startswith("|") and not before.startswith("|"):
+            assert not before, f"{line[:60]}: put an empty line before it"
+            assert re.fullmatch(r"\|[ :|-]+\|", after), line[:60]
+        before = line
 
 
 @pytest.fixture(scope="module")
