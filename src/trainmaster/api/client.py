@@ -17,8 +17,6 @@ from trainmaster.api.run import Run
 from trainmaster.control.layout import Home
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service, Session
-from trainmaster.service.background import drive_in_background
-from trainmaster.service.log_streams import LineChoice, LogStreams
 from trainmaster.spec import Recipe, parse_duration
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.private_files import make_private
@@ -26,6 +24,7 @@ from trainmaster.spec.private_files import make_private
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.service.renting import RentalOffer
+    from trainmaster.service.summary import Highlights
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
 AnyRecipe = str | os.PathLike[str] | Mapping[str, Any] | Recipe
@@ -77,7 +76,7 @@ class Client:
         Raises:
             NotFoundError: none, or several.
         """
-        return Run(self, self._service.resolve(run))
+        return Run(self, self.resolve(run))
 
     def start(
         self,
@@ -155,6 +154,14 @@ class Client:
 
     # --- by the id of a run: see `ClientProtocol` --------------------------------------------------
 
+    def resolve(self, text: str) -> str:
+        """The id of the run that is meant."""
+        return self._service.resolve(text)
+
+    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+        """A page of runs."""
+        return self._service.runs(limit, after)
+
     def brief(self, run: str) -> dict[str, Any]:
         """The line of a run in the list of runs."""
         return self._service.brief(run)
@@ -163,8 +170,12 @@ class Client:
         """All about a run."""
         return RunStatus.of(self._service.status(run))
 
-    def models(self, run: str) -> list[Model]:
-        """What its tasks left."""
+    def highlights(self, run: str) -> Highlights:
+        """What people are shown of a run beside its status."""
+        return self._service.highlights(run)
+
+    def models(self, run: str | None = None) -> list[Model]:
+        """What the tasks of a run left, or those of all."""
         return [Model(**found) for found in self._service.models(run)]
 
     def metrics(
@@ -189,6 +200,8 @@ class Client:
         since: str | None = None,
     ) -> Iterator[bytes]:
         """What its tasks wrote, in pieces."""
+        from trainmaster.service.log_streams import LineChoice, LogStreams
+
         choice = LineChoice.of(tail, grep, since, time.time())
         return LogStreams(self._service, run, experiment, task, member, choice).read(follow=follow)
 
@@ -213,6 +226,8 @@ class Client:
         return {**os.environ, **self._own}
 
     def _drive(self, session: Session) -> list[str]:
+        from trainmaster.service.background import drive_in_background
+
         notes = list(session.notes)
         if "TRAINMASTER_ATTEMPT_ID" in os.environ:
             notes.append("it was started by a task, and ends with it")

@@ -1,4 +1,4 @@
-"""`ClientProtocol`: what a `Run` asks of the home or server that it is on."""
+"""`ClientProtocol`: what a `Run` and the command line ask of the home or server that runs are on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from trainmaster.api.results import Event, Model, RunStatus
+    from trainmaster.service.summary import Highlights
 
 
 class ClientProtocol(Protocol):
@@ -17,33 +18,44 @@ class ClientProtocol(Protocol):
         StoreError: (every method) the database cannot be used.
     """
 
+    def resolve(self, text: str) -> str:
+        """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
+
+    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+        """A page of runs, newest first, those after one: the object of ``trainmaster status --json``."""
+
     def brief(self, run: str) -> dict[str, Any]:
         """The line of a run in the list of runs: quick, to be asked often."""
 
     def status(self, run: str) -> RunStatus:
         """All about a run."""
 
-    def models(self, run: str) -> list[Model]:
-        """What its tasks left."""
+    def highlights(self, run: str) -> Highlights:
+        """What people are shown of it beside its status."""
 
-    def metrics(self, run: str, experiment: str | None, task: int | None) -> list[dict[str, Any]]:
+    def models(self, run: str | None = None) -> list[Model]:
+        """What its tasks left, or those of all runs."""
+
+    def metrics(
+        self, run: str, experiment: str | None = None, task: int | None = None
+    ) -> list[dict[str, Any]]:
         """What its tasks reported, a dictionary per line."""
 
     def logs(
         self,
         run: str,
         *,
-        follow: bool,
-        experiment: str | None,
-        task: int | None,
-        member: str | None,
-        tail: int | None,
-        grep: str | None,
-        since: str | None,
+        follow: bool = False,
+        experiment: str | None = None,
+        task: int | None = None,
+        member: str | None = None,
+        tail: int | None = None,
+        grep: str | None = None,
+        since: str | None = None,
     ) -> Iterator[bytes]:
         """What its tasks wrote, in pieces."""
 
-    def events(self, run: str, after: int) -> list[Event]:
+    def events(self, run: str, after: int = 0) -> list[Event]:
         """A page of events with an id above ``after``; empty at the end."""
 
     def cancel(self, run: str) -> None:

@@ -14,23 +14,19 @@ def cancel(
     as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""
-    import os
     import time
 
+    from trainmaster.cli.opening import open_client
     from trainmaster.cli.output import driver_line, print_json, say
-    from trainmaster.service import Service
 
-    service = Service.from_environment()
-    run = service.resolve(run)
-    ended_before = service.status(run)["state"] == "DONE"
-    if not service.cancel(run):
-        service.finish_cancelled(run, os.environ)
+    client = open_client()
+    run = client.resolve(run)
+    ended_before = client.status(run).json["state"] == "DONE"
+    client.cancel(run)
     told = False
-    while (summary := service.status(run))["state"] != "DONE":
-        service.cancel(run)  # again: a `resume` at the same moment takes the wish back
-        if not service.is_driven(run):  # its driver died just now
-            service.finish_cancelled(run, os.environ)
-        elif not told and (trouble := driver_line(summary)):
+    while (summary := client.status(run).json)["state"] != "DONE":
+        client.cancel(run)  # again: its driver may have died, and a `resume` just now takes the wish back
+        if not told and summary["driver"] is not None and (trouble := driver_line(summary)):
             told = True
             say(f"{run}: {trouble}")
         time.sleep(0.1)

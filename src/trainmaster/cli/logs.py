@@ -26,17 +26,23 @@ def logs(
     import gc
     import os
     import sys
-    import time
 
-    from trainmaster.service import Service
-    from trainmaster.service.log_streams import LineChoice, LogStreams
+    from trainmaster.cli.opening import open_client
 
-    service = Service.from_environment()
-    choice = LineChoice.of(tail, grep, since, time.time())
-    streams = LogStreams(service, service.resolve(run), experiment, task, member, choice)
+    client = open_client()
+    pieces = client.logs(
+        client.resolve(run),
+        follow=follow,
+        experiment=experiment,
+        task=task,
+        member=member,
+        tail=tail,
+        grep=grep,
+        since=since,
+    )
     gc.enable()  # `main` turned it off for quick verbs; -f may take days
     try:
-        for piece in streams.read(follow=follow):
+        for piece in pieces:
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
     except BrokenPipeError:  # `trainmaster logs RUN | head`: what is left is for nobody

@@ -25,13 +25,15 @@ def list_models(
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List models, newest run first."""
-    from trainmaster.cli.output import metrics_text, print_json, say, show, table
-    from trainmaster.service import Service
+    from dataclasses import asdict
 
-    service = Service.from_environment()
-    models = service.models(service.resolve(run) if run else None)
+    from trainmaster.cli.opening import open_client
+    from trainmaster.cli.output import metrics_text, print_json, say, show, table
+
+    client = open_client()
+    models = client.models(client.resolve(run) if run else None)
     if as_json:
-        print_json({"models": models})
+        print_json({"models": [asdict(model) for model in models]})
         return
     if not models:
         say("no models yet: tasks leave them in TRAINMASTER_OUTPUT_DIR")
@@ -39,10 +41,7 @@ def list_models(
     show(
         table(
             ["run", "task", "metrics", "uri"],
-            [
-                [m["run"], f"{m['experiment']}/{m['task']}", metrics_text(m["metrics"]), m["uri"]]
-                for m in models
-            ],
+            [[m.run, f"{m.experiment}/{m.task}", metrics_text(m.metrics), m.uri] for m in models],
         )
     )
 

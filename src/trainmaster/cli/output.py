@@ -43,7 +43,7 @@ def say_error(error: TrainmasterError) -> None:
     say(str(error) if error.exit_code == 130 else f"error: {error}")
 
 
-def print_json(value: dict[str, Any]) -> None:
+def print_json(value: Mapping[str, Any]) -> None:
     """One JSON object as a line of standard output."""
     print(redacted(json.dumps(value, allow_nan=False)), flush=True)  # noqa: T201
 
@@ -123,7 +123,7 @@ def bill(usd: float) -> str:
     return dollars(usd) if usd else "$0.00"
 
 
-def driver_trouble(run: dict[str, Any]) -> str:
+def driver_trouble(run: Mapping[str, Any]) -> str:
     """What is wrong with who drives a run, as a summary has it; empty if nothing is.
 
     >>> driver_trouble({"state": "RUNNING", "driver": {"state": "stopped", "pid": 12, "silent_s": 2.0}})
@@ -142,7 +142,7 @@ def driver_trouble(run: dict[str, Any]) -> str:
     return ""
 
 
-def driver_advice(run: dict[str, Any]) -> str:
+def driver_advice(run: Mapping[str, Any]) -> str:
     """What to do about it; empty if nothing is to be done."""
     driver = run.get("driver")
     if run["state"] != "DONE" and driver is None:
@@ -152,7 +152,7 @@ def driver_advice(run: dict[str, Any]) -> str:
     return ""
 
 
-def driver_line(run: dict[str, Any]) -> str:
+def driver_line(run: Mapping[str, Any]) -> str:
     """Both; empty if all is well."""
     return ": ".join(filter(None, (driver_trouble(run), driver_advice(run))))
 

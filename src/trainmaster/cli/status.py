@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from trainmaster.cli.completing import run_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainmaster.api import ClientProtocol
 
 _LISTED_RUNS = 20
 _WATCH_S = 2.0
@@ -33,26 +38,26 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
+    from trainmaster.cli.opening import open_client
     from trainmaster.cli.output import print_json
-    from trainmaster.service import Service
     from trainmaster.spec.errors import UsageError
 
-    service = Service.from_environment()
+    client = open_client()
     if watch:
         if as_json or plot is not None:
             raise UsageError("--watch shows text", "Leave out --json and --plot.")
-        _watch(service, run, limit)
+        _watch(client, run, limit)
         return
     if plot is not None:
-        _plot(service, run, plot)
+        _plot(run, plot)
     if run is None:
-        print_json(service.runs(limit)) if as_json else _show_runs(service, limit)
+        print_json(client.listed(limit)) if as_json else _show_runs(client, limit)
         return
-    summary = service.status(service.resolve(run))
-    print_json(summary) if as_json else _show_run(service, summary)
+    summary = client.status(client.resolve(run)).json
+    print_json(summary) if as_json else _show_run(client, summary)
 
 
-def _watch(service: Any, run: str | None, limit: int | None) -> None:  # noqa: ANN401 - imported late, for speed
+def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
     """Anew on the same screen, or one below the other where there is none."""
     import gc
     import sys
@@ -61,31 +66,33 @@ def _watch(service: Any, run: str | None, limit: int | None) -> None:  # noqa: A
     from trainmaster.cli.output import show
 
     gc.enable()  # `main` turned it off for quick verbs
-    found = None if run is None else service.resolve(run)
+    found = None if run is None else client.resolve(run)
     while True:
         if sys.stdout.isatty():
             show("\x1b[H\x1b[2J" + time.strftime("%H:%M:%S"))
         else:
             show(time.strftime("%H:%M:%S"))
         if found is None:
-            _show_runs(service, limit)
+            _show_runs(client, limit)
         else:
-            summary = service.status(found)
-            _show_run(service, summary)
+            summary = client.status(found).json
+            _show_run(client, summary)
             if summary["state"] == "DONE":
                 return
         time.sleep(_WATCH_S)
 
 
-def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - imported late, for speed
+def _plot(run: str | None, file: Path) -> None:
     from trainmaster.cli.output import say
     from trainmaster.cli.plotting import check_format, draw_run
+    from trainmaster.service import Service
     from trainmaster.service.curves import run_curves
     from trainmaster.spec.errors import UsageError
 
     if run is None:
         raise UsageError("--plot needs a run", "Write `trainmaster status RUN --plot FILE`.")
     check_format(file)
+    service = Service.from_environment()
     found = service.resolve(run)
     searches = service.search_results(found)
     searched = {search.experiment for search in searches}
@@ -94,12 +101,12 @@ def _plot(service: Any, run: str | None, file: Path) -> None:  # noqa: ANN401 - 
     say(f"drawn: {file}")
 
 
-def _show_runs(service: Any, limit: int | None) -> None:  # noqa: ANN401 - imported late, for speed
+def _show_runs(client: ClientProtocol, limit: int | None) -> None:
     import time
 
     from trainmaster.cli.output import bill, driver_advice, driver_trouble, duration, say, show, table
 
-    listed = service.runs(limit or _LISTED_RUNS)
+    listed = client.listed(limit or _LISTED_RUNS)
     runs = listed["runs"]
     if not runs:
         say("no runs yet: `trainmaster run RECIPE` starts one")
@@ -122,7 +129,7 @@ def _show_runs(service: Any, limit: int | None) -> None:  # noqa: ANN401 - impor
         say(f"... and {listed['older']} older ones (`--json` lists all)")
 
 
-def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - imported late, for speed
+def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
     import time
 
     from trainmaster.cli.output import (
@@ -165,7 +172,7 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
     for name, experiment in summary["experiments"].items():
         if experiment.get("usage"):
             show(f"  {name} used: {usage_text(experiment['usage'])}")
-    seen = service.highlights(run)
+    seen = client.highlights(run)
     for task in seen.running:
         show(f"  {task.experiment}/{task.task} attempt {task.attempt}  {metrics_text(task.metrics)}")
     for task in seen.bad:
@@ -182,14 +189,14 @@ def _show_run(service: Any, summary: dict[str, Any]) -> None:  # noqa: ANN401 - 
         show(f"  {unsaved_text(unsaved)}")
 
 
-def _run_state(summary: dict[str, Any]) -> str:
+def _run_state(summary: Mapping[str, Any]) -> str:
     """That of a run in which nothing runs any more, but something is still being saved, is ``saving``."""
     going = [each for each in summary["experiments"].values() if each["tasks"]["running"]]
     is_saving = bool(going) and all(_state(each) == "saving" for each in going)
     return "saving" if is_saving and summary["state"] != "DONE" else _state(summary)
 
 
-def _state(thing: dict[str, Any]) -> str:
+def _state(thing: Mapping[str, Any]) -> str:
     if "queued" in thing:
         return "QUEUED"
     if thing["state"] != "DONE" and (saving := thing.get("saving")) and saving == thing["tasks"]["running"]:

@@ -1,0 +1,64 @@
+"""Verbs that read runs, or ask for their end, speak to any `ClientProtocol`."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from trainmaster.api import Model
+from trainmaster.cli import opening
+from trainmaster.cli.app import app
+from trainmaster.service.summary import Highlights, NoteLine, TaskLine
+
+STATUS = {"run": "r-1", "state": "RUNNING", "reason": None, "seconds": 1.0, "cost_usd": 0.0,
+          "experiments": {}, "models": [], "driver": None}  # fmt: skip
+
+
+class Elsewhere:
+    """A `ClientProtocol` with one run, whose driver has died."""
+
+    def __init__(self):
+        self.cancelled = 0
+
+    def resolve(self, text):
+        return f"r-{text}"
+
+    def status(self, run):
+        over = {"state": "DONE", "reason": "CANCELLED"} if self.cancelled > 1 else {}
+        return SimpleNamespace(json={**STATUS, **over})
+
+    def highlights(self, run):
+        running = (TaskLine("main", 0, 1, None, "", {"loss": 0.5}),)
+        return Highlights(
+            running, (TaskLine("main", 1, 2, "OOM", "", {}),), (NoteLine(0.0, None, None, "waits"),)
+        )
+
+    def models(self, run=None):
+        return [Model("r-1", "main", 0, "s3://b/m", {"loss": 0.5}, {"lr": 1})]
+
+    def logs(self, run, **choice):
+        return iter([f"{run} {choice['grep']}".encode()])
+
+    def cancel(self, run):
+        self.cancelled += 1
+
+
+@pytest.fixture
+def call(monkeypatch):
+    client = Elsewhere()
+    monkeypatch.setattr(opening, "open_client", lambda: client)
+    return lambda *words: CliRunner().invoke(app, words)
+
+
+def test_status_models_logs_and_cancel_need_no_home(call):
+    lines = call("status", "1").stdout.splitlines()
+    assert lines[0].startswith("r-1: RUNNING (nobody drives it")
+    assert lines[2:4] == ["  main/0 attempt 1  loss=0.5", "  main/1 OOM"]
+    assert lines[4].endswith("ago: waits")
+    assert json.loads(call("models", "1", "--json").stdout)["models"][0]["parameters"] == {"lr": 1}
+    assert call("logs", "1", "--grep", "a").stdout == "r-1 a"
+    done = call("cancel", "1")
+    assert (done.exit_code, done.stderr) == (0, "r-1: CANCELLED\n"), "nothing of a driver that it needs not"
