@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,25 @@ def test_no_test_asserts_how_long_something_took() -> None:
 def test_no_unit_test_sleeps() -> None:
     """Wait for an event or a condition (`trainmaster.testing.waits.until`), or give it a clock."""
     assert _surplus(_counted(["tests/unit"], sleeps), SLEEPS) == []
+
+
+def test_what_tests_and_benchmarks_import_is_there() -> None:
+    """Those of integration run for half an hour: a name that has moved is to be noticed before."""
+    folders = [ROOT / name for name in ("tests/integration", "tests/contract", "benchmarks", "scripts")]
+    missing = []
+    for path in sorted(each for folder in folders for each in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "trainmaster":
+                at = f"{path.relative_to(ROOT)}:{node.lineno}"
+                missing += [
+                    f"{at}: {each.name}" for each in node.names if not _is_there(node.module, each.name)
+                ]
+    assert missing == []
+
+
+def _is_there(module: str | None, name: str) -> bool:
+    there = import_module(str(module))
+    return hasattr(there, name) or (hasattr(there, "__path__") and find_spec(f"{module}.{name}") is not None)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from trainmaster.cluster.bootstrap import (
     remove_runtime,
     usable,
 )
-from trainmaster.providers import hosts_over_ssh
 from trainmaster.providers.base import NodeRequest
+from trainmaster.providers.hosts_over_ssh import hosts_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.spec.errors import ProviderError, UsageError
@@ -413,7 +413,7 @@ def test_the_provider_claims_hosts_over_ssh(new_host: NewHost, tmp_path: Path, b
     entries = [host.entry.model_dump(mode="json", exclude_defaults=True) for host in hosts]
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "hosts.yaml").write_text(json.dumps({"hosts": entries}))
-    provider = hosts_over_ssh(ProviderPlace(tmp_path / "home", "home-1"))
+    provider = hosts_provider(ProviderPlace(tmp_path / "home", "home-1"))
     assert any("off is left out" in note for note in provider.preflight([NodeRequest("worker", 2)]))
     nodes = provider.acquire("run-1", NodeRequest("worker", 2, token="t"))
     assert [node.id for node in nodes] == ["h1", "h2"]
@@ -425,6 +425,6 @@ def test_the_provider_claims_hosts_over_ssh(new_host: NewHost, tmp_path: Path, b
     provider.release("run-1")
     assert list(hosts[0].place.glob("claims/*.json")) == []
     hosts[0].authorized_keys.write_text("")
-    again = hosts_over_ssh(ProviderPlace(tmp_path / "home", "home-1"))
+    again = hosts_provider(ProviderPlace(tmp_path / "home", "home-1"))
     with pytest.raises(UsageError, match=r"\(h1 \(127.0.0.1:\d+\) does not let"):
         again.preflight([NodeRequest("worker", 1)])

@@ -15,7 +15,7 @@ from private_sshd import PYTHON
 from test_remote_site import Hosts, contents, hosts, own_mounts  # noqa: F401 - the fixture
 
 from trainmaster.artifacts import CheckpointSeries, fetch
-from trainmaster.cluster.node_files import direct_store
+from trainmaster.cluster.node_files import direct_store, store_reach
 from trainmaster.cluster.node_files.remote_site import RemoteSite
 from trainmaster.control import saving, staging
 from trainmaster.control.layout import Home
@@ -244,7 +244,8 @@ def test_nodes_that_cannot_use_the_store_have_it_done_here(
     assert staging.stage(second, {}).fields == {"restored": 1}
     assert contents(nodes.there(1, second.place.checkpoint)) == {"a": "1"}
     # later they can
-    monkeypatch.setattr(direct_store, "AGAIN_S", 0.0)
+    for module in (direct_store, store_reach):
+        monkeypatch.setattr(module, "AGAIN_S", 0.0)
     nodes.nodes[1].result.plan.python = nodes.nodes[0].python  # type: ignore[misc, union-attr]
     third = nodes.context(attempt=3)
     assert staging.stage(third, {}).fields == {"restored": 1}

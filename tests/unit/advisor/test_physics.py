@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.advisor.model.bottleneck import WORDS, name_bottlenecks
-from trainmaster.advisor.model.physics import PARTS, step_time
+from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import BELIEFS, NAMES, achieved_bytes_per_second
 from trainmaster.advisor.model.profile import Point, Sync
 from trainmaster.advisor.model.shapes import Columns, Context, Shapes
@@ -18,6 +18,7 @@ thetas = st.lists(st.floats(-3, 3), min_size=len(NAMES), max_size=len(NAMES)).ma
     lambda z: (MEAN + SPREAD * np.array(z))[None]
 )
 syncs = st.sampled_from(list(Sync))
+PARTS = "compute input straggle intra hop_intra nic hop_inter trips server shared".split()
 
 
 @st.composite
