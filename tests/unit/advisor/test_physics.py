@@ -18,7 +18,18 @@ thetas = st.lists(st.floats(-3, 3), min_size=len(NAMES), max_size=len(NAMES)).ma
     lambda z: (MEAN + SPREAD * np.array(z))[None]
 )
 syncs = st.sampled_from(list(Sync))
-PARTS = "compute input straggle intra hop_intra nic hop_inter trips server shared".split()
+PARTS = [
+    "compute",
+    "input",
+    "straggle",
+    "intra",
+    "hop_intra",
+    "nic",
+    "hop_inter",
+    "trips",
+    "server",
+    "shared",
+]
 
 
 @st.composite
