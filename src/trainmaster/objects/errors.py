@@ -172,6 +172,11 @@ def trouble_of(error: BaseException) -> StoreTrouble:
     return StoreTrouble.OTHER
 
 
+def url_of(error: BaseException) -> str:
+    """Of which store or object an error speaks; empty if that is not known."""
+    return error.url if isinstance(error, ObjectStoreError) else ""
+
+
 def trouble_of_status(status: int) -> StoreTrouble:
     """What an HTTP status says.
 

@@ -212,7 +212,7 @@ def test_nothing_is_decided_by_words(nodes: Nodes, kind: list[str], words: str) 
 
 
 SENT = "Cannot read s3://b/x/k: HTTP error: error sending request: ConnectionRefused."
-SILENT = ["@@trouble unreachable", f"@@failed {SENT}"]
+SILENT = ["@@trouble unreachable s3://b/x/k", f"@@failed {SENT}"]
 AWAY_ERROR = UnreachableStoreError(SENT)
 
 
@@ -236,6 +236,16 @@ def test_a_store_that_is_away_is_asked_again_later(nodes: Nodes) -> None:
     nodes.lost, nodes.now_s, times[0] = {"n0"}, nodes.now_s + 3, 5000.0
     with pytest.raises(StoreAwayError, match=r"\d\d:\d\d:\d\d: "):
         nodes.provide(context, "x", attempt="3")
+
+
+def test_of_several_stores_the_one_that_was_asked_is_told_of(nodes: Nodes) -> None:
+    context = nodes.context(v=DataSource(volume="images"))
+    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    both = ("s3://b/v", "s3://source/x")
+    nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, both)
+    nodes.answers["n0"] = ["@@trouble unreachable s3://source/x/k", "@@failed s3://b/v: it timed out"]
+    with pytest.raises(StoreAwayError, match=r"data\.v: s3://source has not answered since"):
+        nodes.provide(context, "v")
 
 
 @pytest.mark.parametrize("here", [AWAY_ERROR, None, RefusingStoreError("Cannot read s3://b: 403 Forbidden.")])

@@ -25,6 +25,7 @@ class DataNews:
     Attributes:
         last: its last word: ``done``, ``refused`` or ``failed``, and what belongs to it.
         trouble: of what kind it is that went wrong; programs of earlier versions do not say.
+        url: of the store or object where it did, if that is known.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class DataNews:
         self._rest = b""
         self.last = ""
         self.trouble = StoreTrouble.OTHER
+        self.url = ""
 
     def hear(self, data: bytes) -> None:
         """Take a piece of its standard output; before it, a login's start-up files may have spoken."""
@@ -49,7 +51,8 @@ class DataNews:
             elif line.startswith(b"@@note "):
                 self._remark(line.decode(errors="replace").partition(" ")[2].strip())
             elif line.startswith(b"@@trouble "):
-                self.trouble = known_trouble(line.decode(errors="replace").partition(" ")[2].strip())
+                kind, _, url = line.decode(errors="replace").partition(" ")[2].partition(" ")
+                self.trouble, self.url = known_trouble(kind.strip()), url.strip()
             elif line.startswith(b"@@"):
                 self.last = line[2:].decode(errors="replace").strip()
 

@@ -41,7 +41,7 @@ from trainmaster.control.site import RelayError
 from trainmaster.control.staging import data_path
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects.delegated_credentials import Lender
-from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of
+from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
@@ -252,14 +252,14 @@ class NodeData:
         except PublishError as error:
             if verdict(Moment.NODE, trouble_of(error)) is not Verdict.WAIT:
                 raise
-            raise self._outages.away(name, stores, one_line(error)) from error
+            raise self._outages.away(name, stores, one_line(error), url_of(error)) from error
 
     def _require_answer(self, wanted: Wanted, refusals: Sequence[StoreRefusedError]) -> None:
         """Refuse to bring through this machine what does not answer it either."""
         if any(refusal.trouble is StoreTrouble.UNREACHABLE for refusal in refusals):
             for uri in wanted.uris or (wanted.order["url"],):
                 if error := _silence(uri):
-                    raise self._outages.away(wanted.name, sources(wanted), one_line(error))
+                    raise self._outages.away(wanted.name, sources(wanted), one_line(error), uri)
         self._outages.answers(sources(wanted))
 
     def _volume(self, context: TaskContext, name: str, volume: str, order: dict[str, Any]) -> Wanted:
@@ -383,7 +383,8 @@ class NodeData:
         if found is Verdict.USER_ERROR:
             raise UsageError(f"{node.target.shown}: {words}", "" if words.endswith(".") else NO_ROOM_HINT)
         if found is Verdict.WAIT:
-            raise self._outages.away(wanted.name, sources(wanted), f"{node.target.shown}: {words}")
+            said = f"{node.target.shown}: {words}"
+            raise self._outages.away(wanted.name, sources(wanted), said, ears.url)
         raise CommandError(f"{node.target.shown}: data.{wanted.name}: {words}", code=result.code)
 
     def _renew(self, node: NodeAccess, wanted: Wanted) -> None:

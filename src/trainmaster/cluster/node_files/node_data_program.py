@@ -7,9 +7,9 @@ Read from standard input: what to do (a line of JSON), of which ``do`` is one of
 * ``url``: what a URL names, fetched.
 
 It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at last ``@@done MEANS``;
-``@@refused WORDS`` if this node has no way to it, or ``@@failed WORDS``, and before these ``@@trouble KIND``
-(see `trainmaster.objects.errors`). Credentials come in that line only: they are in memory here, and in that
-of a mount.
+``@@refused WORDS`` if this node has no way to it, or ``@@failed WORDS``, and before these
+``@@trouble KIND URL`` (see `trainmaster.objects.errors`; no URL if it is not known). Credentials come in that
+line only: they are in memory here, and in that of a mount.
 """
 
 # ruff: noqa: T201 - it speaks over a pipe
@@ -29,7 +29,7 @@ from trainmaster.cluster.node_files.node_tables import unpack_columns
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
 from trainmaster.executors.core_dumps import forbid_core_dumps
-from trainmaster.objects.errors import trouble_of
+from trainmaster.objects.errors import trouble_of, url_of
 from trainmaster.spec.errors import TrainmasterError, one_line
 from trainmaster.spec.redaction import redacted
 from trainmaster.volumes.mounting.asking import ask_stores
@@ -159,7 +159,7 @@ def _end(line: str, code: int) -> int:
 
 
 def _trouble(error: BaseException) -> str:
-    return f"@@trouble {trouble_of(error)}\n"
+    return f"@@trouble {trouble_of(error)} {' '.join(url_of(error).split())}\n"
 
 
 def _flat(error: Exception) -> str:

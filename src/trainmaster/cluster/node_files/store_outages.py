@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import re
 import threading
 import time
 import urllib.request
@@ -17,8 +16,6 @@ from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 #: For one question to a store; one that is out of reach would be waited for much longer.
 _ASK_S: Final = 15.0
 _WEB: Final = ("http://", "https://")
-#: `s3://train` is not meant by `s3://train-raw`, nor by `s3://train.raw`; a full stop may follow it.
-_NAME_ENDS: Final = r"(?![\w-]|\.\w)"
 
 
 class StoreAwayError(ProviderError):
@@ -37,17 +34,18 @@ class StoreOutages:
         self._since: dict[str, float] = {}
         self._guard = threading.Lock()
 
-    def away(self, name: str, stores: Sequence[str], words: str) -> StoreAwayError:
+    def away(self, name: str, stores: Sequence[str], words: str, url: str = "") -> StoreAwayError:
         """Note that a store does not answer; what to raise.
 
         Args:
             name: of the data in the recipe.
-            stores: that they come from; the one that the words name is meant (of several the longest:
-                one may lie within another), or else the first.
+            stores: that they come from.
             words: of whoever has asked.
+            url: of what was asked for there; without, the first store is meant.
         """
-        named = [each for each in stores if re.search(re.escape(each.rstrip("/")) + _NAME_ENDS, words)]
-        store = max(named, key=len, default=stores[0])
+        # One may lie within another.
+        found = [each for each in stores if f"{url}/".startswith(f"{each.rstrip('/')}/")]
+        store = max(found, key=len, default=stores[0])
         now_s = self._clock()
         with self._guard:
             since_s = self._since.setdefault(store, now_s)
@@ -74,7 +72,7 @@ def trouble_from_here(uri: str, limit_s: float = _ASK_S) -> ObjectStoreError | N
     try:
         return heard.get(timeout=limit_s)
     except queue.Empty:
-        return UnreachableStoreError(f"{uri}: no answer for {limit_s:g} s")
+        return UnreachableStoreError(f"{uri}: no answer for {limit_s:g} s", url=uri)
 
 
 def _asked(uri: str, limit_s: float) -> ObjectStoreError | None:
@@ -87,5 +85,5 @@ def _asked(uri: str, limit_s: float) -> ObjectStoreError | None:
         reach(uri)
     except (OSError, ValueError, TrainmasterError) as error:
         words = one_line(error) if isinstance(error, TrainmasterError) else f"{uri}: {error}"
-        return error_of(trouble_of(error), words)
+        return error_of(trouble_of(error), words, url=uri)
     return None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.artifacts.scratch import move_into_place
-from trainmaster.objects.errors import error_of, explained, trouble_of
+from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
@@ -136,7 +136,7 @@ def _partial(target: Path, what: str) -> Iterator[Path]:
             raise
         except PublishError as error:
             hint = f"{error.hint} What is there already ({place}) is used when you try again."
-            raise error_of(trouble_of(error), error.args[0], hint) from error
+            raise error_of(trouble_of(error), error.args[0], hint, url_of(error)) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 shutil.rmtree(place, ignore_errors=True)
