@@ -63,8 +63,8 @@ class DirectStore:
         self._guard = threading.Lock()
         self._has_told = False
         self._reached: set[str] = set()
-        #: Until when a node is not asked again, and why.
-        self._refused: dict[str, tuple[float, str]] = {}
+        #: By node: when it has refused, in which words, and whether it got no answer.
+        self._refused: dict[str, tuple[float, str, bool]] = {}
         #: What lay in the checkpoint directories of an attempt when it was published or restored.
         self._known: dict[str, list[Tree]] = {}
 
@@ -203,8 +203,8 @@ class DirectStore:
         now = self._clock()
         with self._guard:
             for node in nodes:
-                until, reason = self._refused.get(node, (0.0, ""))
-                if reason and now < until:
+                at, reason, is_away = self._refused.get(node, (0.0, "", False))
+                if reason and now - at < (AWAY_AGAIN_S if is_away else AGAIN_S):
                     raise RelayError(reason)
             unknown = [access for node, access in nodes.items() if node not in self._reached]
 
@@ -222,10 +222,10 @@ class DirectStore:
         try:
             yield
         except StoreRefusedError as error:
-            again_s = AWAY_AGAIN_S if error.trouble is StoreTrouble.UNREACHABLE else AGAIN_S
+            is_away = error.trouble is StoreTrouble.UNREACHABLE
             with self._guard:
                 self._reached.discard(error.node)
-                self._refused[error.node] = (self._clock() + again_s, one_line(error))
+                self._refused[error.node] = (self._clock(), one_line(error), is_away)
             raise self._relay(one_line(error)) from error
 
     def _relay(self, reason: str) -> RelayError:
