@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trainmaster.transport.errors import UnreachableError
 
 if TYPE_CHECKING:
-    from trainmaster.transport.ssh import Connection, Ssh
+    from trainmaster.transport.base import Connection, Transport
     from trainmaster.transport.target import Target
 
 T = TypeVar("T")
@@ -19,11 +19,11 @@ class ConnectionKeeper:
     """Connects when somebody first needs it, and anew when a connection was lost. Threads share it; close it.
 
     Args:
-        ssh: connects; it is the caller's to close, after this.
+        transport: connects; it is the caller's to close, after this.
     """
 
-    def __init__(self, ssh: Ssh) -> None:
-        self._ssh = ssh
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._connections: dict[Target, Connection] = {}
         self._lock = threading.Lock()
 
@@ -65,7 +65,7 @@ class ConnectionKeeper:
             known = self._connections.get(target)
         if known is not None and not known.is_closed:
             return known, True
-        made = self._ssh.connect(target)  # not under the lock: others do not wait for one that is slow
+        made = self._transport.connect(target)  # not under the lock: others do not wait for one that is slow
         with self._lock:
             other = self._connections.get(target)
             if other is None or other.is_closed:

@@ -1,4 +1,4 @@
-"""`Ssh` and `Connection`: SSH for code that is not asynchronous.
+"""`Ssh` and `SshConnection`: SSH for code that is not asynchronous.
 
 One thread runs asyncssh's event loop; every method here may be called by any other thread and waits for its
 result. Whatever waits has a limit.
@@ -14,16 +14,17 @@ import shlex
 import socket
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from trainmaster.spec.errors import MissingPartError, TrainmasterError
-from trainmaster.transport.errors import CommandError, HostKeyError, LoginRefusedError, UnreachableError
+from trainmaster.transport.base import ANSWER_BYTES, Connection, Exchange, Result
+from trainmaster.transport.conversation import converse
+from trainmaster.transport.errors import HostKeyError, LoginRefusedError, UnreachableError
 from trainmaster.transport.host_keys import HostKeys
 from trainmaster.transport.idle_logins import KEPT_S, IdleLogins
-from trainmaster.transport.ssh_command import ANSWER_BYTES, Exchange, Result, converse
 from trainmaster.transport.ssh_stream import begin_stream
 from trainmaster.transport.target import Target
 
@@ -81,9 +82,9 @@ class Ssh:
         self.settings = settings or SshSettings()
         self._library = load_asyncssh()
         self._loop = asyncio.new_event_loop()
-        self._open: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._open: weakref.WeakSet[SshConnection] = weakref.WeakSet()
         self._is_closed = False
-        self._idle: IdleLogins[Connection] = IdleLogins()
+        self._idle: IdleLogins[SshConnection] = IdleLogins()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="ssh")
         self._thread.start()
 
@@ -96,7 +97,7 @@ class Ssh:
         self.close()
 
     @contextlib.contextmanager
-    def lend(self, target: Target) -> Iterator[Connection]:
+    def lend(self, target: Target) -> Iterator[SshConnection]:
         """A login for a few quick things, which the next one who wants any may have for a moment afterwards.
 
         Raises:
@@ -114,7 +115,7 @@ class Ssh:
         else:
             connection.close()
 
-    def connect(self, target: Target) -> Connection:
+    def connect(self, target: Target) -> SshConnection:
         """Log in; a login that somebody has just given back will do.
 
         Raises:
@@ -173,7 +174,7 @@ class Ssh:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
 
-    async def _connect(self, target: Target, through: Connection | None) -> Connection:
+    async def _connect(self, target: Target, through: SshConnection | None) -> SshConnection:
         import asyncssh
 
         stage = ["nothing answers"]
@@ -225,7 +226,7 @@ class Ssh:
             ) from None
         except (OSError, asyncssh.Error, asyncssh.KeyImportError, ValueError) as error:
             raise refused[0] if refused else self._explained(target, error) from error
-        made = Connection(self, target, connection, shown_key[0] if shown_key else "", through)
+        made = SshConnection(self, target, connection, shown_key[0] if shown_key else "", through)
         self._open.add(made)
         return made
 
@@ -249,8 +250,8 @@ class Ssh:
         )
 
 
-class Connection:
-    """A login on a machine. Close it, or use it in a ``with``.
+class SshConnection(Connection):
+    """A login on a machine; see `Connection`.
 
     Attributes:
         target: the machine.
@@ -264,7 +265,7 @@ class Connection:
         target: Target,
         raw: asyncssh.SSHClientConnection,
         host_key: str,
-        through: Connection | None,
+        through: SshConnection | None,
     ) -> None:
         self.target = target
         self.host_key = host_key
@@ -272,62 +273,13 @@ class Connection:
         self._ssh = ssh
         self._through = through
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def run(
-        self,
-        command: str,
-        *,
-        data: bytes | Iterable[bytes] = b"",
-        timeout_s: float | None = None,
-        limit_bytes: int = ANSWER_BYTES,
-    ) -> Result:
-        """Run a command to its end, whatever its exit code.
-
-        Args:
-            command: for the POSIX shell, whatever the user's login shell is; one line, as that may be any.
-            data: its standard input.
-            timeout_s: after which it is killed; that of the settings by default.
-            limit_bytes: of standard output and standard error each; of more, the end is kept.
-
-        Raises:
-            RemoteTimeoutError: it was not done in time.
-            UnreachableError: the connection was lost.
-        """
-        pieces = [data] if isinstance(data, bytes) else data
-        return self.exchange(
-            Exchange(command, lambda _: iter(pieces), reads_first=False), timeout_s, limit_bytes
-        )
-
-    def shell(self, script: str, *, timeout_s: float | None = None) -> Result:
-        """Run a script of many lines; see `run`."""
-        return self.run("exec /bin/sh -s", data=script.encode(), timeout_s=timeout_s)
-
-    def check(self, command: str, **options: Any) -> str:  # noqa: ANN401 - those of `run`
-        """Run a command that must not fail; its standard output.
-
-        Raises:
-            CommandError: it failed.
-        """
-        result = self.run(command, **options)
-        if result.code != 0:
-            raise CommandError(
-                f"{self.target.shown}: {result.last_words}", f"The command was: {command}", result.code
-            )
-        return result.out
-
     def exchange(
         self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
     ) -> Result:
-        """Run a command that says first whether it wants what we have; see `run` for the rest."""
+        """See `Connection`."""
         limit_s = self._ssh.settings.command_timeout_s if timeout_s is None else timeout_s
-        return self._ssh.wait(converse(self.raw, talk, limit_s, limit_bytes, self.target.shown))
+        lost = (OSError, load_asyncssh().Error)
+        return self._ssh.wait(converse(self.raw, talk, limit_s, limit_bytes, self.target.shown, lost=lost))
 
     @contextlib.contextmanager
     def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
@@ -348,14 +300,7 @@ class Connection:
             self._hang_up(listener)
 
     def stream(self, command: str) -> socket.socket:
-        """Start a command for as long as it runs; its standard input and output, as a socket.
-
-        Args:
-            command: for the POSIX shell. What it says on standard error is lost.
-
-        Raises:
-            UnreachableError: the connection was lost, or takes no more commands.
-        """
+        """See `Connection`."""
         ours, theirs = socket.socketpair()
         try:
             self._guard(lambda: begin_stream(self.raw, command, theirs), _STREAM_S)

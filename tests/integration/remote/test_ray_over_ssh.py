@@ -18,7 +18,6 @@ from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
 from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.executors.ray.ssh_nodes import SshNodes
 from trainmaster.spec.errors import ExecutorError
-from trainmaster.transport import upload
 from trainmaster.transport.keeper import ConnectionKeeper
 
 pytestmark = pytest.mark.ray
@@ -85,7 +84,7 @@ def test_gang_over_ssh(cluster, nodes, ssh, hosts, place, tmp_path):
     (code / "train.sh").write_text("until [ -e ../go ]; do sleep 0.05; done; echo $RANK > out; cat out\n")
     for key in KEYS:
         with ssh.connect(hosts[key].target) as connection:
-            upload(connection, code, f"{place}/{key}-work/code")
+            connection.upload(code, f"{place}/{key}-work/code")
     executor = RayExecutor(cluster, place=lambda directory: tmp_path / "copies" / Path(directory).name)
     executor.open("ssh-0", Capacity(1), dict(os.environ))
     members = tuple(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import subprocess
 import threading
 import time
@@ -18,29 +16,15 @@ from private_sshd import SshHost, make_key
 
 from trainmaster.providers.ssh_target import target_of
 from trainmaster.transport import (
-    CommandError,
     HostKeyError,
     HostKeys,
     LoginRefusedError,
     RemoteTimeoutError,
     Ssh,
     UnreachableError,
-    upload,
 )
 
 NewHost = Callable[..., SshHost]
-
-
-def test_a_command_runs_and_says_how_it_ended(ssh: Ssh, new_host: NewHost) -> None:
-    with ssh.connect(new_host().target) as connection:
-        result = connection.run("read line; echo out $line; echo err >&2; exit 3", data=b"hello\n")
-        assert (result.code, result.out, result.err) == (3, "out hello\n", "err\n")
-        assert connection.check("echo $HOME").strip().endswith("host-h1/home")
-        with pytest.raises(CommandError, match="no such thing") as caught:
-            connection.check("echo no such thing >&2; exit 4")
-        assert caught.value.code == 4
-        assert connection.run("kill -TERM $$").code == 128 + 15
-    assert connection.is_closed
 
 
 def words(process: psutil.Process) -> list[str]:
@@ -48,14 +32,6 @@ def words(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
-
-
-def test_of_a_long_answer_the_end_is_kept(ssh: Ssh, new_host: NewHost) -> None:
-    with ssh.connect(new_host().target) as connection:
-        result = connection.run("head -c 5000000 /dev/zero | tr '\\0' x; echo END", limit_bytes=1000)
-        assert len(result.out) == 1000
-        assert result.out.endswith("xEND\n")
-        assert result.truncated
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(ssh: Ssh, new_host: NewHost) -> None:
@@ -84,37 +60,6 @@ def test_many_threads_share_connections(ssh: Ssh, new_host: NewHost) -> None:
         for thread in threads:
             thread.join(120)
         assert sorted(answers) == sorted(map(str, range(8)))
-
-
-def test_directories_go_there_and_back(ssh: Ssh, new_host: NewHost, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "deep" / "empty").mkdir(parents=True)
-    (source / "deep" / "a b'c").write_bytes(os.urandom(3_000_000))
-    (source / "run.sh").write_text("#!/bin/sh\n")
-    (source / "run.sh").chmod(0o755)
-    (source / "link").symlink_to("run.sh")
-    with ssh.connect(new_host().target) as connection:
-        there = tmp_path / "host-h1" / "home" / "it's here"
-        upload(connection, source, str(there))
-    done = subprocess.run(["diff", "-r", str(source), str(there)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert (there / "link").is_symlink()
-    assert os.access(there / "run.sh", os.X_OK)
-    assert (there / "deep" / "empty").is_dir()
-
-
-def test_ports_lead_to_the_other_end(ssh: Ssh, new_host: NewHost) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ssh.connect(new_host().target) as connection:
-        port = server.getsockname()[1]
-        for way in (connection.forward, connection.forward_back):
-            with (
-                way("127.0.0.1", port) as entrance,
-                socket.create_connection(("127.0.0.1", entrance), 5) as client,
-            ):
-                accepted, _ = server.accept()
-                with accepted:
-                    client.sendall(b"ping")
-                    assert accepted.recv(4) == b"ping"
 
 
 def test_a_jump_host_is_gone_through(ssh: Ssh, new_host: NewHost) -> None:

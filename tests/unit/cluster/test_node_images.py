@@ -15,7 +15,7 @@ from trainmaster.cluster.node_files.node_images import NodeImages
 from trainmaster.control.layout import Home
 from trainmaster.executors.engines import Image
 from trainmaster.transport import Target
-from trainmaster.transport.ssh_command import Result
+from trainmaster.transport.base import Result
 
 HAVE = f"@@have {json.dumps({'id': 'sha256:1', 'env': {}, 'user': '0:0'})}\n"
 

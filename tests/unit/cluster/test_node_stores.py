@@ -15,7 +15,7 @@ import pytest
 
 from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.objects.errors import StoreTrouble
-from trainmaster.transport.ssh_command import Result
+from trainmaster.transport.base import Result
 
 NODE: Any = SimpleNamespace(id="i-1", target=SimpleNamespace(shown="n1"), python=sys.executable)
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.transport.ssh_command import Result, _Ears
+from trainmaster.transport.base import Result
+from trainmaster.transport.conversation import _Ears
 
 
 class Stream:

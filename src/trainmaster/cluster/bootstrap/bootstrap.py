@@ -37,7 +37,8 @@ from trainmaster.cluster.bootstrap.plan import (
 )
 from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, pieces
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.transport.ssh import Connection, Ssh
+from trainmaster.transport.base import Connection
+from trainmaster.transport.ssh import Ssh
 from trainmaster.transport.target import Target
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,7 @@ from importlib import resources
 from typing import Any, Final
 
 from trainmaster.objects.errors import StoreTrouble, known_trouble
-from trainmaster.transport.ssh import Connection
-from trainmaster.transport.ssh_command import Exchange, Result
+from trainmaster.transport.base import Connection, Exchange, Result
 
 #: A shell's exit code of what a signal has ended is this and the signal's number.
 _SIGNALLED: Final = 128

@@ -44,8 +44,8 @@ from trainmaster.objects.delegated_credentials import Lender
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
+from trainmaster.transport.base import Exchange
 from trainmaster.transport.errors import CommandError
-from trainmaster.transport.ssh_command import Exchange
 from trainmaster.volumes.packed.materialising import META_NAME
 from trainmaster.volumes.reading.place import LIMIT_VARIABLE
 

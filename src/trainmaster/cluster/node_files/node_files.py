@@ -33,8 +33,8 @@ from trainmaster.cluster.node_links import NodeLinks
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.library import library_of_nodes
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.transport.base import Result
 from trainmaster.transport.errors import CommandError
-from trainmaster.transport.ssh_command import Result
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

@@ -27,14 +27,14 @@ from trainmaster.control.images import REMEMBER_REFUSAL_S, image_of, mounts_of
 from trainmaster.executors.base import Container
 from trainmaster.executors.engines import Engine, Image, find_engine
 from trainmaster.spec.errors import UsageError
+from trainmaster.transport.base import Exchange
 from trainmaster.transport.errors import CommandError
-from trainmaster.transport.ssh_command import Exchange
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess
     from trainmaster.cluster.node_files.node_paths import NodePaths
     from trainmaster.control.job_context import TaskContext
-    from trainmaster.transport.ssh_command import Result
+    from trainmaster.transport.base import Result
 
 #: An image may have many gigabytes, and a setup may build things.
 _TIMEOUT_S: Final = 6 * 3600.0

@@ -14,8 +14,8 @@ from trainmaster.spec.errors import ExecutorError, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.executors.ray.commands import ClusterNode
+    from trainmaster.transport.base import Connection
     from trainmaster.transport.keeper import ConnectionKeeper
-    from trainmaster.transport.ssh import Connection
     from trainmaster.transport.target import Target
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.cluster.bootstrap.guest_calls import guest_trouble, guest_words
 from trainmaster.objects.errors import StoreTrouble
-from trainmaster.transport.ssh_command import Result
+from trainmaster.transport.base import Result
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
-"""One command over an open connection, on asyncssh's loop."""
+"""One command over an open connection: what is said and heard, on the loop of asyncssh or one of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import shlex
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from trainmaster.transport.base import Exchange, Result
 from trainmaster.transport.errors import ConnectionLostError, RemoteTimeoutError
 
-if TYPE_CHECKING:
-    import asyncssh
-
-#: What is kept of an answer: enough for any of ours, and no log can fill the memory.
-ANSWER_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
 _KILL_S: Final = 2.0
 #: A busy host may take longer to end a command, or even to begin it; nobody but a task waits for that.
@@ -23,49 +18,6 @@ _BURY_S: Final = 120.0
 _burials: set[asyncio.Task[None]] = set()
 _PID: Final = "@@pid "
 _FIRST: Final = f'echo {_PID}$$ >&2; exec /bin/sh -c "$0"'
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What a command did.
-
-    Attributes:
-        code: exit code, 128 + number if a signal ended it; -1 if nobody knows.
-        out: standard output. err: standard error. Of what is too long, the end.
-        truncated: whether something is missing.
-    """
-
-    code: int
-    out: str
-    err: str
-    truncated: bool = False
-
-    @property
-    def last_words(self) -> str:
-        """The last line that says why it failed."""
-        lines = [line.strip() for line in f"{self.out}\n{self.err}".splitlines() if line.strip()]
-        return lines[-1] if lines else f"exit code {self.code}"
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A command, and what it is told.
-
-    Attributes:
-        command: for the POSIX shell.
-        answer: given the first line that begins with ``expects``, what to send; None to send nothing.
-        lead: sent in any case, before that line is awaited.
-        reads_first: whether that line is awaited; without, ``answer`` is called with an empty one.
-        expects: how it begins; lines before it are noise of the host's start-up files.
-        sink: takes standard output piece by piece; none of it is kept then.
-    """
-
-    command: str
-    answer: Callable[[str], Iterable[bytes] | None]
-    lead: bytes = b""
-    reads_first: bool = True
-    expects: str = ""
-    sink: Callable[[bytes], None] | None = None
 
 
 class _Ears:
@@ -130,14 +82,27 @@ class _Ears:
 
 
 async def converse(
-    connection: asyncssh.SSHClientConnection, talk: Exchange, timeout_s: float, limit_bytes: int, shown: str
+    connection: Any,  # noqa: ANN401
+    talk: Exchange,
+    timeout_s: float,
+    limit_bytes: int,
+    shown: str,
+    *,
+    lost: tuple[type[Exception], ...],
 ) -> Result:
-    """Run a command; see `Connection.run`."""
-    import asyncssh
+    """Run a command; see `Connection.run`.
 
-    process: asyncssh.SSHClientProcess[bytes] | None = None
+    Args:
+        connection: starts processes as asyncssh's connections do.
+        talk: the command.
+        timeout_s: after which it is killed.
+        limit_bytes: of an answer that are kept.
+        shown: the machine, in messages.
+        lost: errors that mean that the connection was lost.
+    """
+    process: Any = None
     out, err = _Ears(limit_bytes, talk.expects, talk.sink), _Ears(limit_bytes, _PID)
-    making: asyncio.Future[asyncssh.SSHClientProcess[bytes]] = asyncio.ensure_future(
+    making: asyncio.Future[Any] = asyncio.ensure_future(
         connection.create_process(_wrapped(talk.command), encoding=None)
     )
     try:
@@ -165,7 +130,7 @@ async def converse(
         making.cancel()
         await _kill(connection, process, err.heard or "", _KILL_S)
         raise
-    except (OSError, asyncssh.Error) as error:
+    except lost as error:
         raise ConnectionLostError(
             f"{shown}: the connection was lost ({error or type(error).__name__})"
         ) from error
@@ -177,7 +142,7 @@ async def converse(
     )
 
 
-async def _tell(process: asyncssh.SSHClientProcess[bytes], talk: Exchange, out: _Ears) -> None:
+async def _tell(process: Any, talk: Exchange, out: _Ears) -> None:  # noqa: ANN401
     try:
         if talk.lead:
             process.stdin.write(talk.lead)
@@ -198,8 +163,8 @@ async def _tell(process: asyncssh.SSHClientProcess[bytes], talk: Exchange, out: 
 
 
 async def _kill(
-    connection: asyncssh.SSHClientConnection,
-    process: asyncssh.SSHClientProcess[bytes] | None,
+    connection: Any,  # noqa: ANN401
+    process: Any,  # noqa: ANN401
     first: str,
     patience_s: float,
 ) -> None:
@@ -215,8 +180,8 @@ async def _kill(
 
 
 async def _bury(
-    connection: asyncssh.SSHClientConnection,
-    making: asyncio.Future[asyncssh.SSHClientProcess[bytes]],
+    connection: Any,  # noqa: ANN401
+    making: asyncio.Future[Any],
     first: str,
 ) -> None:
     """End a command that was given up, as soon as it has said who it is."""

@@ -1,0 +1,200 @@
+"""`Transport` and `Connection`: commands and byte streams to a machine, whatever leads there.
+
+Contract: `trainmaster.testing.transport_contract`. What a new one has to bring are `exchange`, `stream`,
+`forward`, `forward_back` and `close`; everything else is made of these.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from trainmaster.transport.errors import CommandError
+from trainmaster.transport.target import Target
+
+#: What is kept of an answer: enough for any of ours, and no log can fill the memory.
+ANSWER_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command did.
+
+    Attributes:
+        code: exit code, 128 + number if a signal ended it; -1 if nobody knows.
+        out: standard output. err: standard error. Of what is too long, the end.
+        truncated: whether something is missing.
+    """
+
+    code: int
+    out: str
+    err: str
+    truncated: bool = False
+
+    @property
+    def last_words(self) -> str:
+        """The last line that says why it failed."""
+        lines = [line.strip() for line in f"{self.out}\n{self.err}".splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A command, and what it is told.
+
+    Attributes:
+        command: for the POSIX shell.
+        answer: given the first line that begins with ``expects``, what to send; None to send nothing.
+        lead: sent in any case, before that line is awaited.
+        reads_first: whether that line is awaited; without, ``answer`` is called with an empty one.
+        expects: how it begins; lines before it are noise of the host's start-up files.
+        sink: takes standard output piece by piece; none of it is kept then.
+    """
+
+    command: str
+    answer: Callable[[str], Iterable[bytes] | None]
+    lead: bytes = b""
+    reads_first: bool = True
+    expects: str = ""
+    sink: Callable[[bytes], None] | None = None
+
+
+class Connection(Protocol):
+    """A way to a machine that is open. Threads share it. Close it, or use it in a ``with``.
+
+    Attributes:
+        target: the machine.
+        host_key: that it has shown, ``type base64``; empty where nothing is shown.
+    """
+
+    target: Target
+    host_key: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def exchange(
+        self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
+    ) -> Result:
+        """Run a command that says first whether it wants what we have; see `run` for the rest."""
+        ...
+
+    def stream(self, command: str) -> socket.socket:
+        """Start a command for as long as it runs; its standard input and output, as a socket.
+
+        Args:
+            command: for the POSIX shell. What it says on standard error is lost.
+
+        Raises:
+            UnreachableError: the connection was lost, or takes no more commands.
+        """
+        ...
+
+    def forward(self, host: str, port: int, local_port: int = 0) -> AbstractContextManager[int]:
+        """Let a port here lead to one over there, while inside ``with``; the port here."""
+        ...
+
+    def forward_back(self, host: str, port: int, remote_port: int = 0) -> AbstractContextManager[int]:
+        """Let a port over there, on its loopback, lead to one here; the port over there."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed or lost."""
+        ...
+
+    def run(
+        self,
+        command: str,
+        *,
+        data: bytes | Iterable[bytes] = b"",
+        timeout_s: float | None = None,
+        limit_bytes: int = ANSWER_BYTES,
+    ) -> Result:
+        """Run a command to its end, whatever its exit code.
+
+        Args:
+            command: for the POSIX shell, whatever the user's login shell is; one line, as that may be any.
+            data: its standard input.
+            timeout_s: after which it is killed; a minute by default.
+            limit_bytes: of standard output and standard error each; of more, the end is kept.
+
+        Raises:
+            RemoteTimeoutError: it was not done in time.
+            UnreachableError: the connection was lost.
+        """
+        pieces = [data] if isinstance(data, bytes) else data
+        return self.exchange(
+            Exchange(command, lambda _: iter(pieces), reads_first=False), timeout_s, limit_bytes
+        )
+
+    def shell(self, script: str, *, timeout_s: float | None = None) -> Result:
+        """Run a script of many lines; see `run`."""
+        return self.run("exec /bin/sh -s", data=script.encode(), timeout_s=timeout_s)
+
+    def check(self, command: str, **options: Any) -> str:  # noqa: ANN401 - those of `run`
+        """Run a command that must not fail; its standard output.
+
+        Raises:
+            CommandError: it failed.
+        """
+        result = self.run(command, **options)
+        if result.code != 0:
+            raise CommandError(
+                f"{self.target.shown}: {result.last_words}", f"The command was: {command}", result.code
+            )
+        return result.out
+
+    def upload(self, source: Path, destination: str, timeout_s: float = 900.0) -> None:
+        """Copy what is in a directory here into one over there, which is made if need be; links stay links.
+
+        Raises:
+            CommandError: the machine cannot take it.
+        """
+        place = shlex.quote(destination)
+        self.check(
+            f"mkdir -p {place} && exec tar -xf - -C {place}", data=_packed(source), timeout_s=timeout_s
+        )
+
+
+class Transport(Protocol):
+    """Makes connections."""
+
+    def connect(self, target: Target) -> Connection:
+        """A way to a machine.
+
+        Raises:
+            UnreachableError: nobody answers, or not in time.
+            LoginRefusedError: the user or the key is not taken.
+        """
+        ...
+
+    def close(self) -> None:
+        """End every connection."""
+
+
+def _packed(source: Path) -> Iterator[bytes]:
+    command = ["tar", "-cf", "-", "-C", os.fspath(source), "."]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while piece := process.stdout.read(_PIECE_BYTES):
+            yield piece
+    if process.returncode != 0:
+        raise OSError(f"{source} could not be read whole")

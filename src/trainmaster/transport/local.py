@@ -1,0 +1,164 @@
+"""`Local`: this machine as others are reached: commands are children of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.spec.errors import UsageError
+from trainmaster.transport.base import ANSWER_BYTES, Connection, Exchange, Result
+from trainmaster.transport.conversation import converse
+from trainmaster.transport.errors import UnreachableError
+from trainmaster.transport.target import Target
+
+_TIMEOUT_S: Final = 60.0
+
+
+class Local:
+    """Whatever the target says, its connections lead to this machine."""
+
+    def connect(self, target: Target) -> LocalConnection:
+        """See `Transport`."""
+        return LocalConnection(target)
+
+    def close(self) -> None:
+        """There is nothing to end: connections end what they have started."""
+
+
+class LocalConnection(Connection):
+    """Runs commands in sessions of their own, in the user's home, as an SSH server does.
+
+    Attributes:
+        target, host_key: see `Connection`.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.host_key = ""
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._streams: list[subprocess.Popen[bytes]] = []
+
+    def exchange(
+        self, talk: Exchange, timeout_s: float | None = None, limit_bytes: int = ANSWER_BYTES
+    ) -> Result:
+        """See `Connection`."""
+        self._check_open()
+        limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
+        children = _Children()
+        try:
+            return asyncio.run(
+                converse(children, talk, limit_s, limit_bytes, self.target.shown, lost=(OSError,))
+            )
+        except BaseException:
+            children.end()
+            raise
+
+    def stream(self, command: str) -> socket.socket:
+        """See `Connection`."""
+        self._check_open()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                cwd=Path.home(),
+                start_new_session=True,
+            )
+        with self._lock:
+            self._streams = [each for each in self._streams if each.poll() is None]
+            self._streams.append(process)
+        return ours
+
+    @contextlib.contextmanager
+    def forward(self, host: str, port: int, local_port: int = 0) -> Iterator[int]:
+        """Ports here are over there: nothing needs to lead anywhere."""
+        if local_port not in (0, port) or host not in ("127.0.0.1", "localhost"):
+            raise UsageError(f"{host}:{port} is on this network already", "Connect to it directly.")
+        yield port
+
+    def forward_back(self, host: str, port: int, remote_port: int = 0) -> AbstractContextManager[int]:
+        """See `forward`."""
+        return self.forward(host, port, remote_port)
+
+    def close(self) -> None:
+        """End the commands of streams; others have ended."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._streams = self._streams, []
+        for process in streams:
+            _end_group(process.pid)
+            process.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._is_closed
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UnreachableError(f"{self.target.shown}: the connection was closed")
+
+
+class _Children:
+    """What `converse` starts processes with."""
+
+    def __init__(self) -> None:
+        self._started: list[_Child] = []
+
+    async def create_process(self, command: str, *, encoding: None) -> _Child:
+        """Start one."""
+        del encoding  # as asyncssh has it; here all are bytes
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", command,
+            stdin=pipe, stdout=pipe, stderr=pipe, cwd=Path.home(), start_new_session=True,
+        )  # fmt: skip
+        self._started.append(_Child(process))
+        return self._started[-1]
+
+    async def run(self, command: str) -> None:
+        """Run one that says nothing."""
+        await asyncio.create_subprocess_exec("/bin/sh", "-c", command)
+
+    def end(self) -> None:
+        """End those that still run, with all that they have started."""
+        for child in self._started:
+            child.close()
+
+
+class _Child:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.stdin: Any = process.stdin
+        self.stdout: Any = process.stdout
+        self.stderr: Any = process.stderr
+
+    @property
+    def returncode(self) -> int | None:
+        """Negative if a signal ended it."""
+        return self._process.returncode
+
+    async def wait_closed(self) -> None:
+        """Until it has ended."""
+        await self._process.wait()
+
+    def close(self) -> None:
+        """End it."""
+        _end_group(self._process.pid)
+
+
+def _end_group(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,21 @@
+"""The contract of transports, over a real SSH server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from private_sshd import SshHost
+
+from trainmaster.testing.transport_contract import TransportContract
+from trainmaster.transport import Ssh, Target
+
+
+class TestSsh(TransportContract):
+    @pytest.fixture
+    def transport(self, ssh: Ssh) -> Ssh:
+        return ssh
+
+    @pytest.fixture
+    def target(self, new_host: Callable[..., SshHost]) -> Target:
+        return new_host().target
