@@ -23,6 +23,7 @@ from typing import Any
 from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
+from trainmaster.executors.gang_client import GangClient
 from trainmaster.executors.ray.cluster import ClusterNode, RayCluster, stream_to
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.connection import GatewayConnection
@@ -48,13 +49,12 @@ for _ in range(runs):
 """
 
 
-class SshExecutor(LocalExecutor):
-    """`LocalExecutor` whose supervisor is at the other end of ``ssh``."""
-
-    def __init__(self, command: list[str], home: Path) -> None:
-        super().__init__(home)
-        relay = [sys.executable, "-m", "trainmaster.executors.ray.relay", "supervisor", str(home)]
-        self._connection = GatewayConnection(lambda: stream_to([*command, *relay]))
+def ssh_executor(command: list[str], home: Path) -> LocalExecutor:
+    """A `LocalExecutor` whose supervisor is at the other end of ``ssh``."""
+    relay = [sys.executable, "-m", "trainmaster.executors.ray.relay", "supervisor", str(home)]
+    executor = LocalExecutor(home)
+    executor._client = GangClient(GatewayConnection(lambda: stream_to([*command, *relay])))
+    return executor
 
 
 def gang(name: str, directory: Path, scripts: list[str], *, hold: bool = False) -> GangRequest:
@@ -210,7 +210,7 @@ def main() -> None:
         ways: dict[str, Executor] = {"local": LocalExecutor(place / "home")}
         ways["ray"] = RayExecutor(cluster)
         if command is not None:
-            ways["ssh"] = SshExecutor(command, place / "home-ssh")
+            ways["ssh"] = ssh_executor(command, place / "home-ssh")
         for name, executor in ways.items():
             began = time.perf_counter()
             executor.open(f"bench-{name}", Capacity(SLOTS), dict(os.environ))

@@ -128,6 +128,10 @@ class SupervisorConnection:
         self.close()
         raise ConnectionLost
 
+    def fileno(self) -> int:
+        """Of the stream, -1 when there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
+
     def close(self) -> None:
         """Disconnect."""
         if self._socket is not None:
@@ -170,19 +174,16 @@ class SupervisorConnection:
                 if message.get("protocol") != PROTOCOL:
                     self.close()
                     raise self._error(f"{WHO} is of another version of Trainmaster")
-                self._take_welcome(message)
+                if "fenced" in message:
+                    self.close()
+                    raise LeaseLostError.of(message["fenced"])
+                self.supervisor_pid = message["pid"]
                 welcome = True
             if welcome:
                 self._early = early
                 return
         self.close()
         raise self._error(f"{WHO} does not answer")
-
-    def _take_welcome(self, message: Message) -> None:
-        if "fenced" in message:
-            self.close()
-            raise LeaseLostError.of(message["fenced"])
-        self.supervisor_pid = message["pid"]
 
     def _start_supervisor(self) -> None:
         try:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster.executors.base import Capacity, GangStatus, Phase
-from trainmaster.executors.local import LocalExecutor
+from trainmaster.executors.gang_client import GangClient
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
 from trainmaster.executors.ray.mirror import ANSWER_BYTES, Piece, identity, read_at, read_pieces
+from trainmaster.executors.supervisor_connection import SupervisorConnection
 from trainmaster.spec.errors import ExecutorError
 
 TYPE_CHECKING = False
@@ -39,28 +40,6 @@ _FOLLOW_S = 0.5
 _GATHER_S = 0.03
 
 
-class NodeExecutor(LocalExecutor):
-    """`LocalExecutor` that takes gangs as they came over the wire, and can be waited for."""
-
-    def submit_messages(self, gangs: Sequence[Message]) -> None:
-        """As `submit`."""
-        self._live.update(dict.fromkeys(gang["attempt"] for gang in gangs))
-        self._send({"do": "submit", "gangs": list(gangs)})
-
-    def recall(self, attempts: Sequence[str]) -> None:
-        """Un-queue those that were not started yet."""
-        self._send({"do": "recall", "attempts": list(attempts)})
-
-    def launch_message(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
-        """As `launch`, with an environment that is portable already."""
-        self._send({"do": "launch", "attempt": attempt, "env": env})
-
-    def fileno(self) -> int:
-        """The connection to the supervisor, -1 when there is none."""
-        stream = self._connection._socket
-        return -1 if stream is None else stream.fileno()
-
-
 class Agent:
     """Runs in a Ray worker; its methods are called from threads. ``token`` is the gateway that is served."""
 
@@ -70,7 +49,8 @@ class Agent:
         self._lock = threading.RLock()
         self._news_came = threading.Condition(self._lock)
         self._token = ""
-        self._executor: NodeExecutor | None = None
+        self._client: GangClient | None = None
+        self._connection: SupervisorConnection | None = None
         self._news: dict[str, GangStatus] = {}
         self._output: dict[tuple[str, str], None] = {}
         self._queued: set[str] = set()
@@ -88,26 +68,27 @@ class Agent:
         """
         with self._lock:
             self._detach()
-            executor = NodeExecutor(Path(self._node["home"]))
-            executor.open(_RUN, Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {})
-            executor.output()
-            statuses = self._drop_waiting(executor, list(attempts))
-            self._executor, self._token, self._error = executor, token, ""
+            connection = SupervisorConnection(Path(self._node["home"]))
+            client = GangClient(connection)
+            client.open(_RUN, Capacity(_ANY_SLOTS, tuple(self._node["gpus"])), {})
+            client.output()
+            statuses = self._drop_waiting(client, list(attempts))
+            self._client, self._connection, self._token, self._error = client, connection, token, ""
             self._asked_at = time.monotonic()
             self._wake()
             return {"node": self._node, "statuses": statuses}
 
-    def _drop_waiting(self, executor: NodeExecutor, attempts: list[str]) -> list[GangStatus]:
+    def _drop_waiting(self, client: GangClient, attempts: list[str]) -> list[GangStatus]:
         """What waits since an earlier gateway never starts; the supervisor would drop it too, but later."""
-        statuses = executor.observe(attempts)
+        statuses = client.observe(attempts)
         queued = [each.attempt for each in statuses if each.phase is Phase.QUEUED]
         granted = [each.attempt for each in statuses if each.phase is Phase.GRANTED]
         if not queued and not granted:
             return statuses
-        executor.recall(queued)
+        _recall(client, queued)
         for attempt in granted:
-            executor.stop(attempt, 0.0)
-        return executor.observe(attempts)
+            client.stop(attempt, 0.0)
+        return client.observe(attempts)
 
     def detach(self, token: str) -> None:
         """The gateway ends."""
@@ -125,26 +106,26 @@ class Agent:
             that was checked, the number that came with it, and its status in between the commands around.
         """
         with self._lock:
-            executor = self._serving(token)
+            client = self._serving(token)
             shared: dict[str, bool] = {}
             checked: list[tuple[int, GangStatus]] = []
             for command in commands:
                 match command["do"]:
                     case "submit":
                         self._queued.update(gang["attempt"] for gang in command["gangs"])
-                        executor.submit_messages(command["gangs"])
+                        client.submit(command["gangs"])
                     case "launch":
-                        executor.launch_message(command["attempt"], command["env"])
+                        client.launch(command["attempt"], command["env"])
                     case "stop":
-                        executor.stop(command["attempt"], command["grace_s"])
+                        client.stop(command["attempt"], command["grace_s"])
                     case "recall":
-                        executor.recall(command["attempts"])
+                        _recall(client, command["attempts"])
                     case "check":
-                        (status,) = executor.observe([command["attempt"]])
+                        (status,) = client.observe([command["attempt"]])
                         checked.append((command["turn"], status))
                     case "forget":
                         self._queued.difference_update(command["attempts"])
-                        executor.forget(command["attempts"])
+                        client.forget(command["attempts"])
                     case "probe":
                         path = command["directory"]
                         shared[path] = identity(path) == command["here"]
@@ -196,41 +177,41 @@ class Agent:
         """A part of a file of this node."""
         return read_at(path, offset, limit_bytes)
 
-    def _serving(self, token: str) -> NodeExecutor:
-        if token != self._token or self._executor is None:
+    def _serving(self, token: str) -> GangClient:
+        if token != self._token or self._client is None:
             raise ExecutorError(
                 "the agent serves another gateway", self._error or "It has been attached to anew."
             )
-        return self._executor
+        return self._client
 
     def _watch(self) -> None:
         """Take what the supervisor says as soon as it says it."""
         while True:
             poll = select.poll()
             poll.register(self._wake_in, select.POLLIN)
-            executor = self._executor
-            if executor is not None and executor.fileno() >= 0:
-                poll.register(executor.fileno(), select.POLLIN)
+            connection = self._connection
+            if connection is not None and connection.fileno() >= 0:
+                poll.register(connection, select.POLLIN)
             if self._queued:
                 time.sleep(_GATHER_S / 4)  # waking up for each news takes longer than the news
             poll.poll(int(_LOOK_S * 1000))
             with self._lock:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_in, 4096)
-                if self._executor is None:
+                if self._client is None:
                     continue
                 if time.monotonic() - self._asked_at > PATIENCE_S:
                     self._detach()
                     continue
-                self._take(self._executor)
+                self._take(self._client)
 
-    def _take(self, executor: NodeExecutor) -> None:
+    def _take(self, client: GangClient) -> None:
         told = not self._news and not self._output
         try:
-            for status in executor.changes(0.0):
+            for status in client.changes(0.0):
                 self._news[status.attempt] = status
                 self._queued.discard(status.attempt)
-            self._output.update(dict.fromkeys(executor.output()))
+            self._output.update(dict.fromkeys(client.output()))
         except (ExecutorError, OSError) as error:  # no supervisor can be started: the gateway has to know
             self._detach()
             self._error = str(error)
@@ -238,9 +219,9 @@ class Agent:
             self._news_came.notify_all()
 
     def _detach(self) -> None:
-        if self._executor is not None:
-            self._executor.close()
-        self._executor, self._token = None, ""
+        if self._client is not None:
+            self._client.close()
+        self._client, self._token = None, ""
         self._news, self._output = {}, {}
         self._queued = set()
         self._news_came.notify_all()
@@ -248,6 +229,11 @@ class Agent:
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is awake
             os.write(self._wake_out, b"x")
+
+
+def _recall(client: GangClient, attempts: Sequence[str]) -> None:
+    """Un-queue those that were not started yet."""
+    client.send({"do": "recall", "attempts": list(attempts)})
 
 
 def _be_ordinary() -> None:

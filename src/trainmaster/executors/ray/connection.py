@@ -12,13 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.ray.mirror import Mirror
-from trainmaster.executors.supervisor_connection import ConnectionLost, SupervisorConnection
-from trainmaster.executors.wire import PROTOCOL, Splitter, WireError
-from trainmaster.spec.errors import ExecutorError
+from trainmaster.executors.supervisor_connection import ConnectionLost
+from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
+from trainmaster.spec.errors import ExecutorError, LeaseLostError
 
 if TYPE_CHECKING:
     from trainmaster.executors.wire import Message
@@ -33,6 +32,8 @@ READ_BYTES = 1 << 20
 #: What the gateway is to users.
 WHO = "what places tasks, on the cluster's first machine,"
 _LOOK_S = 1.0
+#: The answer to `open` has no number.
+_WELCOME = 0
 
 
 class HeadGone(Exception):  # noqa: N818 - it is handled, not shown
@@ -54,10 +55,11 @@ class RayNodeState:
     unreachable_since: float | None = None
 
 
-class GatewayConnection(SupervisorConnection):
+class GatewayConnection:
     """The driver's end of the stream to the gateway; a thread takes what arrives.
 
     Attributes:
+        supervisor_pid: process id of the gateway, 0 before `open`.
         mirror: copies of what members write.
         addresses: of members, by attempt.
         plans: attempts that another driver has started: directory and members, newest news last.
@@ -69,8 +71,9 @@ class GatewayConnection(SupervisorConnection):
     def __init__(
         self, connect: Callable[[], socket.socket], is_hopeless: Callable[[], bool] = lambda: False
     ) -> None:
-        super().__init__(Path("/"))
         self._dial = connect
+        self._socket: socket.socket | None = None
+        self.supervisor_pid = 0
         self._is_hopeless = is_hopeless
         self.heard_at = time.monotonic()
         self.mirror = Mirror()
@@ -85,9 +88,6 @@ class GatewayConnection(SupervisorConnection):
         self._numbers = itertools.count(1)
         self._refusal = ""
 
-    def start(self) -> None:
-        """Nothing can be done early."""
-
     def open(self, hello: Message) -> None:
         """Connect to the gateway, which is started if there is none.
 
@@ -101,13 +101,14 @@ class GatewayConnection(SupervisorConnection):
                 raise HeadGone
             self._socket = self._dial()
             self._inbox.clear()
-            self._early = []
+            welcome: queue.SimpleQueue[Message] = queue.SimpleQueue()
+            self._answers[_WELCOME] = welcome
             self._refusal = ""
             self.heard_at = time.monotonic()
             threading.Thread(target=self._listen, args=(self._socket,), name="gateway", daemon=True).start()
             try:
                 self.send(hello)
-                self._expect_welcome(deadline)
+                self._expect_welcome(welcome, deadline)
                 return
             except ConnectionLost:
                 if self._refusal:
@@ -115,6 +116,20 @@ class GatewayConnection(SupervisorConnection):
                 if time.monotonic() > deadline:
                     raise self._error(f"{WHO} does not answer") from None
                 time.sleep(0.1)  # it was just about to end
+
+    def send(self, message: Message) -> None:
+        """Send a frame.
+
+        Raises:
+            ConnectionLost: the gateway is gone.
+        """
+        if self._socket is None:
+            raise ConnectionLost
+        try:
+            self._socket.sendall(encode(message))
+        except OSError as error:
+            self.close()
+            raise ConnectionLost from error
 
     def part(self) -> None:
         """Hang up, once all that was said has been heard: the next connection may come another way."""
@@ -129,9 +144,6 @@ class GatewayConnection(SupervisorConnection):
         Raises:
             ConnectionLost: the gateway is gone.
         """
-        if self._early:
-            early, self._early = self._early, []
-            return early
         with self._arrived:
             if not self._inbox and self._socket is None:
                 raise ConnectionLost
@@ -152,7 +164,8 @@ class GatewayConnection(SupervisorConnection):
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # its thread is reading
-        super().close()
+            self._socket.close()
+            self._socket = None
 
     def ask(self, message: Message, timeout_s: float = _ANSWER_TIMEOUT_S) -> Message:
         """Send what has an answer of its own, and wait for that.
@@ -175,22 +188,28 @@ class GatewayConnection(SupervisorConnection):
             raise ConnectionLost
         return found
 
-    def _expect_welcome(self, deadline: float) -> None:
-        early: list[Message] = []
+    def _expect_welcome(self, welcome: queue.SimpleQueue[Message], deadline: float) -> None:
         while time.monotonic() < deadline:
             if self._is_hopeless():
                 self.close()
                 raise HeadGone
-            for message in self.receive(_LOOK_S):
-                if message.get("reply") != "open":
-                    early.append(message)
-                    continue
-                if message.get("protocol") != PROTOCOL:
-                    self.close()
-                    raise self._error("the cluster runs another version of Trainmaster")
-                self._take_welcome(message)
-                self._early = early
-                return
+            try:
+                message = welcome.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            if message.get("reply") == "closed":
+                if message["socket"] is not self._socket:
+                    continue  # of the connection before
+                self.close()
+                raise ConnectionLost
+            if message.get("protocol") != PROTOCOL:
+                self.close()
+                raise self._error("the cluster runs another version of Trainmaster")
+            if "fenced" in message:
+                self.close()
+                raise LeaseLostError.of(message["fenced"])
+            self.supervisor_pid = message["pid"]
+            return
         self.close()
         raise self._error(f"{WHO} does not answer")
 
@@ -229,8 +248,8 @@ class GatewayConnection(SupervisorConnection):
             self.waits = message["waits"]
         elif "alive" in message:
             pass
-        elif message.get("reply") in ("read", "part"):
-            if (waiting := self._answers.get(message["id"])) is not None:
+        elif message.get("reply") in ("open", "read", "part"):
+            if (waiting := self._answers.get(message.get("id", _WELCOME))) is not None:
                 waiting.put(message)
         elif message.get("reply") == "error":
             self._refusal = message["error"]

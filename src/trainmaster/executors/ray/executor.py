@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase
-from trainmaster.executors.local import LocalExecutor, _request
+from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
+from trainmaster.executors.gang_client import GangClient, gang_message, portable
 from trainmaster.executors.ray.connection import (
     READ_BYTES,
     GatewayConnection,
@@ -23,7 +23,6 @@ from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
     from trainmaster.executors.ray.cluster import RayCluster
-    from trainmaster.executors.wire import Message
 
 __all__ = ["RayExecutor", "RayNodeState"]
 
@@ -34,7 +33,7 @@ _BRIEF_S = 8.0
 SILENT_S = 8.0
 
 
-class RayExecutor(LocalExecutor):
+class RayExecutor:
     """Starts gangs on the nodes of a cluster; see `Executor` for the methods.
 
     To a driver the cluster's gateway is what the supervisor is on one machine, and speaks its language. How
@@ -71,28 +70,30 @@ class RayExecutor(LocalExecutor):
         *,
         revives: bool = True,
     ) -> None:
-        super().__init__(Path("/"))
         self._revives = revives
         self._cluster = cluster
         self._gateway = GatewayConnection(cluster.connect, self._is_head_gone)
-        self._connection = self._gateway
+        self._client = GangClient(self._gateway, self._reconnect)
         self._place = place or Path
         self._is_gone = is_gone
         self._asked_gone_at = 0.0
         self._asked_head_at = 0.0
-        self._lost_at: float | None = None
-        self._known: dict[str, GangStatus] = {}
         self._directories: dict[str, tuple[str, Sequence[str]]] = {}
 
     def open(self, run: str, capacity: Capacity, env: Mapping[str, str], token: int = 0) -> None:
         """Connect on behalf of a run; see `Executor.open`. ``RAY_*`` variables do not reach the members."""
         own = {name: value for name, value in env.items() if not name.startswith("RAY_")}
         try:
-            super().open(run, capacity, own, token)
+            self._client.open(run, capacity, own, token)
         except HeadGone:
             raise ExecutorError(
                 f"the head of the cluster, {self._cluster.head.key}, is gone", "Start another cluster."
             ) from None
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Process id of the gateway on its node, 0 before `open`."""
+        return self._gateway.supervisor_pid
 
     def hurry(self) -> None:
         """From now on the caller has other things to do: an answer is waited for 8 s, not 30.
@@ -100,23 +101,23 @@ class RayExecutor(LocalExecutor):
         Not while a cluster is being reached, which is done beside the run's loop: a head that is starved of
         its processors answers, though late, and is not to be taken for one that never will.
         """
-        self._answer_s = _BRIEF_S
+        self._client.answer_s = _BRIEF_S
 
     @property
     def is_lost(self) -> bool:
         """The cluster's head is gone: nothing can be started, and what ran was reported as lost."""
-        return self._lost_at is not None
+        return self._client.is_lost
 
     def submit(self, gangs: Sequence[GangRequest]) -> None:
         """Queue gangs; see `Executor.submit`."""
         if self.is_lost:  # none of them was taken
-            self._news.update((gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs)
-        if not gangs or self.is_lost:
+            self._client.news.update(
+                (gang.attempt, GangStatus(gang.attempt, Phase.UNKNOWN)) for gang in gangs
+            )
             return
-        self._live.update(dict.fromkeys(gang.attempt for gang in gangs))
         messages = []
         for gang in gangs:
-            message = _request(gang)
+            message = gang_message(gang)
             message["per_node"] = gang.per_node
             for member, row in zip(gang.members, message["members"], strict=True):
                 row["node_labels"] = dict(member.node_labels)
@@ -124,19 +125,19 @@ class RayExecutor(LocalExecutor):
                 gang.attempt, gang.directory, [each.name for each in gang.members]
             )
             messages.append(message)
-        self._send({"do": "submit", "gangs": messages})
-        for gang in gangs:
-            self._live[gang.attempt] = None
-            if (old := self._news.get(gang.attempt)) and old.phase is Phase.UNKNOWN:
-                del self._news[gang.attempt]
+        self._client.submit(messages)
+
+    def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
+        """Start a GRANTED gang; see `Executor.launch`."""
+        self._client.launch(attempt, {name: portable(variables) for name, variables in env.items()})
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""
-        statuses = super().observe(attempts)
+        statuses = self._client.observe(attempts)
         if self._follow_plans():
-            statuses = super().observe(attempts)  # what has ended is so when its files are here
+            statuses = self._client.observe(attempts)  # what has ended is so when its files are here
         # news of an end may have come right behind the answer
-        newer = [self._news.get(status.attempt, status) for status in statuses]
+        newer = [self._client.news.get(status.attempt, status) for status in statuses]
         return [  # of one that was forgotten, such news is old
             self._with_addresses(new if new.phase is Phase.EXITED and old.phase is not Phase.UNKNOWN else old)
             for old, new in zip(statuses, newer, strict=True)
@@ -146,14 +147,25 @@ class RayExecutor(LocalExecutor):
         """Wait for something to change; see `Executor.changes`."""
         self._check_nodes()
         self._follow_broken()
-        return [self._with_addresses(status) for status in super().changes(timeout_s)]
+        return [self._with_addresses(status) for status in self._client.changes(timeout_s)]
+
+    def output(self) -> list[tuple[str, str]]:
+        """(attempt, member) of each member that wrote something since the last call."""
+        return self._client.output()
+
+    def queue_place(self) -> QueuePlace | None:
+        """For what the run waits; see `Executor.queue_place`."""
+        return self._client.queue_place
+
+    def stop(self, attempt: str, grace_s: float) -> None:
+        """Stop an attempt; see `Executor.stop`."""
+        self._client.stop(attempt, grace_s)
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Drop exit records; see `Executor.forget`."""
-        super().forget(attempts)
+        self._client.forget(attempts)
         for attempt in attempts:
-            self._news.pop(attempt, None)  # `observe` looks there too
-            self._known.pop(attempt, None)
+            self._client.news.pop(attempt, None)  # `observe` looks there too
             self._gateway.mirror.forget(attempt)
             self._directories.pop(attempt, None)
             self._gateway.addresses.pop(attempt, None)
@@ -161,8 +173,7 @@ class RayExecutor(LocalExecutor):
     def close(self) -> None:
         """Disconnect; see `Executor.close`."""
         self._gateway.part()
-        super().close()
-        self._known.clear()
+        self._client.close()
         self._gateway.addresses.clear()
 
     def read(self, attempt: str, member: str, name: str, offset: int, limit_bytes: int) -> bytes:
@@ -249,85 +260,40 @@ class RayExecutor(LocalExecutor):
 
     def _tell_to_follow(self, attempt: str, directory: str, members: Sequence[str]) -> None:
         here, have = self._follow(attempt, directory, members)
-        self._send({"do": "follow", "attempt": attempt, "here": here, "have": have})
+        self._client.send({"do": "follow", "attempt": attempt, "here": here, "have": have})
 
     # -- when the head is gone
 
-    def _send(self, message: Message) -> None:
-        if self.is_lost:
-            return
-        try:
-            super()._send(message)
-        except HeadGone:
-            self._lose_all()
-
-    def _receive(self, timeout_s: float) -> list[Message]:
-        if not self.is_lost:
-            try:
-                return super()._receive(timeout_s)
-            except HeadGone:
-                self._lose_all()
-        elif not self._news:
-            time.sleep(timeout_s)  # nothing can come any more
-        return []
-
-    def _observe(self, attempts: list[str]) -> list[GangStatus]:
-        if not self.is_lost:
-            try:
-                statuses = super()._observe(attempts)
-                self._know(statuses)
-                return statuses
-            except HeadGone:
-                self._lose_all()
-        return [self._known.get(each, GangStatus(each, Phase.UNKNOWN)) for each in attempts]
-
-    def _take(self, message: Message) -> None:
-        super()._take(message)
-        self._know(self._news[row[0]] for row in message.get("news", ()))
-
     def _reconnect(self) -> None:
         try:
-            self._revive()
+            if not self._revives:
+                self._gateway.close()
+                raise ExecutorError(
+                    f"the connection to the cluster's head, {self._cluster.head.key}, was lost",
+                    "Open it again.",
+                )
+            self._client.reopen(self.observe)
         except HeadGone:
             self._lose_all()
-
-    def _revive(self) -> None:
-        if not self._revives:
-            self._gateway.close()
-            self._asked_head_at = 0.0  # we know more than when we asked last
-            if self._is_head_gone():
-                raise HeadGone
-            raise ExecutorError(
-                f"the connection to the cluster's head, {self._cluster.head.key}, was lost", "Open it again."
-            )
-        try:
-            super()._revive()
         except ExecutorError:
-            self._losses.clear()  # it may be tried again for as long as the caller likes
+            self._client.losses.clear()  # it may be tried again for as long as the caller likes
             self._asked_head_at = 0.0  # we know more than when we asked last
-            if self._is_head_gone():
-                raise HeadGone from None
-            raise
-
-    def _know(self, statuses: Iterable[GangStatus]) -> None:
-        for status in statuses:
-            if status.phase is Phase.UNKNOWN:
-                self._known.pop(status.attempt, None)
-            else:
-                self._known[status.attempt] = status
+            if not self._is_head_gone():
+                raise
+            self._lose_all()
 
     def _lose_all(self) -> None:
         """Also what was queued, as far as we know: it may have started since."""
-        if self._lost_at is not None:
+        if self.is_lost:
             return
-        self._lost_at = now = time.time()
+        self._client.is_lost = True
+        now = time.time()
         self._gateway.close()
-        for attempt in self._live:
-            status = self._known.get(attempt, GangStatus(attempt, Phase.QUEUED))
+        for attempt, status in self._client.live.items():
             if status.phase is not Phase.EXITED:
                 _, names = self._directories.get(attempt, ("", ()))
                 members = status.members or tuple(MemberStatus(name) for name in names)
-                self._known[attempt] = self._news[attempt] = GangStatus(
+                self._client.live[attempt] = self._client.news[attempt] = GangStatus(
                     attempt,
                     Phase.EXITED,
                     tuple(
@@ -357,4 +323,4 @@ class RayExecutor(LocalExecutor):
             return
         for node in list(self._gateway.nodes.values()):
             if node.key != head and node.unreachable_since is not None and self._is_gone(node.key):
-                self._send({"do": "gone", "node": node.key})
+                self._client.send({"do": "gone", "node": node.key})
