@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,7 +180,8 @@ class TestLocalExecutor(ExecutorContract):
             return self.request(task, members)
 
         first, second, impossible = request("0", 1), request("1", 1), request("2", 2)
-        executor.submit([first, second, impossible])
+        shared = replace(request("3", 1), share_gpus=True)
+        executor.submit([first, second, impossible, shared])
         self.wait(executor, first, Phase.RUNNING)
         assert executor.observe([second.attempt])[0].phase is Phase.QUEUED
         assert "4 GPUs" in self.wait(executor, impossible).members[0].error
@@ -187,6 +189,8 @@ class TestLocalExecutor(ExecutorContract):
         self.wait(executor, second)
         assert [self.log(first, "worker-0"), self.log(first, "worker-1")] == [b"3\n", b"5\n"]
         assert [self.log(second, "worker-0"), self.log(second, "worker-1")] == [b"3\n", b"5\n"]
+        self.wait(executor, shared)
+        assert [self.log(shared, "worker-0"), self.log(shared, "worker-1")] == [b"3,5\n", b"3,5\n"]
 
     def test_who_waits_is_told_for_whom(self, executor, connect):
         other = connect()

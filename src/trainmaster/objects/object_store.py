@@ -1,7 +1,7 @@
 """One object store, whatever keeps it: a directory, S3, Google Cloud, Azure, HDFS, a plug-in, or memory."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trainmaster.objects.backend import Backend as Backend
@@ -105,7 +105,7 @@ class ObjectStore:
         with self._explained("list", prefix):
             yield from self._backend.details(prefix)
 
-    def blocks(self, key: str) -> Iterator[bytes]:
+    def blocks(self, key: str) -> Generator[bytes, None, None]:
         """Reads an object block by block, in constant memory.
 
         Raises:

@@ -2,8 +2,6 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from trainmaster.spec.errors import UsageError
 from trainmaster.sweeps import Curve, Goal, Trial, TrialState, pruner_class
@@ -101,25 +99,6 @@ def test_none_and_unknown():
     assert pruner_class("none") is None
     with pytest.raises(UsageError, match=r"(?s)no pruner 'ascha'.*'asha'.*asha, hyperband, median, none"):
         pruner_class("ascha")
-
-
-@pytest.mark.parametrize("name", ["asha", "hyperband", "median"])
-@given(data=st.data())
-def test_whatever_the_curves_the_verdict_is_a_text_and_always_the_same(name, data):
-    values = st.lists(st.one_of(st.floats(), st.just(0.5)), max_size=12)
-    states = st.sampled_from(TrialState)
-    others = [trial(n, data.draw(values), data.draw(states)) for n in range(data.draw(st.integers(0, 9)))]
-    own = trial(20, data.draw(values))
-    goal = data.draw(st.sampled_from(Goal))
-    first = make(name, goal).verdict(own, others)
-    assert first == make(name, goal).verdict(own, random.Random(0).sample(others, len(others)))
-    if own.curve.values and all(
-        goal.score(own.curve.values[at]) >= goal.score(v)
-        for at in range(len(own.curve))
-        for other in others
-        for v in other.curve.values
-    ):
-        assert first == "", "the best is never ended"
 
 
 def test_asha_agrees_with_optunas():

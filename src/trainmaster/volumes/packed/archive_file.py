@@ -2,7 +2,6 @@
 
 import io
 import os
-from collections.abc import Iterator
 from typing import Any, Protocol
 
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
@@ -96,7 +95,7 @@ class _ObjectStream:
 
     def __init__(self, store: ObjectStore, detail: ObjectDetail) -> None:
         self._url = store.url_of(detail.key)
-        self._blocks: Iterator[bytes] = store.blocks(detail.key)
+        self._blocks = store.blocks(detail.key)
         self._block = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
@@ -110,6 +109,4 @@ class _ObjectStream:
         return data
 
     def close(self) -> None:
-        close = getattr(self._blocks, "close", None)
-        if close is not None:
-            close()
+        self._blocks.close()
