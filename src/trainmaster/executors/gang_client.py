@@ -53,7 +53,7 @@ class Connection(Protocol):
 class GangClient:
     """Speaks of gangs over a connection, for the executor that holds it; see `Executor` for the methods.
 
-    Gangs and environments are given as they are sent: see `gang_message` and `portable`.
+    Gangs are given as they are sent: see `gang_message`.
 
     Args:
         connection: not open yet.
@@ -89,7 +89,7 @@ class GangClient:
             "run": run,
             "slots": capacity.slots,
             "gpus": list(capacity.gpus),
-            "env": portable(env),
+            "env": _portable(env),
             "token": token,
         }
         self._connection.open(self._hello)
@@ -108,7 +108,8 @@ class GangClient:
 
     def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """Start a GRANTED gang."""
-        self.send({"do": "launch", "attempt": attempt, "env": env})
+        extra = {name: _portable(variables) for name, variables in env.items()}
+        self.send({"do": "launch", "attempt": attempt, "env": extra})
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt."""
@@ -293,7 +294,7 @@ def gang_message(gang: GangRequest) -> Message:
                 "name": member.name,
                 "script": member.script,
                 "cwd": member.cwd,
-                "env": portable(member.env),
+                "env": _portable(member.env),
                 "ports": member.ports,
                 "essential": member.essential,
                 "gpus": member.gpus,
@@ -309,7 +310,7 @@ def gang_message(gang: GangRequest) -> Message:
 def _container(container: Container | None) -> Message | None:
     if container is None:
         return None
-    return {**asdict(container), "settings": portable(container.settings)}
+    return {**asdict(container), "settings": _portable(container.settings)}
 
 
 def _status(row: Sequence[Any]) -> GangStatus:
@@ -324,7 +325,7 @@ def _status(row: Sequence[Any]) -> GangStatus:
     )
 
 
-def portable(env: Mapping[str, str]) -> dict[str, str]:
+def _portable(env: Mapping[str, str]) -> dict[str, str]:
     """An environment as the supervisor reads it, which takes file names and variables for UTF-8."""
     if sys.getfilesystemencoding() == "utf-8":
         return dict(env)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, QueuePlace
-from trainmaster.executors.gang_client import GangClient, gang_message, portable
+from trainmaster.executors.gang_client import GangClient, gang_message
 from trainmaster.executors.supervisor_connection import SupervisorConnection
 
 
@@ -45,7 +45,7 @@ class LocalExecutor:
 
     def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """Start a GRANTED gang; see `Executor.launch`."""
-        self._client.launch(attempt, {name: portable(variables) for name, variables in env.items()})
+        self._client.launch(attempt, env)
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""

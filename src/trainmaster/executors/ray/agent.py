@@ -85,7 +85,7 @@ class Agent:
         granted = [each.attempt for each in statuses if each.phase is Phase.GRANTED]
         if not queued and not granted:
             return statuses
-        _recall(client, queued)
+        client.send({"do": "recall", "attempts": queued})
         for attempt in granted:
             client.stop(attempt, 0.0)
         return client.observe(attempts)
@@ -114,12 +114,8 @@ class Agent:
                     case "submit":
                         self._queued.update(gang["attempt"] for gang in command["gangs"])
                         client.submit(command["gangs"])
-                    case "launch":
-                        client.launch(command["attempt"], command["env"])
-                    case "stop":
-                        client.stop(command["attempt"], command["grace_s"])
-                    case "recall":
-                        _recall(client, command["attempts"])
+                    case "launch" | "stop" | "recall":
+                        client.send(command)  # its environment is portable already
                     case "check":
                         (status,) = client.observe([command["attempt"]])
                         checked.append((command["turn"], status))
@@ -229,11 +225,6 @@ class Agent:
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is awake
             os.write(self._wake_out, b"x")
-
-
-def _recall(client: GangClient, attempts: Sequence[str]) -> None:
-    """Un-queue those that were not started yet."""
-    client.send({"do": "recall", "attempts": list(attempts)})
 
 
 def _be_ordinary() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
-from trainmaster.executors.gang_client import GangClient, gang_message, portable
+from trainmaster.executors.gang_client import GangClient, gang_message
 from trainmaster.executors.ray.connection import (
     READ_BYTES,
     GatewayConnection,
@@ -129,7 +129,7 @@ class RayExecutor:
 
     def launch(self, attempt: str, env: Mapping[str, Mapping[str, str]]) -> None:
         """Start a GRANTED gang; see `Executor.launch`."""
-        self._client.launch(attempt, {name: portable(variables) for name, variables in env.items()})
+        self._client.launch(attempt, env)
 
     def observe(self, attempts: Sequence[str]) -> list[GangStatus]:
         """The present status of each attempt; see `Executor.observe`."""
