@@ -18,14 +18,10 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 @app.command("list", hidden=True)
 def list_clusters(as_json: _Json = False) -> None:
     """List clusters that have machines: those of runs, and those that are kept warm."""
-    import time
-
     from trainmaster.cli.output import print_json, say, show
     from trainmaster.service import Service
-    from trainmaster.service.clusters import clusters_of_home
 
-    service = Service.from_environment()
-    found = clusters_of_home(service.database, service.home, time.time())
+    found = Service.from_environment().clusters()
     if as_json:
         print_json({"clusters": found})
     elif found:
@@ -45,14 +41,12 @@ def end(
 
     from trainmaster.cli.output import print_json, say
     from trainmaster.service import Service
-    from trainmaster.service.clusters import end_clusters
     from trainmaster.spec.errors import UsageError
 
     if bool(clusters) == everything:
         raise UsageError("which clusters?", "Name them, or write `--all`; `trainmaster clusters` lists them.")
-    service = Service.from_environment()
     wanted = None if everything else clusters
-    ended = end_clusters(service.database, service.home, os.environ, wanted, say)
+    ended = Service.from_environment().end_clusters(wanted, os.environ, say)
     if as_json:
         print_json({"ended": ended})
     elif not ended and everything:

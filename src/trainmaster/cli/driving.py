@@ -42,7 +42,6 @@ def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
     gc.enable()
     interrupted: InterruptedByUser | None = None
     with _display(rents=not capabilities_of(session.recipe.provider).is_here) as display:
-        service.database.patience.tell = display.say
         try:
             watcher = RunWatcher(service, session, display)
             service.drive(session, os.environ, watcher, on_start=catch_signals)

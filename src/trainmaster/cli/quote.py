@@ -58,7 +58,6 @@ def quote(
     from trainmaster.service import Service
     from trainmaster.service.interrupts import catch_interrupts
     from trainmaster.service.quoting import QuoteOptions, Quoter
-    from trainmaster.service.score import score_line
     from trainmaster.spec import read_recipe
 
     if plot is not None:
@@ -85,7 +84,7 @@ def quote(
             quoter.refresh_prices(found, os.environ)
         made = quoter.quote(found, recipe, os.environ, options)
         if made.time_s is not None:
-            line = score_line(service.database, service.home.identity(), "estimate", found.provider)
+            line = service.score_line("estimate", found.provider)
     finally:
         service.close()
     tell = say if as_json else show

@@ -16,7 +16,6 @@ from trainmaster.service.awake import Sleepiness, awake_note
 from trainmaster.service.consent import rent_by_consent
 from trainmaster.service.renting import RentalOffer
 from trainmaster.service.run_clusters import node_lease_s
-from trainmaster.service.score import score_line
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 
@@ -56,8 +55,7 @@ class _Terminal:
 
     def decide(self, offer: RentalOffer) -> None:
         """Show it, and ask."""
-        home = self.service.home.identity()
-        line = score_line(self.service.database, home, "estimate", self.provider)
+        line = self.service.score_line("estimate", self.provider)
         told = [line] if line and offer.quote else []
         if offer.quote is not None:
             told += [wide for one in offer.quote.experiments.values() if (wide := wide_line(one))]

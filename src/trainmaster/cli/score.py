@@ -11,11 +11,10 @@ def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON
     """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
     from trainmaster.cli.output import print_json, say, show, table
     from trainmaster.service import Service
-    from trainmaster.service.score import outcomes, report
 
     service = Service.from_environment()
     try:
-        shown = report(outcomes(service.database, service.home.identity()))
+        shown = service.score()
     finally:
         service.close()
     if as_json:

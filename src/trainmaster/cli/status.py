@@ -86,7 +86,6 @@ def _plot(run: str | None, file: Path) -> None:
     from trainmaster.cli.output import say
     from trainmaster.cli.plotting import check_format, draw_run
     from trainmaster.service import Service
-    from trainmaster.service.curves import run_curves
     from trainmaster.spec.errors import UsageError
 
     if run is None:
@@ -96,7 +95,7 @@ def _plot(run: str | None, file: Path) -> None:
     found = service.resolve(run)
     searches = service.search_results(found)
     searched = {search.experiment for search in searches}
-    curves = [c for c in run_curves(service.database, service.home, found) if c.name not in searched]
+    curves = [c for c in service.curves(found) if c.name not in searched]
     draw_run(found, searches, curves, file)
     say(f"drawn: {file}")
 

@@ -24,7 +24,6 @@ from trainmaster.service.history import histories, make_recorder
 from trainmaster.service.quote_record import record_truth
 from trainmaster.service.quote_tracker import QuoteTracker
 from trainmaster.service.run_names import owner_of
-from trainmaster.service.score import score_line
 from trainmaster.service.summary import queued_seconds, run_seconds
 from trainmaster.spec.clocks import steady_s
 from trainmaster.spec.errors import StoreError
@@ -49,6 +48,8 @@ def drive(
 ) -> None:
     """Drive a run to its end; see `Service.drive`."""
     forbid_core_dumps()
+    if watcher is not None:
+        service.database.patience.tell = watcher.say
     machines = None
     try:
         if not capabilities_of(session.recipe.provider).is_here:
@@ -183,9 +184,7 @@ def _tracker(
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=slots,
         costs=clusters,
-        score=lambda kind: score_line(
-            service.database, service.home.identity(), kind, session.recipe.provider
-        ),
+        score=lambda kind: service.score_line(kind, session.recipe.provider),
     )
 
 

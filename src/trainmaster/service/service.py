@@ -47,6 +47,7 @@ from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
+    from trainmaster.service.curves import ExperimentCurves
     from trainmaster.service.unpublished_models import SavedModel
 
 #: A metric with one of these words in its name is better when it is smaller.
@@ -396,6 +397,38 @@ class Service:
     def search_results(self, run: str) -> list[SearchResults]:
         """What the searches of a run have found, with all curves."""
         return search_results(self.database, self.home, run)
+
+    def curves(self, run: str) -> list[ExperimentCurves]:
+        """What the tasks of a run have reported, by experiment; see `run_curves`."""
+        from trainmaster.service.curves import run_curves
+
+        return run_curves(self.database, self.home, run)
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """What this home has rented now, as ``clusters --json`` prints it."""
+        from trainmaster.service.clusters import clusters_of_home
+
+        return clusters_of_home(self.database, self.home, time.time())
+
+    def end_clusters(
+        self, ids: Sequence[str] | None, environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """Give back clusters that no run uses, or all of those; see `trainmaster.service.clusters`."""
+        from trainmaster.service.clusters import end_clusters
+
+        return end_clusters(self.database, self.home, environ, ids, tell)
+
+    def score(self) -> dict[str, Any]:
+        """How often quotes of this home were kept, as ``score --json`` prints it."""
+        from trainmaster.service.score import outcomes, report
+
+        return report(outcomes(self.database, self.home.identity()))
+
+    def score_line(self, kind: str, provider: str) -> str:
+        """The same of one kind of quotes for a provider, in a line; empty if too little is known."""
+        from trainmaster.service.score import score_line
+
+        return score_line(self.database, self.home.identity(), kind, provider)
 
     def last_event(self, run: str) -> int:
         """Id of the newest event of a run."""
