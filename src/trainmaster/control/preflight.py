@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from trainmaster.control.gangs import member_names
+from trainmaster.control.notifier import NOTIFIERS, make_notifier
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
@@ -46,6 +47,9 @@ def check_names(recipe: Recipe) -> None:
 
         with _named("provider"):
             PROVIDERS.check(recipe.provider)
+    for number, subscription in enumerate(recipe.notify):
+        with _named(f"notify.{number}.by"):
+            NOTIFIERS.check(subscription.notifier)
     for experiment in recipe.experiments.values():
         where = f"experiments.{experiment.name}"
         with _named(f"{where}.framework"):
@@ -64,6 +68,18 @@ def _named(key: str) -> Iterator[None]:
         yield
     except (UsageError, MissingPartError) as error:
         raise type(error)(f"{key}: {error.args[0]}", error.hint) from error
+
+
+def check_notify(recipe: Recipe, environ: Mapping[str, str]) -> None:
+    """Refuse what a notifier cannot do with its ``to``; sends nothing.
+
+    Raises:
+        UsageError: naming the key.
+        MissingPartError: a plug-in has the name, but cannot be loaded.
+    """
+    for number, subscription in enumerate(recipe.notify):
+        with _named(f"notify.{number}"):
+            make_notifier(subscription.notifier, subscription.to, environ)
 
 
 def check_directories(recipe: Recipe) -> None:
@@ -105,6 +121,11 @@ def data_notes(recipe: Recipe) -> list[str]:
         for experiment in recipe.experiments.values()
         for name, source in experiment.data.items()
         if source.url and has_secret(source.url)
+    ]
+    signed += [
+        f"notify.{number}.to holds a key, which is written down with the run; write $NAME and export it"
+        for number, subscription in enumerate(recipe.notify)
+        if has_secret(subscription.to)
     ]
     return signed + [
         f"{experiment.name}: data.{name}.url: whoever is on the way can change what comes by http://; "

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from trainmaster.db import cluster_rows, quote_rows, run_rows
+from trainmaster.db import cluster_rows, outbox, quote_rows, run_rows
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
-from trainmaster.db.events import change_event, insert_events, storable
+from trainmaster.db.events import change_event, event_row, insert_events, storable
 from trainmaster.db.kept_rows import record_saved
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
@@ -52,6 +52,7 @@ class Database:
         self.patience = patience or Patience()
         self._transactions = Transactions(open_database(url), self.patience)
         self._experiment_ids: dict[str, dict[str, int]] = {}
+        self._wanted: dict[str, outbox.Wanted] = {}
         # Machines that share a server have one clock for leases, however their own are set.
         self._has_clock = self.engine.dialect.name != "sqlite"
         self._server_time = (0.0, 0.0)  # the server's, and by our boot-time clock when that was
@@ -192,7 +193,7 @@ class Database:
                         pass
                 if not isinstance(change, Progress | QueueChange):
                     events.append(change_event(lease.run, change, now))
-            insert_events(connection, events)
+            insert_events(connection, events, self._wanted_kinds(connection, lease.run))
 
         self._transactions.write(write)
         lease.turn += 1
@@ -229,6 +230,23 @@ class Database:
 
         self._transactions.write(write)
         lease.turn += 1
+
+    # --- who is to be told ------------------------------------------------------------------------
+
+    def messages(self, run: str, without: Collection[int] = (), limit: int = 100) -> Sequence[RowMapping]:
+        """Messages of a run that nobody has taken yet; see `outbox.messages_query`."""
+        return self.read(outbox.messages_query(run, without, limit))
+
+    def claim_message(self, lease: Lease, message: int, tries: int) -> bool:
+        """Whether a message that was tried so often is ours to try once more; see `outbox.claim`."""
+        return self._transactions.write(
+            lambda connection, _: outbox.claim(connection, lease, message, tries), patient=False
+        )
+
+    def end_message(self, lease: Lease, message: int, now: float, why: str = "") -> None:
+        """A message was taken, or is given up and ``why``; with a stale lease nothing is written."""
+        note = event_row(lease.run, now, "note", message=why) if why else None
+        self._transactions.write(lambda connection, _: outbox.end(connection, lease, message, note))
 
     # --- measurements and quotes ---------------------------------------------------------------
 
@@ -389,6 +407,12 @@ class Database:
             )
             self._experiment_ids[run] = {row.name: row.id for row in rows}
         return self._experiment_ids[run]
+
+    def _wanted_kinds(self, connection: Connection, run: str) -> outbox.Wanted:
+        """What those want who are told of a run: that never changes either."""
+        if run not in self._wanted:
+            self._wanted[run] = outbox.wanted_kinds(connection, run)
+        return self._wanted[run]
 
 
 def _write_experiment(connection: Connection, experiment_id: int, change: ExperimentChange) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from trainmaster.db import outbox
 from trainmaster.db import tables as t
 from trainmaster.db.changes import (
     Change,
@@ -65,10 +66,25 @@ def event_row(
     }  # fmt: skip
 
 
-def insert_events(connection: Connection, events: Sequence[dict[str, Any]]) -> None:
-    """Write events in their order."""
-    if events:
+def insert_events(
+    connection: Connection, events: Sequence[dict[str, Any]], wanted: outbox.Wanted | None = None
+) -> None:
+    """Write events of a run in their order, and who is to be told of them.
+
+    Args:
+        connection: in the transaction of what has happened.
+        events: rows of `event_row`.
+        wanted: see `outbox.wanted_kinds`, if that was looked up already.
+    """
+    if not events:
+        return
+    if wanted is None:
+        wanted = outbox.wanted_kinds(connection, events[0]["run_id"])
+    if not wanted:
         connection.execute(t.event.insert(), events)
+        return
+    insert = t.event.insert().returning(t.event.c.id, sort_by_parameter_order=True)
+    outbox.insert_messages(connection, wanted, events, connection.execute(insert, events).scalars().all())
 
 
 def json_column(value: object) -> str:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
-from trainmaster.db.events import event_row, insert_events
+from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.leases import LEASE_S, Lease, is_alive
 from trainmaster.spec.errors import LeaseLostError, NotFoundError
 from trainmaster.spec.states import State
@@ -36,6 +36,7 @@ class NewRun:
         home: directory of the home its processes will live in.
         home_id: identity of that home.
         clusters: that it is to have.
+        notify: for each of its subscriptions the kinds of events that it wants.
     """
 
     id: str
@@ -49,6 +50,7 @@ class NewRun:
     home: str = ""
     home_id: str = ""
     clusters: Sequence[ClusterRow] = ()
+    notify: Sequence[Sequence[str]] = ()
 
 
 def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expires_at: float) -> None:
@@ -72,6 +74,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
             store_url=new.store_url,
             home=new.home,
             home_id=new.home_id,
+            notify=json_column(new.notify) if new.notify else None,
             state=State.WAITING,
             created_at=now,
             session_at=now,

@@ -63,6 +63,7 @@ run = Table(
         "home", Text, nullable=False, server_default="", doc="directory of the home its processes live in"
     ),
     Column("home_id", Text, nullable=False, server_default="", doc="of that home: a path may mean many"),
+    Column("notify", Text, doc="for each subscription the kinds of events that it wants, as JSON"),
 )
 Index(None, run.c.created_at)
 
@@ -148,6 +149,18 @@ event = Table(
     Column("message", Text, nullable=False, server_default=""),
 )
 Index(None, event.c.run_id, event.c.id)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("event_id", _Key, ForeignKey("event.id"), nullable=False),
+    Column("subscription", Integer, nullable=False, doc="whom to tell: the place in the recipe's `notify`"),
+    Column("tries", Integer, nullable=False, server_default="0", doc="how often that was begun"),
+    UniqueConstraint("event_id", "subscription"),
+)
+Index(None, outbox.c.run_id)
 
 measurement = Table(
     "measurement",

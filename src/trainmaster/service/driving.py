@@ -20,6 +20,7 @@ from trainmaster.control.store_silence import StoreSilence
 from trainmaster.executors import Capacity, detect_capacity
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.delivery import Delivery
 from trainmaster.service.history import histories, make_recorder
 from trainmaster.service.quote_record import record_truth
 from trainmaster.service.quote_tracker import QuoteTracker
@@ -51,7 +52,9 @@ def drive(
     if watcher is not None:
         service.database.patience.tell = watcher.say
     machines = None
+    delivery = Delivery(service.database, session.lease, session.recipe.notify, environ)
     try:
+        delivery.start()
         if not capabilities_of(session.recipe.provider).is_here:
             from trainmaster.service.run_clusters import RunClusters
 
@@ -65,8 +68,12 @@ def drive(
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
             )
-        _drive(service, session, environ, watcher, on_start, machines)
+        controller = _drive(service, session, environ, watcher, on_start, machines)
+        interrupts = controller.interrupts
+        if left := delivery.finish(lambda: controller.interrupts > interrupts):
+            _teller(watcher)(left)
     finally:
+        delivery.stop()
         if machines is not None:
             machines.close()
         with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
@@ -82,7 +89,7 @@ def _drive(
     watcher: Watcher | None,
     on_start: OnStart | None,
     machines: RunClusters | None,
-) -> None:
+) -> Controller:
     database, recipe, run = service.database, session.recipe, session.run
     home = service.home_of(run)
     machine = detect_capacity()
@@ -170,6 +177,7 @@ def _drive(
                 from trainmaster.control.data_sources import withdraw_volumes
 
                 withdraw_volumes(data)
+    return controller
 
 
 def _tracker(

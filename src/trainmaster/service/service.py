@@ -19,6 +19,7 @@ from trainmaster.control.layout import Home
 from trainmaster.control.preflight import (
     check_directories,
     check_machine,
+    check_notify,
     check_parts,
     check_urls,
     check_volumes,
@@ -27,6 +28,7 @@ from trainmaster.control.preflight import (
 from trainmaster.db import Database, Lease, NewRun, Patience, queries
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.delivery import deliver_left
 from trainmaster.service.history import History, histories
 from trainmaster.service.run_names import claim_name
 from trainmaster.service.search_results import SearchResults, search_results
@@ -126,6 +128,7 @@ class Service:
         check_directories(recipe)
         check_urls(recipe)
         check_volumes(recipe, self.home.store_url)
+        check_notify(recipe, environ)
         notes = check_machine(recipe, detect_capacity()) if capabilities_of(recipe.provider).is_here else []
         self.secrets_of(recipe, environ)
         return notes + data_notes(recipe)
@@ -202,6 +205,7 @@ class Service:
                 home=str(self.home.root),
                 home_id=home_id,
                 clusters=clusters,
+                notify=[subscription.events for subscription in recipe.notify],
             ),
             now,
         )
@@ -218,6 +222,7 @@ class Service:
         """
         row = self.database.run_row(run)
         if row["reason"] == EndReason.SUCCEEDED:
+            deliver_left(self.database, run, environ)
             return None
         home = self.home_of(run)
         if not is_driven(row, self.database.clock_s()) and self.save_kept(run):  # not to be trained once more

@@ -18,6 +18,7 @@ from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT,
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
 from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place
+from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Objective, read_objective
 from trainmaster.spec.reading import (
     Key,
@@ -73,6 +74,7 @@ class Recipe(Noun):
         env: variables of all experiments.
         secrets: names of secret variables of all experiments.
         data: data of all experiments.
+        notify: who is told what happens to a run.
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
         source_text: the file as it was read, without overrides.
     """
@@ -90,6 +92,7 @@ class Recipe(Noun):
     env: Annotated[dict[str, str], Key("env", read_env)] = Field(default={})
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()
     data: Annotated[dict[str, DataSource], Key("data", read_data)] = Field(default={})
+    notify: Annotated[tuple[Subscription, ...], Key("notify", read_notify)] = ()
     experiments: Annotated[
         dict[str, Experiment],
         Key("experiments", _experiments, required="write a mapping of experiments, each with a `command`"),

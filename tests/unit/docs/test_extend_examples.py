@@ -14,7 +14,7 @@ EXTEND = Path(__file__).resolve().parents[3] / "docs/extend"
 _FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["launcher.md", "sampler.md", "provider.md"])
+@pytest.mark.parametrize("page", ["launcher.md", "sampler.md", "provider.md", "notifier.md"])
 def test_example_keeps_its_contract(page, tmp_path):
     files = dict(_FILE.findall((EXTEND / page).read_text()))
     assert len(files) == 2

@@ -1,0 +1,87 @@
+"""The outbox: who is still to be told of which event, one row each, written with the event itself.
+
+Whoever delivers claims a message before it sends it, and deletes the row when it was taken. It may die in
+between: then the row is there still, and the next driver sends it again. Only who holds the lease may claim.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from trainmaster.db import tables as t
+from trainmaster.db.leases import Lease
+
+#: For each subscription of a run the kinds of events that it wants.
+Wanted = Sequence[Sequence[str]]
+
+
+def wanted_kinds(connection: Connection, run: str) -> Wanted:
+    """What those want who are told of a run."""
+    stored = connection.execute(_SUBSCRIPTIONS, {"run": run}).scalar()
+    found: Wanted = json.loads(stored) if stored else []
+    return found
+
+
+def insert_messages(
+    connection: Connection, wanted: Wanted, events: Sequence[dict[str, Any]], ids: Sequence[int]
+) -> None:
+    """Write down who is to be told of events; ``ids`` are those of the events."""
+    rows = [
+        {"run_id": event["run_id"], "event_id": event_id, "subscription": number}
+        for event, event_id in zip(events, ids, strict=True)
+        for number, kinds in enumerate(wanted)
+        if event["kind"] in kinds
+    ]
+    if rows:
+        connection.execute(t.outbox.insert(), rows)
+
+
+def messages_query(run: str, without: Collection[int], limit: int) -> sa.Select[Any]:
+    """Messages of a run with their events: those that were tried least, and of these the oldest, first.
+
+    Args:
+        run: its id.
+        without: subscriptions that are left out.
+        limit: at most so many.
+    """
+    return (
+        sa.select(t.outbox, *(column for column in t.event.c if column.name not in ("id", "run_id")))
+        .join(t.event, t.event.c.id == t.outbox.c.event_id)
+        .where(t.outbox.c.run_id == run, t.outbox.c.subscription.not_in(without))
+        .order_by(t.outbox.c.tries, t.outbox.c.id)
+        .limit(limit)
+    )
+
+
+def claim(connection: Connection, lease: Lease, message: int, tries: int) -> bool:
+    """Claim a message for one more try than ``tries``.
+
+    False if that is not ours to do: somebody else has, it was taken, or another process drives the run.
+    """
+    claimed = connection.execute(
+        t.outbox.update()
+        .where(t.outbox.c.id == message, t.outbox.c.tries == tries, _is_held(lease))
+        .values(tries=tries + 1)
+    )
+    return claimed.rowcount == 1
+
+
+def end(connection: Connection, lease: Lease, message: int, note: dict[str, Any] | None) -> None:
+    """A message was taken; or it is given up, and an event ``note`` says why, of which nobody is told."""
+    ended = connection.execute(t.outbox.delete().where(t.outbox.c.id == message, _is_held(lease)))
+    if ended.rowcount and note is not None:
+        connection.execute(t.event.insert(), note)
+
+
+def _is_held(lease: Lease) -> sa.ColumnElement[bool]:
+    return sa.exists().where(
+        t.run.c.id == lease.run, t.run.c.lease_token == lease.token, t.run.c.lease_owner.is_not(None)
+    )
+
+
+_SUBSCRIPTIONS = sa.select(t.run.c.notify).where(t.run.c.id == sa.bindparam("run"))

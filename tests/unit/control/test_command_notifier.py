@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from trainmaster.control.command_notifier import CommandNotifier
+from trainmaster.control.notifier import make_notifier
+from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.testing.notifier_contract import TASK, NotifierContract
+
+
+class TestCommand(NotifierContract):
+    @pytest.fixture
+    def make(self, tmp_path):
+        return lambda: make_notifier("command", f"cat >> {tmp_path}/told", os.environ)
+
+    @pytest.fixture
+    def told(self, tmp_path):
+        return lambda: [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+
+    @pytest.fixture
+    def refusing(self):
+        return CommandNotifier("cat; false", os.environ)
+
+    @pytest.fixture
+    def hanging(self):
+        return CommandNotifier("sleep 60 | sleep 60", os.environ)
+
+
+def test_its_last_words_are_told():
+    command = "echo one >&2; echo no https://me:$PW@host >&2; exit 3"
+    with pytest.raises(TrainmasterError, match=r"code 3: one\nno https://\*\*\*@host$"):
+        CommandNotifier(command, {**os.environ, "PW": "secret"}).send(TASK, 10)
+
+
+def test_a_command_that_reads_nothing_has_taken_it():
+    CommandNotifier('test "$TRAINMASTER_MESSAGE_ID" = r-1.8.0', os.environ).send(TASK, 10)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(UsageError, match="there is no notifier 'comand'"):
+        make_notifier("comand", "x", {})
