@@ -12,17 +12,8 @@ SOURCE = pathlib.Path("src")
 #: One line per circle: its files, sorted.
 LEFT: set[tuple[str, ...]] = {
     (
-        "trainmaster.control.images",
-        "trainmaster.control.job_context",
-        "trainmaster.control.site",
-        "trainmaster.control.staging",
-        "trainmaster.control.unpublished_checkpoint",
-    ),
-    (
         "trainmaster.service.driving",
         "trainmaster.service.service",
-        "trainmaster.service.summary",
-        "trainmaster.service.unpublished_models",
     ),
     (
         "trainmaster.testing.failures",

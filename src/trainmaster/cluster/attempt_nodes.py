@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trainmaster.control.layout import attempt_id
-from trainmaster.control.site import NodeGoneError
+from trainmaster.control.site_errors import NodeGoneError
 
 if TYPE_CHECKING:
     from trainmaster.cluster.node_access import NodeAccess

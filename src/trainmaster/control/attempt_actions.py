@@ -32,11 +32,11 @@ from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.images import Images, ImageSource
+    from trainmaster.control.images import Images
+    from trainmaster.control.job_context import ImageSource, Site
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.run_state import Experiment as BoardExperiment
     from trainmaster.control.searching import Searcher
-    from trainmaster.control.site import Site
     from trainmaster.sweeps import Curve
 
 LOOPBACK = "127.0.0.1"

@@ -13,7 +13,7 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.launchers import Gang
 
 if TYPE_CHECKING:
-    from trainmaster.control.images import ImageSource
+    from trainmaster.control.job_context import ImageSource
 
 
 def gang_environments(

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from trainmaster.control.image_shelf import ImageShelf, added_inside, base_inside, own_user
 from trainmaster.executors.base import Container
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 
 #: The tasks of an experiment that all fail for want of its image ask for it once.
 REMEMBER_REFUSAL_S = 30.0
-
-
-class ImageSource(Protocol):
-    """Where a run's images come from: this machine's engine, or those of its nodes."""
-
-    def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
-        """The container of an attempt's members; what it mounts is there once it was staged."""
-        ...
-
-    def environment(self, name: str) -> dict[str, str]:
-        """What a member finds in an image that is ready, with what every member gets on top."""
-        ...
-
-    def additions(self, name: str) -> dict[str, str]:
-        """What every member gets that the image does not set."""
-        ...
 
 
 class Images:

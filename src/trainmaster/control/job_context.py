@@ -1,11 +1,20 @@
-"""`TaskContext`: everything that the background jobs of one attempt need to know."""
+"""`TaskContext`: everything that the background jobs of one attempt need to know; `Site`: where it runs.
+
+Staging and saving work on directories of this machine. A site brings them to the nodes before members start,
+and fetches what they left, so that nothing else has to know of nodes. Either knows the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+from urllib.parse import quote
 
 from trainmaster.artifacts import CheckpointSeries, Listing
 from trainmaster.control.layout import AttemptPlace, Home
@@ -13,9 +22,13 @@ from trainmaster.launchers import Launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe
 
 if TYPE_CHECKING:
+    from trainmaster.artifacts import JSON
     from trainmaster.artifacts.owner import Owner
-    from trainmaster.control.images import Images
-    from trainmaster.control.site import Site
+    from trainmaster.executors.base import Container
+    from trainmaster.executors.engines import Image
+
+# What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
+_SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class TaskContext:
     kept_checkpoint: int | None = None
     parent: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    images: Images | None = None
+    images: OwnImages | None = None
     environments: dict[str, Path] = field(default_factory=dict)
     listings: dict[Path, Listing] = field(default_factory=dict)
     site: Site | None = None
@@ -98,17 +111,241 @@ class TaskContext:
     @property
     def data_places(self) -> dict[str, Path]:
         """Where the members find their data here, by name."""
-        if not self.experiment.data:
-            return {}
-        from trainmaster.control import staging
+        return {name: self.data_path(name) for name in self.experiment.data}
 
-        return {name: staging.data_path(self, name) for name in self.experiment.data}
+    def data_path(self, name: str) -> Path:
+        """Where the members find the data called ``name``."""
+        source = self.experiment.data[name]
+        if source.directory is not None:
+            return (self.recipe.directory / Path(source.directory).expanduser()).resolve()
+        if source.url is not None:
+            from trainmaster.control.data_sources import url_directory
+
+            return url_directory(self.home.cache, source.url, source.sha256)
+        if source.volume is not None:
+            digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
+            return self.home.data_directory(self.run) / f"volume-{digest}"
+        best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # may be called val/loss
+        return self.home.data_directory(self.run) / f"{source.experiment}{best}"
 
     @property
     def venv(self) -> Path | None:
-        """The environment here that ``setup`` makes."""
-        if self.experiment.setup is None:
-            return None
-        from trainmaster.control import staging
+        """The cached virtual environment here that the experiment's ``setup`` makes; None without ``setup``.
 
-        return staging.environment_path(self)
+        Its name is a hash of what goes into it: the script, the Python or the image, and every file of the
+        code that the script mentions.
+        """
+        setup = self.experiment.setup
+        if setup is None:
+            return None
+        name = self.experiment.name
+        if name not in self.environments:  # the setup itself may change the files that it mentions
+            self.environments[name] = self._venv(setup)
+        return self.environments[name]
+
+    def _venv(self, setup: str) -> Path:
+        code = self.home.code_directory(self.run)
+        if self.site is not None:
+            python = f"nodes {self.experiment.container or ''}".strip()  # each sees that it fits its own
+        else:
+            python = sys.version if self.images is None else self.images.prepare(self).id
+        digest = hashlib.sha256(f"{python}\0{setup}".encode())
+        for word in sorted(set(_SHELL_WORD.findall(setup))):
+            path = code / word
+            if os.path.isfile(path):  # noqa: PTH113 - it takes any text, `Path` raises on a long word
+                digest.update(f"\0{word}\0".encode() + path.read_bytes())
+            elif os.path.isdir(path) and path.resolve().is_relative_to(code.resolve()):  # noqa: PTH112
+                for file in sorted(p for p in path.rglob("*") if p.is_file()):
+                    digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
+        return self.home.cache / "environments" / digest.hexdigest()[:20]
+
+
+class ImageSource(Protocol):
+    """Where a run's images come from: this machine's engine, or those of its nodes."""
+
+    def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
+        """The container of an attempt's members; what it mounts is there once it was staged."""
+        ...
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a member finds in an image that is ready, with what every member gets on top."""
+        ...
+
+    def additions(self, name: str) -> dict[str, str]:
+        """What every member gets that the image does not set."""
+        ...
+
+
+class OwnImages(ImageSource, Protocol):
+    """Those that this machine's engine has; see `Images`."""
+
+    def prepare(self, context: TaskContext) -> Image:
+        """Bring an image here unless it is."""
+        ...
+
+    def set_up(self, context: TaskContext, venv: Path, output: BinaryIO, marker: Mapping[str, str]) -> int:
+        """Run the recipe's ``setup`` in it; gives the exit code."""
+        ...
+
+
+class Site(Protocol):
+    """The nodes of a run's clusters, as jobs of attempts see them. Threads share it.
+
+    Attributes:
+        library: a directory on every node that goes to the end of PYTHONPATH.
+    """
+
+    @property
+    def library(self) -> str:
+        """See above."""
+        ...
+
+    @property
+    def images(self) -> ImageSource:
+        """What experiments name as ``container``, as nodes have it."""
+        ...
+
+    def slots(self, experiment: str) -> Sequence[int]:
+        """Slots of each node of an experiment's cluster; empty if nobody knows."""
+        ...
+
+    def environment(self, experiment: str) -> Mapping[str, str]:
+        """What members find on a node before anything of the recipe is added; nothing of the caller's."""
+        ...
+
+    def path(self, here: Path) -> str:
+        """Where a path of this machine's home or cache, or of the user's data, lies on every node."""
+        ...
+
+    def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
+        """Have the nodes of an attempt get data themselves, from where they lie.
+
+        Args:
+            context: the attempt.
+            name: of the data: a volume, a URL, or the models of another experiment.
+            models: the tasks and URIs of those.
+
+        Raises:
+            RelayError: not all of the nodes can do so; those that could have them.
+            UsageError: there is no such volume.
+            TrainmasterError: a node cannot be reached, or has failed to get them.
+        """
+        ...
+
+    def adopt(self, context: TaskContext) -> None:
+        """Go on with what an earlier driver did for an attempt while it runs; never waits."""
+        ...
+
+    def bring(self, context: TaskContext) -> None:
+        """Put everything that a staged attempt needs on the nodes that its gang was granted.
+
+        Raises:
+            UsageError: the recipe's ``setup`` failed on a node, or its ``container`` cannot be had there.
+            TrainmasterError: a node cannot be reached or has no room.
+        """
+        ...
+
+    def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
+        """Make the attempt's checkpoint directory here what those of its nodes are together.
+
+        Args:
+            context: the attempt.
+            is_patient: a node that does not answer is asked again for a while.
+
+        Returns:
+            False if it changed while it was read: what is here is not to be published.
+
+        Raises:
+            NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
+            TrainmasterError: a node cannot be reached.
+        """
+        ...
+
+    def fetch_output(
+        self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None
+    ) -> None:
+        """Make the members' output directories here what they are on their nodes; the attempt has ended.
+
+        Args:
+            context: the attempt.
+            is_final: it must all be had, and patience is shown; else what cannot be had is left out.
+            limit_bytes: most bytes of a member.
+
+        Raises:
+            TrainmasterError: a node cannot be reached.
+        """
+        ...
+
+    def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
+        """Have the nodes upload the attempt's checkpoint directories, and commit them as one checkpoint.
+
+        Args:
+            context: the attempt.
+            is_patient: a node that does not answer is asked again for a while.
+
+        Returns:
+            Its number; None if there is nothing, or nothing new.
+
+        Raises:
+            RelayError: the nodes cannot use the store.
+            UnstableDirectory: something changed while it was uploaded; nothing was published.
+            NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+        ...
+
+    def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
+        """Have the nodes upload what an attempt that ended well left, and commit it as its model.
+
+        Args:
+            context: the attempt.
+            extra: kept in the manifest.
+
+        Returns:
+            False if they left nothing.
+
+        Raises:
+            RelayError: the nodes cannot use the store.
+            TrainmasterError: a node cannot be reached, or nothing can be published.
+        """
+        ...
+
+    def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
+        """Have the nodes download a checkpoint to where the attempt finds it.
+
+        Args:
+            context: the attempt.
+            uri: of the checkpoint.
+            is_own: it is the task's own: as long as nothing changes, nothing new is published.
+
+        Raises:
+            RelayError: the nodes cannot use the store; or it is damaged.
+            TrainmasterError: a node cannot be reached.
+        """
+        ...
+
+    def where(self, context: TaskContext) -> str:
+        """Where what an attempt left lies, in words: its nodes, and the directory there."""
+        ...
+
+    def full_disks(self, context: TaskContext) -> str:
+        """Which of an attempt's nodes have no room left, in words; empty if none, or if nobody knows.
+
+        A member that fails for want of room can hardly write down why.
+        """
+        ...
+
+    def lost_data(self, context: TaskContext) -> tuple[bool, str]:
+        """Whether nodes of an attempt lost data that they had; what went wrong there with data, in words."""
+        ...
+
+    def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
+        """Remove an attempt's directories from its nodes, unless what it left should be here and is not.
+
+        Nodes that cannot be reached keep them.
+
+        Args:
+            context: the attempt.
+            is_saved: nothing is there that could be saved, and is not.
+        """
+        ...

@@ -21,7 +21,7 @@ from trainmaster.control.effects import Job
 from trainmaster.control.gangs import checkpoints_of
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.restored import note_restored
-from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.control.unpublished_checkpoint import (
     drop_kept_checkpoint,
     empty_fetched,
@@ -34,7 +34,7 @@ from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterErro
 from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
-    from trainmaster.control.site import Site
+    from trainmaster.control.job_context import Site
 
 #: A directory that changes while it is read is tried again this often at an attempt's end.
 STABLE_TRIES = 3

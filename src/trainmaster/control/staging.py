@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 from trainmaster.artifacts import CheckpointSeries
 from trainmaster.artifacts.manifest import DamagedArtifactError
@@ -24,7 +21,7 @@ from trainmaster.control.decide_task import Job
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.locking import locked
 from trainmaster.control.restored import note_restored
-from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.control.unpublished_checkpoint import is_superseded, lies_here, restore_kept
 from trainmaster.objects.errors import trouble_of
@@ -81,27 +78,11 @@ def _stage(context: TaskContext, models: dict[str, list[tuple[int, str]]]) -> Jo
     return Job(done=True, fields={"restored": restored})
 
 
-def data_path(context: TaskContext, name: str) -> Path:
-    """Where the members find the data called ``name``."""
-    source = context.experiment.data[name]
-    if source.directory is not None:
-        return (context.recipe.directory / Path(source.directory).expanduser()).resolve()
-    if source.url is not None:
-        from trainmaster.control.data_sources import url_directory
-
-        return url_directory(context.home.cache, source.url, source.sha256)
-    if source.volume is not None:
-        digest = hashlib.sha256(source.volume.encode()).hexdigest()[:12]
-        return context.home.data_directory(context.run) / f"volume-{digest}"
-    best = f"-best-{quote(source.best, safe='')}" if source.best else ""  # a metric may be called val/loss
-    return context.home.data_directory(context.run) / f"{source.experiment}{best}"
-
-
 def _provide(context: TaskContext, name: str) -> None:
     """Bring a volume, or what a URL names, to where the members find it."""
     from trainmaster.control.data_sources import fetch_url, provide_volume, volume_url
 
-    source, target = context.experiment.data[name], data_path(context, name)
+    source, target = context.experiment.data[name], context.data_path(name)
     try:
         if source.url is not None:
             fetch_url(
@@ -149,7 +130,7 @@ def take_over(context: TaskContext, name: str, models: list[tuple[int, str]]) ->
             f"data.{name}: the experiment {source.experiment!r} left no model",
             "Its tasks must write files into TRAINMASTER_OUTPUT_DIR.",
         )
-    fetch_models(models, data_path(context, name), is_single=source.best is not None or len(models) == 1)
+    fetch_models(models, context.data_path(name), is_single=source.best is not None or len(models) == 1)
 
 
 def link_at(context: TaskContext, name: str) -> None:
@@ -165,7 +146,7 @@ def link_at(context: TaskContext, name: str) -> None:
     link = Path(os.path.normpath(code / at))
     if not link.is_relative_to(code.parent) or link in (code, code.parent):
         raise UsageError(f"data.{name}.at: {at} lies outside the working directory", "Give a relative path.")
-    target = data_path(context, name)
+    target = context.data_path(name)
     with locked(context.home.data_directory(context.run) / f"at-{name}"):
         if link.is_symlink() and link.readlink() == target:
             return
@@ -175,45 +156,13 @@ def link_at(context: TaskContext, name: str) -> None:
         link.symlink_to(target)
 
 
-def environment_path(context: TaskContext) -> Path | None:
-    """The cached virtual environment that the experiment's ``setup`` makes; None without ``setup``.
-
-    Its name is a hash of what goes into it: the script, the Python or the image, and every file of the
-    code that the script mentions.
-    """
-    setup = context.experiment.setup
-    if setup is None:
-        return None
-    name = context.experiment.name
-    if name not in context.environments:  # the setup itself may change the files that it mentions
-        context.environments[name] = _environment_path(context, setup)
-    return context.environments[name]
-
-
-def _environment_path(context: TaskContext, setup: str) -> Path:
-    code = context.home.code_directory(context.run)
-    if context.site is not None:
-        python = f"nodes {context.experiment.container or ''}".strip()  # each sees to it that it fits its own
-    else:
-        python = sys.version if context.images is None else context.images.prepare(context).id
-    digest = hashlib.sha256(f"{python}\0{setup}".encode())
-    for word in sorted(set(_SHELL_WORD.findall(setup))):
-        path = code / word
-        if os.path.isfile(path):  # noqa: PTH113 - it takes any text, `Path` raises on a long word
-            digest.update(f"\0{word}\0".encode() + path.read_bytes())
-        elif os.path.isdir(path) and path.resolve().is_relative_to(code.resolve()):  # noqa: PTH112
-            for file in sorted(p for p in path.rglob("*") if p.is_file()):
-                digest.update(f"\0{file.relative_to(code)}\0".encode() + file.read_bytes())
-    return context.home.cache / "environments" / digest.hexdigest()[:20]
-
-
 def setup_environment(context: TaskContext) -> None:
     """Make the experiment's virtual environment, once per node and hash of its inputs.
 
     Raises:
         UsageError: the recipe's ``setup`` failed; its log is named.
     """
-    path = environment_path(context)
+    path = context.venv
     if path is None:
         return
     log = path.with_suffix(".log")
@@ -396,9 +345,6 @@ def _inherit(context: TaskContext, uri: str) -> None:
         "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
     )
 
-
-# What may be a path in a setup script: `./package[extra]`, `$(cat tool.txt)`, `--file=conda.yaml;`
-_SHELL_WORD = re.compile(r"""[^\s'"`$(){}\[\]<>|&;=,]+""")
 
 #: Marks all processes of a setup; its value is the place of the environment.
 _SETUP_VARIABLE = "TRAINMASTER_SETUP"

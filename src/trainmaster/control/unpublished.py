@@ -16,7 +16,7 @@ from trainmaster.control.saving import (
     recover,
     save,
 )
-from trainmaster.control.site import NodeGoneError
+from trainmaster.control.site_errors import NodeGoneError
 from trainmaster.control.unpublished_checkpoint import has_entries
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, one_line
 from trainmaster.spec.states import EndReason

@@ -339,7 +339,7 @@ class Service:
         """
         from trainmaster.service.unpublished_models import save_kept
 
-        return save_kept(self, run)
+        return save_kept(self.database, self.home_of, run)
 
     # --- looking -----------------------------------------------------------------------------
 

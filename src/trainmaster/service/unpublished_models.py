@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from trainmaster.spec.states import EndReason
 
 if TYPE_CHECKING:
     from trainmaster.control.job_context import TaskContext
-    from trainmaster.service.service import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +37,30 @@ class SavedModel:
     error: str = ""
 
 
-def save_kept(service: Service, run: str) -> list[SavedModel]:
+def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> list[SavedModel]:
     """Publish all models of a run that are kept here, and record them as the run's.
+
+    Args:
+        database: the database.
+        home_of: gives the home of a run.
+        run: its name.
 
     Raises:
         UsageError: somebody drives the run.
         PublishError: the store cannot be written; what was not published is still kept.
     """
-    rows = kept_rows.kept_models(service.database, run)
+    rows = kept_rows.kept_models(database, run)
     if not rows:
         return []
     from trainmaster.control.attempt_actions import AttemptActions
     from trainmaster.control.run_state import Task
 
-    recipe = stored_recipe(service.database.run_row(run))
-    home = service.home_of(run)
+    recipe, home = stored_recipe(database.run_row(run)), home_of(run)
     actions = AttemptActions(
         home=home, run=run, recipe=recipe, base={}, secrets={},
-        find_models=lambda *_: [], slots=1, owner=owner_of(service.database.run_row(run), home),
+        find_models=lambda *_: [], slots=1, owner=owner_of(database.run_row(run), home),
     )  # fmt: skip
-    lease = service.database.acquire(run, time.time())
+    lease = database.acquire(run, time.time())
     if lease is None:
         raise UsageError(
             f"{run} is driven by another process",
@@ -65,7 +68,7 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
         )
     found = []
     try:
-        with _renewed(service.database, lease):
+        with _renewed(database, lease):
             while rows:  # those that are recorded are kept no more
                 for row in rows:
                     context = actions.context(
@@ -77,10 +80,10 @@ def save_kept(service: Service, run: str) -> list[SavedModel]:
                             kept_model=row["kept_model"],
                         )
                     )
-                    found.append(_saved(service.database, lease, context, json.loads(row["metrics"])))
-                rows = kept_rows.kept_models(service.database, run)
+                    found.append(_saved(database, lease, context, json.loads(row["metrics"])))
+                rows = kept_rows.kept_models(database, run)
     finally:
-        service.database.release(lease, time.time())
+        database.release(lease, time.time())
     return found
 
 

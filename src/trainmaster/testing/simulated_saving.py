@@ -34,7 +34,7 @@ from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.effects import Effect, EffectKind, Job
 from trainmaster.control.jobs import _guarded
 from trainmaster.control.layout import Home
-from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec import Distributed, Experiment, Recipe

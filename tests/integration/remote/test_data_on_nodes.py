@@ -26,7 +26,6 @@ from trainmaster.cluster.node_files.node_files import remove_run
 from trainmaster.cluster.node_files.store_outages import trouble_from_here
 from trainmaster.control import saving, staging
 from trainmaster.control.data_sources import withdraw_volumes
-from trainmaster.control.staging import data_path
 from trainmaster.objects.delegated_credentials import Lender
 from trainmaster.spec import DataSource
 from trainmaster.spec.states import EndReason
@@ -100,7 +99,7 @@ def test_a_volume_is_mounted_by_the_nodes_and_again_when_that_is_lost(sites: Hos
     context = sites.context(data={"images": DataSource(volume="images", at="in/images")})
     for _ in range(2):
         assert staging.stage(context, {}).error == ""
-    here = data_path(context, "images")
+    here = context.data_path("images")
     there = sites.site.path(here)
     assert not here.exists()
     assert not list((sites.home.cache).glob("volumes/whole/*")), "nothing came here"
@@ -178,11 +177,11 @@ def test_without_mounts_a_volume_is_fetched_by_the_nodes(
         node.result.plan.python = str(wrapper)  # type: ignore[misc, union-attr]
     context = sites.context(data={"images": DataSource(volume="images")})
     assert staging.stage(context, {}).error == ""
-    there = sites.site.path(data_path(context, "images"))
+    there = sites.site.path(context.data_path("images"))
     for number in range(2):
         assert listed(sites, number, there) == ["a", "deep/b"]
         assert "cache/volumes/whole" in shell(sites, number, f"readlink {there}")
-    assert not data_path(context, "images").exists()
+    assert not context.data_path("images").exists()
     assert sites.site.lost_data(context) == (False, "")
 
 
@@ -201,13 +200,13 @@ def test_models_of_another_experiment_are_fetched_by_the_nodes(sites: Hosts, tmp
     for _ in range(2):
         assert staging.stage(context, {"all": models, "one": models[1:2]}).error == ""
     for number in range(2):
-        assert contents(sites.there(number, data_path(context, "all"))) == {
+        assert contents(sites.there(number, context.data_path("all"))) == {
             "0/w": "0",
             "1/w": "1",
             "2/w": "2",
         }
-        assert contents(sites.there(number, data_path(context, "one"))) == {"w": "1"}
-    assert not data_path(context, "all").exists()
+        assert contents(sites.there(number, context.data_path("one"))) == {"w": "1"}
+    assert not context.data_path("all").exists()
 
 
 class Web(http.server.SimpleHTTPRequestHandler):
@@ -238,8 +237,8 @@ def test_urls_are_fetched_by_the_nodes(sites: Hosts, tmp_path: Path, monkeypatch
         server.shutdown()
         server.server_close()
     for number in range(2):
-        assert contents(sites.there(number, data_path(context, "web"))) == {"set.csv": "1,2"}
-        assert "manifest.json" in contents(sites.there(number, data_path(context, "objects")))
+        assert contents(sites.there(number, context.data_path("web"))) == {"set.csv": "1,2"}
+        assert "manifest.json" in contents(sites.there(number, context.data_path("objects")))
     assert Web.asked == ["/set.csv"] * 4, "each node looks, and fetches"
     assert not (sites.home.cache / "data").exists()
     assert sites.told == []  # type: ignore[attr-defined]
@@ -266,10 +265,10 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
         for _ in range(2):
             assert staging.stage(context, {}).error == ""
         for number in range(2):
-            images = sites.there(number, data_path(context, "images"))
+            images = sites.there(number, context.data_path("images"))
             assert contents(images) == {"a": "a" * 1000, "deep/b": "b" * 1000}
-            assert list(contents(sites.there(number, data_path(context, "digits")))) == ["digits.csv"]
-            assert contents(sites.there(number, data_path(context, "file"))) == {"x": "x"}
+            assert list(contents(sites.there(number, context.data_path("digits")))) == ["digits.csv"]
+            assert contents(sites.there(number, context.data_path("file"))) == {"x": "x"}
         (told,) = sites.told  # type: ignore[attr-defined]
         assert told.startswith("note: data.images goes to the nodes through this machine: ")
         assert "403" in told
@@ -277,7 +276,7 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
         monkeypatch.setattr(Lender, "environment", lend)
         sites.site._data._reach._refused.clear()
         assert staging.stage(context, {}).error == "", "when they can, they find what was sent"
-        assert contents(sites.there(0, data_path(context, "images"))) == {
+        assert contents(sites.there(0, context.data_path("images"))) == {
             "a": "a" * 1000,
             "deep/b": "b" * 1000,
         }
@@ -308,7 +307,7 @@ def test_a_store_that_is_away_is_waited_for(
     assert " has not answered since " in job.error
     assert sites.told == [f"note: {job.error}"]  # type: ignore[attr-defined]
     assert staging.stage(context, {}).error == ""
-    there = sites.site.path(data_path(context, "images"))
+    there = sites.site.path(context.data_path("images"))
     assert all(listed(sites, number, there) == ["a", "deep/b"] for number in range(2))
     assert len(sites.told) == 1  # type: ignore[attr-defined]
 

@@ -494,7 +494,7 @@ def test_setup_is_made_once_per_node_and_its_log_is_here(hosts):
     setup = 'echo "token=${#TOKEN} $CALLERS_" >> "$VIRTUAL_ENV/made"; echo made >&2'
     context = hosts.context(setup=setup.replace("$CALLERS_", "${CALLERS-none}"))
     assert staging.stage(context, {}).error == ""
-    here = staging.environment_path(context)
+    here = context.venv
     assert here is not None
     for number in range(2):
         assert (hosts.there(number, here) / "made").read_text() == "token=6 none\n"

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,9 @@ from trainmaster.cluster.node_files.node_data import NodeData
 from trainmaster.cluster.node_files.node_paths import NodePaths
 from trainmaster.cluster.node_files.node_stores import StoreRefusedError
 from trainmaster.cluster.node_files.store_outages import StoreAwayError
+from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
-from trainmaster.control.site import RelayError
+from trainmaster.control.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, WHOLE_KEYS_VARIABLE, Lender
 from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
@@ -91,7 +93,9 @@ class Nodes:
 
     def context(self, **data: DataSource) -> Any:
         experiment = SimpleNamespace(name="train", data=data, container=None)
-        return SimpleNamespace(home=self.home, run="r1", experiment=experiment, variables={})
+        found: Any = SimpleNamespace(home=self.home, run="r1", experiment=experiment, variables={})
+        found.data_path = partial(TaskContext.data_path, found)
+        return found
 
     def provide(self, context: Any, name: str, attempt: str = "1", count: int = 2) -> None:
         self.data.provide(attempt, [self.node(n) for n in range(count)], context, name, MODELS)
@@ -240,7 +244,7 @@ def test_a_store_that_is_away_is_asked_again_later(nodes: Nodes) -> None:
 
 def test_of_several_stores_the_one_that_was_asked_is_told_of(nodes: Nodes) -> None:
     context = nodes.context(v=DataSource(volume="images"))
-    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    there = nodes.data._paths.there(context.data_path("v"))
     both = ("s3://b/v", "s3://source/x")
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, both)
     nodes.answers["n0"] = ["@@trouble unreachable s3://source/x/k", "@@failed s3://b/v: it timed out"]
@@ -291,7 +295,7 @@ def test_a_volume_whose_store_does_not_answer_here_is_asked_for_later(
     with pytest.raises(PublishError):
         nodes.provide(context, "v")
     monkeypatch.undo()
-    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    there = nodes.data._paths.there(context.data_path("v"))
     errors.insert(0, AWAY_ERROR)
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), tables=fails)
     for name, value in {**AWAY, WHOLE_KEYS_VARIABLE: "true"}.items():
@@ -318,7 +322,7 @@ def test_what_takes_long_is_told_now_and_then(nodes: Nodes) -> None:
 def wanted(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A volume, as if it had been looked for."""
     context = nodes.context(v=DataSource(volume="images"))
-    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    there = nodes.data._paths.there(context.data_path("v"))
     order = {"do": "volume", "directory": there}
     monkeypatch.setattr(nodes.data, "_wanted", lambda *_: data_wanted.Wanted("v", there, order))
     return context
@@ -386,7 +390,7 @@ def test_what_a_node_remarks_is_told_once(nodes: Nodes) -> None:
 
 def test_nodes_are_lent_what_is_there_now(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     context = nodes.context(v=DataSource(volume="images"))
-    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    there = nodes.data._paths.there(context.data_path("v"))
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), {})
     for key in ("old", "new"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
@@ -424,7 +428,7 @@ def test_mounts_of_runs_that_are_over_are_ended_by_the_next_one(nodes: Nodes, tm
     nodes.shell = heard  # type: ignore[method-assign]
     nodes.data._mounts._is_over = lambda run: run in ("dead-1", "r1")
     context = nodes.context(v=DataSource(volume="images"))
-    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    there = nodes.data._paths.there(context.data_path("v"))
     columns = tmp_path / "columns"
     nodes.data._volumes[there] = data_wanted.Wanted(
         "v", there, {"do": "volume"}, ("s3://b/v",), tables=lambda: columns
@@ -558,7 +562,7 @@ def test_a_node_that_does_not_answer_has_lost_nothing(nodes: Nodes, monkeypatch:
 def test_who_takes_over_renews_the_keys_of_mounts_that_are_there(nodes: Nodes) -> None:
     """The second driver of a run has brought nothing; it is told that all is there."""
     context = nodes.context(v=DataSource(volume="images"))
-    there = nodes.data._paths.there(node_data.data_path(context, "v"))
+    there = nodes.data._paths.there(context.data_path("v"))
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",))
     lent = {"AWS_SESSION_TOKEN": "t", EXPIRES_VARIABLE: "2000000000"}
     nodes.data._lender = SimpleNamespace(environment=lambda _: lent)  # type: ignore[assignment]

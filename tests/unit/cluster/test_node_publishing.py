@@ -23,7 +23,7 @@ from trainmaster.cluster.node_files.direct_store import AGAIN_S, AWAY_AGAIN_S, D
 from trainmaster.cluster.node_files.node_sending import Source, send
 from trainmaster.cluster.node_files.node_stores import StoreRefusedError
 from trainmaster.cluster.node_files.node_trees import Tree, merge_trees, moved
-from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.objects import ObjectStore, delegated_credentials
 from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, Lender
 from trainmaster.spec.errors import PublishError

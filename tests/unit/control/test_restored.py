@@ -16,7 +16,7 @@ from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.restored import note_restored, noted_restored
 from trainmaster.control.run_state import Task
-from trainmaster.control.site import RelayError
+from trainmaster.control.site_errors import RelayError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.states import EndReason

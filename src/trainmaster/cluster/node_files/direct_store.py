@@ -16,7 +16,7 @@ from trainmaster.cluster.node_files.node_files import NodeFiles, each
 from trainmaster.cluster.node_files.node_sending import Source, send
 from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.cluster.node_files.node_trees import looks, merge_trees, tree_of
-from trainmaster.control.site import RelayError
+from trainmaster.control.site_errors import RelayError
 from trainmaster.objects.delegated_credentials import Lender, lent_environment, store_host
 from trainmaster.objects.errors import StoreTrouble
 from trainmaster.objects.narrowing import Grant, TooWideKeysError

@@ -37,8 +37,7 @@ from trainmaster.cluster.node_files.node_tables import packed_columns
 from trainmaster.cluster.node_files.store_outages import StoreAwayError, StoreOutages, trouble_from_here
 from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.control.data_sources import volume_url
-from trainmaster.control.site import RelayError
-from trainmaster.control.staging import data_path
+from trainmaster.control.site_errors import RelayError
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
 from trainmaster.objects.delegated_credentials import Lender
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
@@ -178,7 +177,7 @@ class NodeData:
         for name, source in context.experiment.data.items():
             if source.volume is None:
                 continue
-            there = self._paths.there(data_path(context, name))
+            there = self._paths.there(context.data_path(name))
             for node in nodes:
                 is_gone, words = self._trouble(node, there)
                 if is_gone or words:  # the next attempt is not to trust what was seen before
@@ -212,7 +211,7 @@ class NodeData:
     # -- what is wanted
 
     def _wanted(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> Wanted:
-        source, here = context.experiment.data[name], data_path(context, name)
+        source, here = context.experiment.data[name], context.data_path(name)
         there = self._paths.there(here)
         order: dict[str, Any] = {"directory": there, "cache": self.cache}
         if source.volume is not None:
@@ -272,7 +271,7 @@ class NodeData:
 
         address, home = volume_url(volume, context.home.store_url), context.home
         require_lendable([address])  # before anything is asked of it
-        uri = pinned_volume(volume, address, data_path(context, name))
+        uri = pinned_volume(volume, address, context.data_path(name))
         if uri is None:
             raise RelayError(f"{volume} comes with a library of this machine")
         found = volume_address(uri)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.cluster.bootstrap.guest.trees import FILE, LINK, Draft, TreeEntry, TreeError
 from trainmaster.cluster.node_files.node_files import AT_ONCE, NodeFiles
 from trainmaster.cluster.node_files.node_trees import Tree, merge_trees
-from trainmaster.control.site import NodeGoneError
+from trainmaster.control.site_errors import NodeGoneError
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import ProviderError, TrainmasterError
 from trainmaster.transport.errors import CommandError

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from trainmaster.cluster.node_files.node_setup import set_up_node
-from trainmaster.control.staging import data_path, environment_path
 from trainmaster.spec.errors import UsageError
 from trainmaster.transport.errors import CommandError
 
@@ -56,7 +55,7 @@ class NodeStaging:
         if place.checkpoint.is_dir() and any(place.checkpoint.iterdir()):
             self._files.push(node, place.checkpoint, self._paths.there(place.checkpoint))
         for name, source in context.experiment.data.items():
-            here = data_path(context, name)
+            here = context.data_path(name)
             if not self._data.has(node, self._paths.there(here)):
                 if not here.is_dir():
                     self._refuse(node, name, source, here)
@@ -90,7 +89,7 @@ class NodeStaging:
         self._linked.add((node.id, link))
 
     def _set_up_on(self, node: NodeAccess, context: TaskContext) -> None:
-        here = environment_path(context)
+        here = context.venv
         if here is None:
             return
         key = (node.id, str(here))

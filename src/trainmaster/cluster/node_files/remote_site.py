@@ -28,7 +28,7 @@ from trainmaster.cluster.node_verdicts import NodeVerdicts
 from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home
-from trainmaster.control.site import NodeGoneError, RelayError
+from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.objects.delegated_credentials import Lender
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
