@@ -117,7 +117,7 @@ def test_a_spread_that_fits_can_be_placed(sizes, wants):
         ({"members": [{"name": "worker-0", "gpus": 2}], "slots": 1}, "a node with 2 GPUs"),
         (
             {"members": [{"name": f"worker-{n}", "gpus": 0} for n in range(3)], "slots": 3, "per_node": 1},
-            "3 nodes, one for each 1 of its members; there are 2",
+            "3 nodes, one for each of its members; there are 2",
         ),
     ],
 )

@@ -132,9 +132,8 @@ def lacking(request: Message, nodes: Sequence[NodeRoom]) -> str:
         if slots > (room := max(node.slots for node in there)) and not per_node:
             return f"a node with {slots:g} slots; {among} {room:g}"
         if per_node and len(alike) > len(there):
-            return (
-                f"{len(alike)} nodes{words}, one for each {per_node} of its members; there are {len(there)}"
-            )
+            each = "each" if per_node == 1 else f"every {per_node}"
+            return f"{len(alike)} nodes{words}, one for {each} of its members; there are {len(there)}"
     slots = sum(bundle.slots for bundle in bundles)
     gpus = sum(bundle.gpus for bundle in bundles)
     wanted = f"{slots:g} slots" + (f" and {gpus} GPUs" if gpus else "")
