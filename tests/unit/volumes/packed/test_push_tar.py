@@ -12,7 +12,7 @@ from trainmaster.artifacts import UnstableDirectory
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed import get, open_volume, push
-from trainmaster.volumes.packed.web_file import WebFile
+from trainmaster.volumes.packed.archive_file import WebFile
 
 pytest_plugins = ["volumes_packed"]
 
@@ -203,7 +203,7 @@ class Handler(BaseHTTPRequestHandler):
 def web(tmp_path, monkeypatch):
     rng = random.Random(0)
     place = archive(tmp_path / "w.tar", [(f"d/{number}", rng.randbytes(40_000)) for number in range(9)])
-    monkeypatch.setattr("trainmaster.volumes.packed.web_file.time.sleep", lambda _: None)
+    monkeypatch.setattr("trainmaster.volumes.packed.archive_file.time.sleep", lambda _: None)
     with Server(place.read_bytes()) as server:
         server.on_break = lambda: None
         yield server
