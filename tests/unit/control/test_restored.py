@@ -17,6 +17,7 @@ from trainmaster.control.layout import Home
 from trainmaster.control.restored import note_restored, noted_restored
 from trainmaster.control.run_state import Task
 from trainmaster.control.site_errors import RelayError
+from trainmaster.objects.errors import FullStoreError, UnreachableStoreError
 from trainmaster.spec import Distributed, Experiment, Recipe
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.states import EndReason
@@ -122,8 +123,8 @@ def test_a_damaged_one_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "reason", "number"),
     [
-        (PublishError("Cannot read it: Connection refused."), EndReason.NODE_LOST, None),
-        (PublishError("Cannot write it: No space left on device."), None, None),
+        (UnreachableStoreError("Cannot read it: Connection refused."), EndReason.NODE_LOST, None),
+        (FullStoreError("Cannot write it: No space left on device."), None, None),
         (DamagedArtifactError("'a' is damaged: its SHA-256 is another."), None, 1),
     ],
     ids=["away", "full", "damaged"],
@@ -164,7 +165,7 @@ def test_a_first_attempt_waits_for_what_its_own_run_has_written(
     asked = context(tmp_path, None, attempt=1, parent=0 if has_parent else None)
 
     def refused(*_: Any) -> None:
-        raise PublishError("Cannot read s3://b/runs: Connection refused.")
+        raise UnreachableStoreError("Cannot read s3://b/runs: Connection refused.")
 
     monkeypatch.setattr(CheckpointSeries, "complete", refused)
     monkeypatch.setattr(staging, "setup_environment", refused)
@@ -177,7 +178,7 @@ def test_a_store_that_never_answered_is_told_at_once(tmp_path: Path, monkeypatch
     asked = context(tmp_path, None, attempt=1)
 
     def refused(*_: Any) -> None:
-        raise PublishError("Cannot read s3://no/where: Connection refused.")
+        raise UnreachableStoreError("Cannot read s3://no/where: Connection refused.")
 
     monkeypatch.setattr(staging, "setup_environment", refused)
     job = staging.stage(asked, {})
