@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: A head that answers us by SSH, but whose Ray does not for so long, is not waited for.
-_MUTE_S: Final = 20.0
+_UNRESPONSIVE_S: Final = 20.0
 _REOPEN_S: Final = 1.0
 #: A machine that is taken back: its members have ended so long before.
 _SPARE_S: Final = 5.0
@@ -132,9 +132,9 @@ class ClusterConnection:
         self._graces: dict[str, float] = {}
         self._stops: dict[str, float] = {}  # also those that nobody has heard yet
         self._forgotten: set[str] = set()  # likewise
-        self._vacated: set[str] = set()
+        self._drained: set[str] = set()
         self._told_waits: set[tuple[str, str]] = set()
-        self._mute_since: float | None = None
+        self._unresponsive_since: float | None = None
         self._reopen_at = 0.0
 
     # --- gangs ---------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class ClusterConnection:
         self.waiting.pop(attempt, None)
         self.sent.pop(attempt, None)
         self._graces.pop(attempt, None)
-        self._vacated.discard(attempt)
+        self._drained.discard(attempt)
         if self._number is not None and not self.guarded(partial(_forget, attempt)):
             self._forgotten.add(attempt)  # nobody has heard it yet
         else:
@@ -179,7 +179,7 @@ class ClusterConnection:
             status = GangStatus(attempt, Phase.UNKNOWN)  # it went down with the head before it began
         if status.phase is Phase.UNKNOWN:  # it may be sent again
             self.sent.pop(attempt, None)
-            self._vacated.discard(attempt)
+            self._drained.discard(attempt)
         elif attempt in self.sent and status.members:
             self.sent[attempt] = status.members
         self.news[attempt] = status
@@ -214,7 +214,7 @@ class ClusterConnection:
             executor = self._opener(self.loop, formation)
             self._call = _Call(formation.number, executor, self._hello, list(self.sent), self._wake)
             self._call.begin()
-        exposed = self._vacate(places)
+        exposed = self._drain(places)
         if not exposed and not self._is_lost:
             self.send()
         if self.executor is not None and self._number is not None:
@@ -268,7 +268,7 @@ class ClusterConnection:
         if call.error is not None:
             self._mute(call.error)
             return
-        self.executor, self._mute_since = call.executor, None
+        self.executor, self._unresponsive_since = call.executor, None
         call.executor.hurry()  # from here on the run's loop waits for it
         for status in call.statuses:
             if status.attempt in self.sent:
@@ -286,16 +286,20 @@ class ClusterConnection:
         now = self._clock()
         log.info("%s: %s", self.loop.record.id, error)
         self.close()
-        self._mute_since = self._mute_since or now
+        self._unresponsive_since = self._unresponsive_since or now
         self._reopen_at = now + _REOPEN_S
-        if now - self._mute_since > _MUTE_S and self.loop.head_answers and self._number is not None:
+        if (
+            now - self._unresponsive_since > _UNRESPONSIVE_S
+            and self.loop.head_answers
+            and self._number is not None
+        ):
             self.loop.broken(self._number)
 
     def _lose(self) -> None:
         """The formation is no more, and nothing of what ran there."""
         now = self._clock()
         self.close()
-        self._number = self._mute_since = None
+        self._number = self._unresponsive_since = None
         self._reopen_at = 0.0
         for attempt, members in self.sent.items():
             if _are_over(members):
@@ -308,10 +312,10 @@ class ClusterConnection:
                 )
             else:  # it never ran: it may be submitted again
                 self.news[attempt] = GangStatus(attempt, Phase.UNKNOWN)
-        for memory in (self.sent, self._stops, self._forgotten, self._vacated):
+        for memory in (self.sent, self._stops, self._forgotten, self._drained):
             memory.clear()
 
-    def _vacate(self, places: Mapping[str, Places]) -> bool:
+    def _drain(self, places: Mapping[str, Places]) -> bool:
         """Have members end on machines that are taken back while there is time to save their work.
 
         Ray does not know of such machines, so nothing is sent until they are out of it; whether that is so.
@@ -333,8 +337,8 @@ class ClusterConnection:
             times = [leaving[address] for address in where if address in leaving]
             times += [] if head_at is None else [head_at]
             times += list(leaving.values()) if is_queued else []
-            if times and attempt not in self._vacated:
-                self._vacated.add(attempt)
+            if times and attempt not in self._drained:
+                self._drained.add(attempt)
                 left_s = min(times) - self._clock() - _SPARE_S
                 grace_s = max(min(self._graces.get(attempt, _GRACE_S), left_s), 1.0)
                 self.guarded(partial(_stop, attempt, grace_s))

@@ -93,7 +93,7 @@ class ActionKind(StrEnum):
     """What is done to the world, all safe to repeat.
 
     RENT: ask for the machines of a token. PREPARE: bootstrap machines. FORM: make one cluster of all that
-    are READY (or find it). JOIN: READY ones become part of it. DROP: they are part of it no more. VACATE:
+    are READY (or find it). JOIN: READY ones become part of it. DROP: they are part of it no more. DRAIN:
     gangs on them are asked to end. GIVE_BACK: single machines. RELEASE: all, and what they stood on.
     """
 

@@ -38,7 +38,7 @@ _TAKES_S: Final = {
     "release": (5.0, 20.0), "search": (0.1, 0.5),
 }  # fmt: skip
 #: A machine that answers nobody is waited for so long.
-_MUTE_S: Final = 9.0
+_UNRESPONSIVE_S: Final = 9.0
 
 
 @dataclass(frozen=True, slots=True)
