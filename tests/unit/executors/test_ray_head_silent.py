@@ -25,6 +25,7 @@ class Gateway:
         self.head = SimpleNamespace(key="n0")
         self.ends = []
         self.heard = []
+        self.early = []
 
     def connect(self):
         if self.ends and self.ends[-1] is None:
@@ -41,7 +42,8 @@ class Gateway:
                 for message in splitter.feed(data):
                     self.heard.append(message)
                     if message["do"] == "open":
-                        end.sendall(encode({"reply": "open", "protocol": PROTOCOL, "pid": 5}))
+                        welcome = {"reply": "open", "protocol": PROTOCOL, "pid": 5}
+                        end.sendall(b"".join(map(encode, [*self.early, welcome, *self.early])))
                     elif message["do"] == "part":
                         end.sendall(encode({"reply": "part", "id": message["id"]}))
 
@@ -199,4 +201,13 @@ def test_why_a_gang_waits(gateway):
     while not executor.waits() and time.monotonic() < deadline:
         executor.changes(0.05)
     assert executor.waits() == {"r/a/0/1": "it needs a node with role=ps; there is none among 2"}
+    executor.close()
+
+
+def test_what_comes_with_the_welcome_is_heard(gateway):
+    gateway.early = [{"news": [ENDED]}, {"output": [["r/a/1/1", "worker-0"]]}]
+    executor = RayExecutor(gateway)
+    executor.open("r", Capacity(1), {})
+    assert [status.attempt for status in executor.changes(1.0)] == ["r/a/1/1"]
+    assert executor.output() == [("r/a/1/1", "worker-0")]
     executor.close()
