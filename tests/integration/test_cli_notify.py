@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sqlite3
 from contextlib import closing
 
@@ -60,6 +61,22 @@ def test_what_nobody_took_is_sent_by_the_next_resume(tm):
     assert {one["reason"] for one in told(tm) if one["after"] == "DONE"} == {"SUCCEEDED"}
     tm.resume(run)
     assert len(told(tm)) == len(expected)
+
+
+def test_the_end_of_an_interrupted_run_is_told_and_holds_up_nobody(tm):
+    """While its receiver is slow, somebody else may resume it."""
+    told_slowly = "cat > $NOTES/last; cat $NOTES/last >> $NOTES/told"
+    notify = [{"to": f"{told_slowly}; ! grep -q CANCELLED $NOTES/last || sleep 8"}]
+    command = "echo x >> $NOTES/up; until test -e $NOTES/go; do sleep 0.05; done"
+    call = tm.start("run", recipe(tm, command, notify))
+    run = call.run_id()
+    tm.until_marks("up")
+    call.send(signal.SIGINT)
+    tm.until(lambda: any(one["reason"] == "CANCELLED" for one in told(tm)), "its end")
+    assert call.process.poll() is None, "it still tells"
+    (tm.notes / "go").touch()
+    assert tm.resume(run)["reason"] == "SUCCEEDED"
+    call.wait()
 
 
 def test_a_notifier_that_nobody_knows_is_refused_before_anything_starts(tm):

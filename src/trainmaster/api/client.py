@@ -217,7 +217,10 @@ class Client:
     def resume(self, run: str) -> list[str]:
         """Have it driven again, unless it is; notes for the user."""
         session = self._service.resume(run, self._environ)
-        return [] if session is None else self._drive(session)
+        if session is not None:
+            return self._drive(session)
+        left = self._service.deliver_left(run, self._environ)
+        return [left] if left else []
 
     # --- parts -----------------------------------------------------------------------------------
 

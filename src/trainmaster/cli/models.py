@@ -53,6 +53,8 @@ def save(
     ],
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
+    import os
+
     from trainmaster.cli.output import say
     from trainmaster.service import Service
 
@@ -61,6 +63,8 @@ def save(
     saved = service.save_kept(run)
     if not saved:
         say(f"nothing is kept of {run}: `trainmaster models {run}` lists its models")
+    if left := service.deliver_left(run, os.environ):
+        say(left)
     if not show_saved(saved):
         raise typer.Exit(1)
 

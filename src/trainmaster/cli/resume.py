@@ -39,7 +39,8 @@ def resume(
             what = "left to it" if detach else "attached to it (Ctrl-C detaches)"
             say(f"{run} is driven by another process; {what}")
         elif service.status(run)["state"] == "DONE":
-            say(f"{run} has ended already: nothing is left to be done")
+            left = service.deliver_left(run, os.environ)
+            say(left or f"{run} has ended already: nothing is left to be done")
         if detach:
             if as_json:
                 print_json(service.status(run))

@@ -71,6 +71,7 @@ class NodeProvisioner:
         code: where the snapshot of its code lies here.
         lease_s: rented machines end themselves when nobody renews for so long.
         tell: is told how far a bootstrap is, by any thread.
+        has_switch: rented machines of this provider have a dead-man switch.
 
     Attributes:
         lease_s: may be changed at any time; each renewal sets the present one.
@@ -84,6 +85,8 @@ class NodeProvisioner:
         code: Path,
         lease_s: float,
         tell: Callable[[PhaseReport], None] | None = None,
+        *,
+        has_switch: bool = True,
     ) -> None:
         self.home = home
         self.run = run
@@ -92,6 +95,7 @@ class NodeProvisioner:
         self.lease_s = lease_s
         self._code = code
         self._tell = tell
+        self._has_switch = has_switch
         self._packing = threading.Lock()
         self._remembering = threading.Lock()
         self._packages: tuple[RuntimePackage, RuntimePackage] | None = None
@@ -139,12 +143,12 @@ class NodeProvisioner:
     def set_switch(
         self, connection: Connection, node: Node, lease_s: float, *, patient: bool = False
     ) -> None:
-        """Renew the lease of a rented machine's dead-man switch; hosts of one's own have none.
+        """Renew the lease of a rented machine's dead-man switch, if it has one; hosts of one's own have none.
 
         Raises:
             TrainmasterError: it could not be set.
         """
-        if not node.is_rented:
+        if not (node.is_rented and self._has_switch):
             return
         from trainmaster.providers.dead_man_switch import renewal_command
 

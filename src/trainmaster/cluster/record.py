@@ -119,7 +119,7 @@ class Machine:
         """
         started_at = self.started_at
         if started_at is None:
-            if not self.rental.is_rented or (self.is_over and not self.id):
+            if self.is_over and not self.id:
                 return None
             # Its first lease begins when it has booted, and nobody can renew that before it was seen.
             unseen_s = max(now - (self.asked_at or now), 0.0)

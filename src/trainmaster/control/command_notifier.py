@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 
 from trainmaster.control.notifier import Message
 from trainmaster.spec.errors import TrainmasterError
 
-_SHOWN_CHARACTERS = 300
+_SHOWN_BYTES = 300
+_LOOK_S = 0.05
 
 
 class CommandNotifier:
@@ -27,25 +29,39 @@ class CommandNotifier:
 
     def send(self, message: Message, timeout_s: float) -> None:
         """See `Notifier.send`."""
-        process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", self._command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**self._environ, "TRAINMASTER_MESSAGE_ID": message.id},
-            start_new_session=True,  # Ctrl-C is for the run; and its children end with it
-        )
-        try:
-            _, said = process.communicate(f"{message.json()}\n".encode(), timeout_s)
-        except subprocess.TimeoutExpired:
-            raise TrainmasterError(f"the command had not ended after {timeout_s:.0f} s") from None
-        finally:
-            if process.poll() is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        if process.returncode:
-            last = said.decode(errors="replace").strip()[-_SHOWN_CHARACTERS:]
-            raise TrainmasterError(
-                f"the command ended with code {process.returncode}" + (f": {last}" if last else "")
+        with tempfile.TemporaryFile() as told:
+            told.write(f"{message.json()}\n".encode())
+            told.seek(0)
+            process = subprocess.Popen(
+                # It ends also if the driver has ended meanwhile; and so do its children: it leads a group.
+                ["timeout", "-s", "KILL", str(timeout_s), "bash", "-euo", "pipefail", "-c", self._command],
+                stdin=told,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**self._environ, "TRAINMASTER_MESSAGE_ID": message.id},
+                start_new_session=True,  # Ctrl-C is for the run
             )
+        assert process.stderr is not None
+        with process.stderr:
+            said = _last_words(process, process.stderr.fileno())
+        if process.returncode == -signal.SIGKILL:
+            raise TrainmasterError(f"the command had not ended after {timeout_s:.0f} s")
+        if process.returncode:
+            raise TrainmasterError(
+                f"the command ended with code {process.returncode}" + (f": {said}" if said else "")
+            )
+
+
+def _last_words(process: subprocess.Popen[bytes], descriptor: int) -> str:
+    """Wait for its end; what it said last. What it left in the background may hold its stderr for ever."""
+    said, is_open = b"", True
+    while True:
+        has_ended = process.poll() is not None  # read before it is looked
+        if is_open and select.select([descriptor], [], [], 0 if has_ended else _LOOK_S)[0]:
+            piece = os.read(descriptor, 1 << 16)  # all that a pipe holds
+            is_open = bool(piece)
+            said = (said + piece)[-_SHOWN_BYTES:]
+        if has_ended:
+            return said.decode(errors="replace").strip()
+        if not is_open:
+            process.wait()

@@ -65,7 +65,7 @@ def claim(connection: Connection, lease: Lease, message: int, tries: int) -> boo
     """
     claimed = connection.execute(
         t.outbox.update()
-        .where(t.outbox.c.id == message, t.outbox.c.tries == tries, _is_held(lease))
+        .where(t.outbox.c.id == message, t.outbox.c.tries == tries, _is_newest(lease))
         .values(tries=tries + 1)
     )
     return claimed.rowcount == 1
@@ -73,15 +73,14 @@ def claim(connection: Connection, lease: Lease, message: int, tries: int) -> boo
 
 def end(connection: Connection, lease: Lease, message: int, note: dict[str, Any] | None) -> None:
     """A message was taken; or it is given up, and an event ``note`` says why, of which nobody is told."""
-    ended = connection.execute(t.outbox.delete().where(t.outbox.c.id == message, _is_held(lease)))
+    ended = connection.execute(t.outbox.delete().where(t.outbox.c.id == message, _is_newest(lease)))
     if ended.rowcount and note is not None:
         connection.execute(t.event.insert(), note)
 
 
-def _is_held(lease: Lease) -> sa.ColumnElement[bool]:
-    return sa.exists().where(
-        t.run.c.id == lease.run, t.run.c.lease_token == lease.token, t.run.c.lease_owner.is_not(None)
-    )
+def _is_newest(lease: Lease) -> sa.ColumnElement[bool]:
+    """Nobody has driven the run since; its driver may have released it: the last messages come after that."""
+    return sa.exists().where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
 
 
 _SUBSCRIPTIONS = sa.select(t.run.c.notify).where(t.run.c.id == sa.bindparam("run"))

@@ -130,7 +130,8 @@ class SupervisorConnection:
 
     def fileno(self) -> int:
         """Of the stream, -1 when there is none."""
-        return -1 if self._socket is None else self._socket.fileno()
+        stream = self._socket  # another thread may close it meanwhile
+        return -1 if stream is None else stream.fileno()
 
     def close(self) -> None:
         """Disconnect."""

@@ -15,7 +15,7 @@ def library_of_nodes() -> dict[str, str]:
     own = _HERE.parent
     files = {
         "trainmaster/__init__.py": _HERE / "trainmaster/__init__.py",
-        "own/__init__.py": own / "__init__.py",
-        "own/metrics_file.py": own / "metrics_file.py",
+        "trainmaster/_own/__init__.py": own / "__init__.py",
+        "trainmaster/_own/metrics_file.py": own / "metrics_file.py",
     }
     return {name: file.read_text(encoding="utf-8") for name, file in files.items()}

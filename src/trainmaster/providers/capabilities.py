@@ -72,12 +72,14 @@ class Capabilities:
 _OWN: Final = Capabilities(
     rents=False, costs=False, spot=False, ends_itself=False, billing=billing.NOTHING_BESIDE
 )
-#: Also of clouds of which offers are known, though nobody rents there yet.
 BUILT_IN: Final = {
     "local": replace(_OWN, reach=Reach.HERE, offers=OfferSource.MACHINE),
     "hosts": replace(_OWN, labels=True, offers=OfferSource.INVENTORY),
     "aws": Capabilities(tells_prices=True, billing=billing.AWS),
     "lab": Capabilities(offers=OfferSource.LAB, billing=billing.NOTHING_BESIDE),
+}
+#: Clouds of which offers are known, though nobody rents there yet but plug-ins.
+_CLOUDS: Final = {
     "azure": Capabilities(billing=billing.AZURE),
     "gcp": Capabilities(billing=billing.GOOGLE),
 }
@@ -102,7 +104,7 @@ def _plug_ins() -> frozenset[str]:
 @functools.cache
 def _of_plug_in(provider: str) -> Capabilities:
     if provider not in _plug_ins():
-        return Capabilities()
+        return _CLOUDS.get(provider, Capabilities())
     from trainmaster.providers.finding import PROVIDERS
 
     try:

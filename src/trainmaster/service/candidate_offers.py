@@ -51,9 +51,9 @@ class CandidateOffers:
     extras: Extras = field(default_factory=Extras)
 
     @property
-    def is_rented(self) -> bool:
-        """Whether its machines are somebody else's."""
-        return capabilities_of(self.provider).rents
+    def costs(self) -> bool:
+        """Whether its machines are billed."""
+        return capabilities_of(self.provider).costs
 
     def available(self, arch: str) -> AvailableOffers:
         """The same for `plan_clusters`.

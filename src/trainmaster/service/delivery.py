@@ -29,6 +29,8 @@ LONGEST_PAUSE_S: Final = 300.0
 LOOK_S: Final = 1.0
 #: At the end of a run its driver waits so long until all are told.
 LAST_S: Final = 10.0
+#: What is left is counted so far.
+_COUNTED: Final = 100
 
 
 class Outbox(Protocol):
@@ -85,8 +87,8 @@ class Delivery:
         self._failures: dict[int, int] = {}
         self._away_until: dict[int, float] = {}
         self._trouble = ""
+        self._last = threading.Event()  # the run has ended: nothing is written after that
         self._end = threading.Event()
-        self._is_last = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -99,21 +101,24 @@ class Delivery:
     def stop(self) -> None:
         """Begin no other message. The present one is not waited for."""
         self._end.set()
+        self._last.set()  # it may be waiting
 
     def finish(self, is_hurried: Callable[[], bool] = lambda: False) -> str:
         """The run has ended: wait for `LAST_S` at most until all are told; what to tell the user."""
         if self._thread is None:
             return ""
-        self._is_last = True
+        self._last.set()
         until = time.monotonic() + LAST_S
         while self._thread.is_alive() and time.monotonic() < until and not is_hurried():
             self._thread.join(0.05)
         self.stop()
         with suppress(StoreError):
-            if left := len(self._outbox.messages(self._lease.run)):
+            if left := len(self._outbox.messages(self._lease.run, limit=_COUNTED + 1)):
                 why = f" ({self._trouble})" if self._trouble else ""
-                many = "1 message is" if left == 1 else f"{left} messages are"
-                return f"notify: {many} not sent yet{why}; `trainmaster resume {self._lease.run}` tries again"
+                many = "1 message is" if left == 1 else f"{min(left, _COUNTED)} messages are"
+                more = "more than " if left > _COUNTED else ""
+                later = f"`trainmaster resume {self._lease.run}` tries again"
+                return f"notify: {more}{many} not sent yet{why}; {later}"
         return ""
 
     def deliver_due(self) -> bool:
@@ -133,11 +138,14 @@ class Delivery:
 
     def _work(self) -> None:
         while not self._end.is_set():
-            is_last = self._is_last  # read before it is looked: nothing is written after that
+            is_last = self._last.is_set()  # read before it is looked
             with suppress(StoreError):  # it is away: the loop says so
                 if not self.deliver_due() and is_last:
                     return
-            self._end.wait(LOOK_S / 4 if is_last else LOOK_S)
+            if is_last:
+                self._end.wait(LOOK_S / 4)
+            else:
+                self._last.wait(LOOK_S)
 
     def _deliver(self, row: Mapping[Any, Any]) -> bool:
         """Try one message; False if its receiver does not take it."""
@@ -170,16 +178,19 @@ class Delivery:
         return None
 
 
-def deliver_left(database: Database, run: str, environ: Mapping[str, str]) -> None:
-    """Send what the last driver of a run that is over has left; nothing if somebody drives it."""
+def deliver_left(database: Database, run: str, environ: Mapping[str, str]) -> str:
+    """Send what the last driver of a run that is over has left; what to tell the user of what is still left.
+
+    Nothing is done if somebody drives it.
+    """
     if not database.messages(run, limit=1):
-        return
+        return ""
     lease = database.acquire(run, time.time())
     if lease is None:
-        return
+        return ""
     try:
         delivery = Delivery(database, lease, stored_recipe(database.run_row(run)).notify, environ)
         delivery.start()
-        delivery.finish()
+        return delivery.finish()
     finally:
         database.release(lease, time.time())

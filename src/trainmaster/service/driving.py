@@ -53,6 +53,13 @@ def drive(
         service.database.patience.tell = watcher.say
     machines = None
     delivery = Delivery(service.database, session.lease, session.recipe.notify, environ)
+    controllers: list[Controller] = []
+
+    def started(controller: Controller) -> None:
+        controllers.append(controller)
+        if on_start is not None:
+            on_start(controller)
+
     try:
         delivery.start()
         if not capabilities_of(session.recipe.provider).is_here:
@@ -68,18 +75,24 @@ def drive(
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
             )
-        controller = _drive(service, session, environ, watcher, on_start, machines)
-        interrupts = controller.interrupts
-        if left := delivery.finish(lambda: controller.interrupts > interrupts):
-            _teller(watcher)(left)
+        _drive(service, session, environ, watcher, started, machines)
     finally:
-        delivery.stop()
         if machines is not None:
             machines.close()
         with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
             service.database.release(session.lease, time.time())
         with suppress(StoreError):  # the run matters more; also of one that was interrupted
             _record_truth(service, session.run)
+        # Last: neither a quote nor whoever waits for the run or resumes it waits for those who are told.
+        for controller in controllers:
+            if controller.run_state.state is State.DONE and (left := _finish(delivery, controller)):
+                _teller(watcher)(left)
+        delivery.stop()
+
+
+def _finish(delivery: Delivery, controller: Controller) -> str:
+    interrupts = controller.interrupts
+    return delivery.finish(lambda: controller.interrupts > interrupts)
 
 
 def _drive(
@@ -87,9 +100,9 @@ def _drive(
     session: Session,
     environ: Mapping[str, str],
     watcher: Watcher | None,
-    on_start: OnStart | None,
+    on_start: OnStart,
     machines: RunClusters | None,
-) -> Controller:
+) -> None:
     database, recipe, run = service.database, session.recipe, session.run
     home = service.home_of(run)
     machine = detect_capacity()
@@ -155,8 +168,7 @@ def _drive(
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
     )
-    if on_start is not None:
-        on_start(controller)
+    on_start(controller)
     database.patience.hurried = lambda: controller.interrupts > 1
     try:
         controller.run()
@@ -177,7 +189,6 @@ def _drive(
                 from trainmaster.control.data_sources import withdraw_volumes
 
                 withdraw_volumes(data)
-    return controller
 
 
 def _tracker(

@@ -335,7 +335,7 @@ class Quoter:
 
         for note in self._service.check_inputs(recipe, environ, measures=True):
             self._tell(f"note: {note}")
-        if self._candidate_offers is not None and self._candidate_offers.is_rented:
+        if self._candidate_offers is not None and self._candidate_offers.costs:
             try:
                 check_provider(self._service.home, recipe.provider, environ, dials=False)
             except UsageError as error:

@@ -152,7 +152,7 @@ def plan_run(
     today = datetime.now(UTC).date()
     candidate_offers = supply_of(recipe, service.home, environ, today)
     probe = with_fewest(recipe)  # what is wrong anyway is said before anything is measured
-    if candidate_offers.is_rented and not allow_stale:
+    if candidate_offers.costs and not allow_stale:
         candidate_offers = _not_stale(probe, candidate_offers, today)
     plans = capped(probe, plan_clusters(probe, _available(candidate_offers)))
     _check_total(probe, plans)
@@ -164,10 +164,10 @@ def plan_run(
     try:
         quote, why = quoter.estimate(settled, environ)
     except UsageError as reason:
-        if candidate_offers.is_rented:
+        if candidate_offers.costs:
             raise
         why = one_line(reason)
-    picks = _picks(quote) if quote is not None and candidate_offers.is_rented else {}
+    picks = _picks(quote) if quote is not None and candidate_offers.costs else {}
     available = replace(_available(candidate_offers), memory=quoter.memory(settled, environ))
     plans = capped(settled, plan_clusters(settled, available, picks))
     _check_total(settled, plans)

@@ -19,6 +19,7 @@ from trainmaster.cluster.node_provisioner import NodeProvisioner
 from trainmaster.cluster.record import ClusterRecord, ClusterState, fits, readable, resumed
 from trainmaster.control.budget import USUAL_LEASE_S
 from trainmaster.db.leases import is_alive
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.finding import get_provider
 from trainmaster.providers.place import ProviderPlace
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError, one_line
@@ -152,6 +153,7 @@ class RunClusters:
             code,
             self.lease_s,
             self._report,
+            has_switch=capabilities_of(provider).ends_itself,
         )
         patience = machines_patience(environ)
         self._earlier_usd = (0.0, 0.0)

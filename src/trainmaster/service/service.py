@@ -19,6 +19,7 @@ from trainmaster.control.layout import Home
 from trainmaster.control.preflight import (
     check_directories,
     check_machine,
+    check_names,
     check_notify,
     check_parts,
     check_urls,
@@ -151,6 +152,8 @@ class Service:
         """
         from trainmaster.control.inputs import check_inputs
 
+        check_names(recipe)
+        check_notify(recipe, environ)
         return check_inputs(recipe, self.home, environ, self.secrets_of(recipe, environ), measures=measures)
 
     def start(
@@ -222,7 +225,6 @@ class Service:
         """
         row = self.database.run_row(run)
         if row["reason"] == EndReason.SUCCEEDED:
-            deliver_left(self.database, run, environ)
             return None
         home = self.home_of(run)
         if not is_driven(row, self.database.clock_s()) and self.save_kept(run):  # not to be trained once more
@@ -246,6 +248,10 @@ class Service:
         self.database.requeue(lease, time.time())
         materialise(Path(row["code_path"]), home.code_directory(run))
         return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
+
+    def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
+        """Send what is still to be told of a run that is over; what to tell the user of what is left."""
+        return deliver_left(self.database, run, environ)
 
     def drive(
         self,

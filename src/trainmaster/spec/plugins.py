@@ -56,8 +56,12 @@ class PluginRegistry:
         return {point.name: point for point in entry_points(group=f"trainmaster.{self.kind}s")}
 
     def stated(self, name: str, attribute: str) -> Any:  # noqa: ANN401 - whatever it is
-        """What the module of a plug-in has under another name; None without it. Raises as `load`."""
-        return vars(import_module(self.load(name).__module__)).get(attribute)
+        """What the module that a plug-in's entry point names has under another name; None without it.
+
+        Raises as `load`.
+        """
+        self.load(name)
+        return vars(import_module(self._point(name).module)).get(attribute)
 
     def check(self, name: str) -> None:
         """Refuse a name that nobody knows; nothing is loaded.

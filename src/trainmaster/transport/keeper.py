@@ -65,6 +65,8 @@ class ConnectionKeeper:
             known = self._connections.get(target)
         if known is not None and not known.is_closed:
             return known, True
+        if known is not None:
+            self._give_up(target, known)  # also what it went through
         made = self._transport.connect(target)  # not under the lock: others do not wait for one that is slow
         with self._lock:
             other = self._connections.get(target)

@@ -54,14 +54,17 @@ class LocalConnection(Connection):
         """See `Connection`."""
         self._check_open()
         limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
-        children = _Children()
-        try:
-            return asyncio.run(
-                converse(children, talk, limit_s, limit_bytes, self.target.shown, lost=(OSError,))
-            )
-        except BaseException:
-            children.end()
-            raise
+
+        async def work() -> Result:
+            children = _Children()
+            try:
+                return await converse(
+                    children, talk, limit_s, limit_bytes, self.target.shown, lost=(OSError,)
+                )
+            finally:
+                await children.end()
+
+        return asyncio.run(work())
 
     def stream(self, command: str) -> socket.socket:
         """See `Connection`."""
@@ -130,12 +133,14 @@ class _Children:
 
     async def run(self, command: str) -> None:
         """Run one that says nothing."""
-        await asyncio.create_subprocess_exec("/bin/sh", "-c", command)
+        await (await asyncio.create_subprocess_exec("/bin/sh", "-c", command)).wait()
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End those that still run, with all that they have started."""
         for child in self._started:
-            child.close()
+            if child.returncode is None:
+                child.close()
+                await child.wait_closed()
 
 
 class _Child:

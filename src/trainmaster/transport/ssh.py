@@ -345,7 +345,8 @@ class SshConnection(Connection):
         try:
             return self._ssh.wait(work(), timeout_s or self._ssh.settings.command_timeout_s)
         except (OSError, asyncssh.Error) as error:
-            raise UnreachableError(f"{self.target.shown}: {error}") from error
+            words = str(error) or "no answer in time"  # a TimeoutError has none
+            raise UnreachableError(f"{self.target.shown}: {words}") from error
 
     def _hang_up(self, listener: asyncssh.SSHListener) -> None:
         async def end() -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from contextlib import suppress
 
 import pytest
 
@@ -37,6 +39,21 @@ def test_its_last_words_are_told():
 
 def test_a_command_that_reads_nothing_has_taken_it():
     CommandNotifier('test "$TRAINMASTER_MESSAGE_ID" = r-1.8.0', os.environ).send(TASK, 10)
+
+
+def test_what_it_leaves_in_the_background_is_not_waited_for(tmp_path):
+    """A background process keeps stderr open; ssh leaves such ones."""
+    CommandNotifier(
+        f"sleep 600 & echo $! > {tmp_path}/pid; yes >&2 & echo $! >> {tmp_path}/pid", os.environ
+    ).send(TASK, 10)
+    for pid in (tmp_path / "pid").read_text().split():
+        with suppress(ProcessLookupError):  # nobody reads what it says
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def test_much_that_it_says_is_not_kept():
+    with pytest.raises(TrainmasterError, match=r"code 3: .{200,300}$"):
+        CommandNotifier("head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 3", os.environ).send(TASK, 60)
 
 
 def test_an_unknown_name_is_refused():

@@ -63,7 +63,9 @@ def test_nothing_is_written_with_a_stale_lease(database, lease):
     database.end_message(stale, row["id"], NOW)
     assert told(database) == before
     database.release(lease, NOW + 1001)
-    assert not database.claim_message(lease, row["id"], 0), "it was given up"
+    assert database.claim_message(lease, row["id"], 0), "its driver tells the end of a run after that"
+    database.acquire("r-1", NOW + 1002)
+    assert not database.claim_message(lease, row["id"], 1), "others drive it"
 
 
 def test_one_of_two_claims(database, lease, url):

@@ -186,8 +186,8 @@ class Agent:
             poll = select.poll()
             poll.register(self._wake_in, select.POLLIN)
             connection = self._connection
-            if connection is not None and connection.fileno() >= 0:
-                poll.register(connection, select.POLLIN)
+            if connection is not None and (stream := connection.fileno()) >= 0:
+                poll.register(stream, select.POLLIN)
             if self._queued:
                 time.sleep(_GATHER_S / 4)  # waking up for each news takes longer than the news
             poll.poll(int(_LOOK_S * 1000))

@@ -1,7 +1,7 @@
 """What PYTHONPATH makes of ``import trainmaster`` in a task: the one that its Python has, else the driver's.
 
 It is found before the packages of the script's Python, and gives way to a Trainmaster among those. On nodes
-the driver's is in the folder ``own`` beside this package; here it is the package that this file belongs to.
+the driver's is in ``_own`` in this package; here it is the package that this file belongs to.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ def _become_the_right_one() -> None:
     finally:
         sys.path[:] = kept
         sys.modules.setdefault(__name__, mine)
-    own = os.path.join(here, "own")  # noqa: PTH118
+    own = os.path.join(here, "trainmaster", "_own")  # noqa: PTH118
     own = own if os.path.isdir(own) else os.path.dirname(here)  # noqa: PTH112, PTH120
     first = os.path.join(own, "__init__.py")  # noqa: PTH118
     _load(importlib.util.spec_from_file_location(__name__, first, submodule_search_locations=[own]))
