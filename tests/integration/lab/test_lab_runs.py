@@ -61,7 +61,7 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
     renter: Renter, member: str
 ) -> None:
     """Whoever was on it; the one that replaces it has its address, and nothing of what was saved."""
-    renting = renter.run(renter.gang(steps=80))
+    renting = renter.run(renter.gang(steps=120))  # it must still train when its machine ends
     run = saved(renter, renting, 0, 1)
     lost = renter.places(run)[member]
     renter.lab.call("terminate", lost)
@@ -75,7 +75,7 @@ def test_a_machine_that_ends_is_replaced_and_the_gang_goes_on_from_its_checkpoin
     assert renting.text.count(f"({lost}) is lost") == 1, "told once"
     assert "NODE_LOST" not in renting.text, "that line says all"
     held = renter.checkpoints(run)
-    assert held[max(held)] == {"step-0": "80", "step-1": "80"}, "all that was saved after the restart"
+    assert held[max(held)] == {"step-0": "120", "step-1": "120"}, "all that was saved after the restart"
 
 
 def test_a_machine_that_is_taken_back_has_time_to_save(renter: Renter) -> None:
