@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -182,11 +182,9 @@ def test_prices_are_published(lab: Any) -> None:
     assert not offers.warnings
     (m4,) = offers.where(instances=("m4.xlarge",), spot=False)
     assert (m4.price_usd_per_hour, m4.vcpus, m4.memory_bytes / 2**30, m4.nic_gbps) == (0.2, 4, 16, 0.75)
-    assert (m4.provider, m4.region, m4.source, m4.as_of) == (
-        "lab",
-        "us-east-1",
-        "lab",
-        datetime.now(UTC).date(),
+    assert (m4.provider, m4.region, m4.source) == ("lab", "us-east-1", "lab")
+    assert datetime.now(UTC).date() - m4.as_of <= timedelta(days=1), (
+        "it came up for this test, or before midnight"
     )
     (gpu,) = offers.where(instances=("p2.xlarge",), spot=True)
     assert (gpu.accelerator, gpu.spot) == ("K80", True)
