@@ -301,6 +301,7 @@ class SimulatedProvisioner:
         self.ssh = SimpleNamespace(connect=self._connect)
         self._cloud = cloud
         self._rays = rays
+        self._has_switch = True
         self._make = make
 
     def _connect(self, target: Target) -> Login:

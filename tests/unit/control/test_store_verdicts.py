@@ -19,7 +19,7 @@ def test_what_does_not_answer_is_waited_for_once_anything_has_worked() -> None:
     }
 
 
-@pytest.mark.parametrize("trouble", set(StoreTrouble) - {StoreTrouble.UNREACHABLE})
+@pytest.mark.parametrize("trouble", sorted(set(StoreTrouble) - {StoreTrouble.UNREACHABLE}))
 def test_nothing_else_is_waited_for(trouble: StoreTrouble) -> None:
     is_full = trouble is StoreTrouble.FULL
     assert {moment: verdict(moment, trouble) for moment in Moment} == {
