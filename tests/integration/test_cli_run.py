@@ -239,5 +239,8 @@ def test_a_small_run_loads_nothing_for_machines_elsewhere_nor_for_data(tm):
     loaded = {line.split("|")[-1].strip() for line in lines}
     assert "trainmaster.control.controller" in loaded
     heavy = {"configparser", "http.client", "tarfile", "statistics", "numpy", "boto3"}
-    ours = {"providers.catalogue", "providers.inventory", "control.data_sources", "cluster.cluster_executor"}
+    ours = {
+        *("providers.catalogue", "providers.inventory", "control.data_sources", "cluster.cluster_executor"),
+        *("objects.delegated_credentials", "objects.obstore_backend", "objects.amazon"),
+    }
     assert sorted(loaded & (heavy | {f"trainmaster.{name}" for name in ours})) == []

@@ -24,10 +24,12 @@ def resume(
     from trainmaster.cli.driving import attach, drive_to_end
     from trainmaster.cli.models import show_saved
     from trainmaster.cli.output import print_json, say
-    from trainmaster.service import Service, lend_whole_keys
+    from trainmaster.service import Service
     from trainmaster.service.background import drive_in_background
 
     if lend_keys:
+        from trainmaster.service import lend_whole_keys
+
         lend_whole_keys()
     service = Service.from_environment()
     run = service.resolve(run)

@@ -37,12 +37,14 @@ def run(
 
     from trainmaster.cli.driving import drive_to_end
     from trainmaster.cli.output import print_json, say
-    from trainmaster.service import Service, capabilities_of, lend_whole_keys
+    from trainmaster.service import Service, capabilities_of
     from trainmaster.service.background import drive_in_background
     from trainmaster.spec import read_recipe
 
     keep_s = _keep_s(keep)
     if lend_keys:
+        from trainmaster.service import lend_whole_keys
+
         lend_whole_keys()
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     service = Service.from_environment()
