@@ -249,7 +249,7 @@ def test_the_limit_may_change(tmp_path, source, monkeypatch):
 
 def test_slots_of_several_sizes_share_the_limit(tmp_path, source):
     small = opened(tmp_path, slots=8)
-    for number in range(6):
+    for number in range(5):
         read(small, source, number)
     large = ChunkCache(tmp_path / "chunks", slot_bytes=2 * SLOT)
     read(large, source, 0)
