@@ -15,7 +15,7 @@ class Message:
     """One event, as one subscriber is told of it.
 
     Attributes:
-        id: the same each time that this is sent: who gets it twice knows by it.
+        id: the same each time that this message is sent, so that a receiver can leave out what it has had.
         run: id of the run.
         event: id of the event; those of later events are larger.
         at: Unix seconds.

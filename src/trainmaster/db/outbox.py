@@ -1,6 +1,6 @@
 """The outbox: who is still to be told of which event, one row each, written with the event itself.
 
-Whoever delivers claims a message before it sends it, and deletes the row when it was taken. It may die in
+Whoever delivers claims a message before sending it, and deletes the row when it was taken. It may die in
 between: then the row is there still, and the next driver sends it again. Only who holds the lease may claim.
 """
 

@@ -117,7 +117,8 @@ class Delivery:
                 why = f" ({self._trouble})" if self._trouble else ""
                 many = "1 message is" if left == 1 else f"{min(left, _COUNTED)} messages are"
                 more = "more than " if left > _COUNTED else ""
-                later = f"`trainmaster resume {self._lease.run}` tries again"
+                run = self._lease.run
+                later = f"`trainmaster resume {run}` sends them (and goes on with a run that did not succeed)"
                 return f"notify: {more}{many} not sent yet{why}; {later}"
         return ""
 

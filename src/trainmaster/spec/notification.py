@@ -13,7 +13,7 @@ NOTIFIER_NAME: Final = r"[a-z][a-z0-9_-]*"
 
 
 class Subscription(Noun):
-    """One who is told.
+    """One receiver of a run's events.
 
     Attributes:
         notifier: who tells it, by name (``by`` in the recipe).
