@@ -16,8 +16,8 @@ def needs(*modules: str) -> None:
 
 
 def losses(log: str) -> list[float]:
-    """All that a script printed as ``loss VALUE``."""
-    return [float(found) for found in re.findall(r"loss (\S+)", log)]
+    """All that a script printed as ``loss VALUE``; not the line ``loss = ...`` that a traceback shows."""
+    return [float(found) for found in re.findall(r"loss ([\w.+-]+)", log)]
 
 
 def check_it_learned(log: str, first: float = 2.0, last: float = 0.7) -> None:
