@@ -1,10 +1,10 @@
 """Reading files of a volume: warm beside the local disk, cold beside a plain parallel GET.
 
-``python benchmarks/volumes/read.py [--files 4000] [--rounds 5]`` prints one JSON object. A SeaweedFS of its
-own on the same machine; methods are interleaved within a round; the content is compared file by file, and the
-number of bytes in every run. Files are read in random order. Rates are medians over rounds; ratios are of the
-same round, then the median. The local files were read from the disk, as those of a training are: files that
-were just written lie in larger pages, and are read in half the time.
+``python benchmarks/volumes/read.py [--files 4000] [--rounds 5] [--https] [--cold]`` prints one JSON object.
+A SeaweedFS of its own on the same machine; methods are interleaved within a round; the content is compared
+file by file, and the number of bytes in every run. Files are read in random order. Rates are medians over
+rounds; ratios are of the same round, then the median. The local files were read from the disk, as those of
+a training are: files that were just written lie in larger pages, and are read in half the time.
 """
 
 import argparse
@@ -176,7 +176,7 @@ def cold(volume: Volume, rounds: int, latency_ms: float = 0, megabytes_per_s: fl
             assert methods[name]() >= total
             rates[name].append(total / 1e6 / (time.perf_counter() - began))
             cpu[name].append((cpu_s() - before) / (total / 1e9))
-    line = {"latency_ms": latency_ms, "line_megabytes_per_s": megabytes_per_s} if megabytes_per_s else {}
+    line = {"latency_ms": latency_ms, "line_megabytes_per_s": megabytes_per_s} if latency_ms else {}
     return {
         **line,
         "megabytes_per_s": {name: median(values) for name, values in rates.items()},
@@ -195,8 +195,11 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=4000)
     parser.add_argument("--bytes", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--https", action="store_true", help="the server speaks TLS")
+    parser.add_argument("--cold", action="store_true", help="only what is read cold")
+    parser.add_argument("--lines", default="20:100", help="far stores: MS:MEGABYTES_PER_S (0: any),...")
     options = parser.parse_args()
-    with place(options.files, options.bytes, 64 << 20) as here:
+    with place(options.files, options.bytes, 64 << 20, https=options.https) as here:
         volume = Volume.open(here.uri, here.root / "cache", limit_bytes=4 * options.files * options.bytes)
         result: dict[str, object] = {
             "machine": machine(),
@@ -205,12 +208,18 @@ def main() -> None:
             "cold": cold(volume, options.rounds),
         }
         assert same_content(volume, here.source)
-        with narrow_line(20, 100):  # a new store: connections are kept by endpoint
-            far = Volume.open(
-                here.uri, here.root / "far-cache", limit_bytes=4 * options.files * options.bytes
-            )
-            result["cold_narrow_line"] = cold(far, min(options.rounds, 3), 20, 100)
-            assert same_content(far, here.source)
+        for line in filter(None, options.lines.split(",")):
+            latency_ms, megabytes_per_s = map(float, line.split(":"))
+            with narrow_line(latency_ms, megabytes_per_s):  # a new store: connections are kept by endpoint
+                far = Volume.open(
+                    here.uri, here.root / f"far-{line}", limit_bytes=4 * options.files * options.bytes
+                )
+                rounds = min(options.rounds, 3)
+                result[f"cold_{line}"] = cold(far, rounds, latency_ms, megabytes_per_s)
+                assert same_content(far, here.source)
+        if options.cold:
+            print(json.dumps(result))
+            return
         mounts: dict[str, Path] = {}
         try:
             for name, means in MEANS.items():

@@ -70,12 +70,13 @@ def photographs(directory: Path, files: int, mean_bytes: int) -> int:
 
 
 @contextmanager
-def place(files: int, mean_bytes: int, chunk_bytes: int) -> Iterator[Place]:
+def place(files: int, mean_bytes: int, chunk_bytes: int, *, https: bool = False) -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="trainmaster-bench-", dir=os.environ.get("BENCH_DIR")) as name:
         root = Path(name)
         photographs(root / "src", files, mean_bytes)
-        with PrivateS3() as server:
-            os.environ.update(server.environment())
+        certificate = self_signed(root / "certificate.pem") if https else None
+        with PrivateS3(certificate=certificate) as server:
+            os.environ.update(server.environment(server.tls_url if https else None))
             uri = f"s3://{server.new_bucket()}/photographs"
             push(root / "src", uri, cache=root / "push-cache", chunk_limit_bytes=chunk_bytes)
             yield Place(root, root / "src", uri)
@@ -160,24 +161,43 @@ def evict(source: Path) -> None:
 
 @contextmanager
 def narrow_line(latency_ms: float, megabytes_per_s: float) -> Iterator[None]:
-    """Puts a slow line before the store, in a process of its own."""
+    """Puts a slow line before the store, in a process of its own (see `peers_line`)."""
     upstream = os.environ["AWS_ENDPOINT_URL"]
-    tests = Path(__file__).resolve().parent.parent.parent / "tests/integration/volumes"
-    program = (
-        "import sys, time; sys.path.insert(0, sys.argv[1]); from fault_proxy import FaultProxy\n"
-        "with FaultProxy(sys.argv[2]) as proxy:\n"
-        "    proxy.latency_s, proxy.bytes_per_s = float(sys.argv[3]) / 1e3, float(sys.argv[4]) * 1e6\n"
-        "    print(proxy.url, flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", program, str(tests), upstream, str(latency_ms), str(megabytes_per_s)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        os.environ["AWS_ENDPOINT_URL"] = process.stdout.readline().strip()
-        yield
-    finally:
-        os.environ["AWS_ENDPOINT_URL"] = upstream
-        process.communicate()
+    scheme, _, address = upstream.partition("://")
+    program = Path(__file__).with_name("peers_line.py")
+    command = [sys.executable, str(program), address, str(latency_ms), str(megabytes_per_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            os.environ["AWS_ENDPOINT_URL"] = f"{scheme}://127.0.0.1:{process.stdout.readline().strip()}"
+            yield
+        finally:
+            os.environ["AWS_ENDPOINT_URL"] = upstream
+            process.kill()
+
+
+def self_signed(path: Path) -> Path:
+    """Makes a certificate for 127.0.0.1 and its key, in one file, which this process trusts from now on."""
+    asked = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+    ]
+    named = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]
+    key = path.with_suffix(".key")
+    subprocess.run([*asked, *named, "-keyout", key, "-out", path], check=True, capture_output=True)
+    certificate = path.with_suffix(".trusted")
+    certificate.write_text(path.read_text())
+    path.write_text(path.read_text() + key.read_text())
+    os.environ["AWS_CA_BUNDLE"] = str(certificate)
+    return path
 
 
 def same_content(volume: Volume, source: Path) -> bool:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from trainmaster.objects.backend import Backend, ObjectDetail, ObjectInfo
-from trainmaster.objects.direct import BUFFERS
 from trainmaster.objects.errors import ObjectChangedError
 
 _BLOCK_BYTES = 1 << 20
@@ -42,30 +41,18 @@ class LocalBackend(Backend):
 
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
         with self._object(key, etag) as (descriptor, size_bytes):
-            length = max(0, min(length, size_bytes - start))
-            data = os.pread(descriptor, length, start)
-            if len(data) == length:
-                return memoryview(data)
-            pieces = [data]  # one call moves 2 GiB at most, and a network file system less
-            have = len(data)
-            while have < length and (data := os.pread(descriptor, length - have, start + have)):
+            end, pieces = min(start + length, size_bytes), list[bytes]()
+            # One call moves 2 GiB at most, and a network file system less.
+            while start < end and (data := os.pread(descriptor, end - start, start)):
                 pieces.append(data)
-                have += len(data)
+                start += len(data)
             return memoryview(b"".join(pieces))
 
     def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
-        block = BUFFERS.take()
-        try:
-            with self._object(key, etag) as (descriptor, _):
-                while length:
-                    part = memoryview(block)[: min(length, len(block))]
-                    count = os.preadv(descriptor, [part], start)
-                    if count == 0:
-                        return
-                    yield part[:count]
-                    start, length = start + count, length - count
-        finally:
-            BUFFERS.give_back(block)
+        with self._object(key, etag) as (descriptor, _):
+            while length and (block := os.pread(descriptor, min(length, _BLOCK_BYTES), start)):
+                yield memoryview(block)
+                start, length = start + len(block), length - len(block)
 
     @contextmanager
     def _object(self, key: str, etag: str) -> Iterator[tuple[int, int]]:

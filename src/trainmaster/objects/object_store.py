@@ -83,11 +83,10 @@ class ObjectStore:
             return self._backend.get_range(key, start, length, etag)
 
     def range_blocks(self, key: str, start: int, length: int, etag: str = "") -> Iterator[memoryview]:
-        """Reads like :meth:`get_range`, block by block, with as little copying as the store allows.
+        """Reads like :meth:`get_range`, block by block.
 
         Yields:
-            The bytes in their order; a block may be overwritten when the next one is asked for. Some are
-            empty: see :class:`~trainmaster.volumes.reading.chunk.RangeSource`.
+            The bytes in their order; an empty block may come first, when the store answers.
 
         Raises:
             The same as :meth:`get_range`.

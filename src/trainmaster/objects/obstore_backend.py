@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainmaster.objects.backend import Backend, ObjectDetail, ObjectInfo
-from trainmaster.objects.direct import DirectReader, NotDirectError
 from trainmaster.objects.obstore_errors import (
     is_no_bucket,
     is_of_parts,
@@ -21,7 +20,7 @@ from trainmaster.objects.obstore_errors import (
 from trainmaster.spec.errors import PublishError
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ObjectMeta
+    from obstore import GetOptions, GetResult, ObjectMeta
     from obstore.store import ObjectStore as AnyStore
     from obstore.store import RetryConfig
 
@@ -37,7 +36,8 @@ _SILENCE_TIMEOUT = timedelta(seconds=15)
 _SILENCE_RETRIES_TIMEOUT = timedelta(seconds=30)
 _ASKED_TIMEOUT = timedelta(seconds=8)
 _SMALL_BYTES = 256 << 10
-_SIGNED_FOR = timedelta(hours=1)
+# The first one tells how wide the line is.
+_BLOCK_BYTES = 1 << 20
 _RETRIES: "RetryConfig" = {"max_retries": 8, "retry_timeout": timedelta(minutes=2)}
 _ASKED_ONCE: "RetryConfig" = {"max_retries": 0, "retry_timeout": _ASKED_TIMEOUT}
 
@@ -63,7 +63,6 @@ class ObstoreBackend(Backend):
             self._opened = self._shared(sends_much=False)
             self._sender = self._shared(sends_much=True)
         self._is_slow = False
-        self._direct = self.direct_reader()
         self._prefix = "/".join(part for part in prefix.split("/") if part)
 
     @abstractmethod
@@ -73,10 +72,6 @@ class ObstoreBackend(Backend):
     @abstractmethod
     def opened(self, bucket: str, options: dict[str, Any]) -> "AnyStore":
         """Opens a bucket, with these options for obstore's class and more of its own."""
-
-    def direct_reader(self) -> DirectReader | None:
-        """Who reads ranges without obstore, for servers where that is worth it."""
-        return None
 
     def _shared(self, *, sends_much: bool) -> "AnyStore":
         key = (self.scheme, self._bucket, "sends" if sends_much else "", *self.identity())
@@ -126,30 +121,25 @@ class ObstoreBackend(Backend):
 
     @typed()
     def get_range(self, key: str, start: int, length: int, etag: str) -> memoryview:
+        return memoryview(self._answer(key, start, length, etag).bytes())
+
+    @typed()
+    def _answer(self, key: str, start: int, length: int, etag: str) -> "GetResult":
         import obstore
 
-        name = self._key(key)
+        options: GetOptions = {"range": (start, start + length), **({"if_match": etag} if etag else {})}
         try:
-            if not etag:
-                return memoryview(obstore.get_range(self._store, name, start=start, length=length))
-            options: GetOptions = {"if_match": etag, "range": (start, start + length)}
-            return memoryview(obstore.get(self._store, name, options=options).bytes())
+            return obstore.get(self._store, self._key(key), options=options)
         except FileNotFoundError as error:
             _require_bucket(error)
             raise
 
     def range_blocks(self, key: str, start: int, length: int, etag: str) -> Iterator[memoryview]:
-        done = 0
-        if self._direct is not None and self._direct.is_usable and (url := self._signed(key)):
-            try:
-                for block in self._direct.blocks(url, start, length, etag):
-                    yield block
-                    done += len(block)
-            except NotDirectError:
-                pass  # the library tries again, and says what is wrong
-            else:
-                return
-        yield self.get_range(key, start + done, length - done, etag)
+        answer = self._answer(key, start, length, etag)
+        yield memoryview(b"")
+        with typed():
+            for block in answer.stream(min_chunk_size=_BLOCK_BYTES):
+                yield memoryview(block)
 
     @typed()
     def info(self, key: str) -> ObjectDetail | None:
@@ -319,17 +309,6 @@ class ObstoreBackend(Backend):
                         obstore.delete(self._store, name)
                     except FileNotFoundError:
                         continue
-
-    def _signed(self, key: str) -> str:
-        """Gives a URL that anybody may read for a while; empty if there are no credentials to sign with."""
-        import obstore
-
-        store: Any = self._store  # one of S3: others have no direct reader
-        try:
-            return obstore.sign(store, "GET", self._key(key), _SIGNED_FOR)
-        except obstore.exceptions.BaseError:
-            self._direct = None  # each try may ask a service for credentials, and wait for it
-            return ""
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}/{key}".strip("/") if self._prefix else key

@@ -8,18 +8,14 @@ from trainmaster.objects.amazon import (
     DEFAULT_REGION,
     amazon_identity,
     amazon_settings,
-    is_anonymous,
     profile_credentials,
 )
-from trainmaster.objects.direct import DirectReader
 from trainmaster.objects.obstore_backend import ObstoreBackend
 from trainmaster.objects.renewing import renewed_amazon
 from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as AnyStore
-
-_direct_readers: dict[str, DirectReader] = {}
 
 
 class S3Backend(ObstoreBackend):
@@ -58,12 +54,3 @@ class S3Backend(ObstoreBackend):
         if credentials := renewed_amazon() or profile_credentials():
             options["credential_provider"] = credentials
         return S3Store(bucket, **options)
-
-    def direct_reader(self) -> DirectReader | None:
-        """One for each server that speaks plain HTTP."""
-        if is_anonymous():  # there is nothing to sign with
-            return None
-        endpoint = amazon_settings().endpoint_url
-        if not endpoint.startswith("http://"):
-            return None
-        return _direct_readers.setdefault(endpoint, DirectReader())

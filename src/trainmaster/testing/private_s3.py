@@ -31,9 +31,11 @@ class PrivateS3(PrivateServer):
     Args:
         place: a directory for its data; a temporary one by default.
         narrows: it makes temporary credentials for a part of a bucket (STS), as Amazon's service does.
+        certificate: a file with a certificate for 127.0.0.1 and its key (PEM): it speaks TLS, too.
 
     Attributes:
         url: of its S3 port.
+        tls_url: of the one that speaks TLS.
         pid: of its only process.
 
     Raises:
@@ -45,13 +47,16 @@ class PrivateS3(PrivateServer):
         ...     ObjectStore(f"s3://{server.new_bucket()}")
     """
 
-    def __init__(self, place: Path | None = None, *, narrows: bool = True) -> None:
+    def __init__(
+        self, place: Path | None = None, *, narrows: bool = True, certificate: Path | None = None
+    ) -> None:
         beside = Path(sys.executable).parent / "weed"
         found = str(beside) if beside.is_file() else shutil.which("weed")
         if found is None:
             raise NoS3Error("no weed, neither beside this Python nor on PATH")
         self._weed = found
         self._narrows = narrows
+        self._certificate = certificate
         self._directory = Path(tempfile.mkdtemp(prefix="tm-s3-"))
         self._data = place or self._directory / "data"
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,6 +64,8 @@ class PrivateS3(PrivateServer):
         # Ports with names keep their place over a restart, as a user's server does.
         self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         self.url = f"http://127.0.0.1:{self._ports['s3.port']}"
+        self._tls_port = free_ports(1)[0]
+        self.tls_url = f"https://127.0.0.1:{self._tls_port}"
 
     @property
     def pid(self) -> int:
@@ -129,6 +136,9 @@ class PrivateS3(PrivateServer):
             "master.telemetry": "false",
             **self._ports,
         }
+        if self._certificate is not None:
+            pair = {"s3.cert.file": self._certificate, "s3.key.file": self._certificate}
+            options |= {"s3.port.https": self._tls_port, **pair}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [self._weed, "server", "-s3", *(f"-{name}={value}" for name, value in options.items())],

@@ -147,3 +147,12 @@ def test_a_store_is_made_only_when_written_to(tmp_path):
     store = ObjectStore(str(tmp_path / "new"))
     assert list(store.list()) == []
     assert not Path(tmp_path / "new").exists()
+
+
+def test_the_way_to_a_store_can_be_timed():
+    """An empty block says that it answers; the first that is not has at least a MiB."""
+    store, data = ObjectStore(f"memory://{secrets.token_hex(8)}"), os.urandom(3 << 20)
+    store.put("x", data)
+    empty, first, *rest = store.range_blocks("x", 5, 2 << 20)
+    assert (len(empty), len(first) >= 1 << 20) == (0, True)
+    assert b"".join(map(bytes, (first, *rest))) == data[5 : 5 + (2 << 20)]

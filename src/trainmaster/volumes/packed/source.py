@@ -83,8 +83,7 @@ class ChunkSource:
         """Reads a part of a chunk without proving it, block by block.
 
         Yields:
-            The bytes in their order; a block may be overwritten when the next one is asked for. Some are
-            empty: see :class:`~trainmaster.volumes.reading.chunk.RangeSource`.
+            The bytes in their order; an empty block may come first, when the store answers.
 
         Raises:
             The same as :meth:`fetch`.

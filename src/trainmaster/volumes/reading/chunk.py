@@ -11,9 +11,8 @@ class RangeSource(Protocol):
     def blocks(self, chunk: int, start: int, length: int) -> Iterator[memoryview]:
         """Reads exactly these bytes of a chunk from the store.
 
-        A block may be overwritten when the next one is asked for. Where the way to the store can be
-        timed, three empty blocks come before: when it is asked, when it answers, and when the first
-        MiB is there.
+        Where the way to the store can be timed, an empty block comes first, when it answers, and the next
+        one when the first MiB is there.
         """
         ...
 

@@ -68,18 +68,18 @@ class Downloader:
 
         def part(start: int, end: int) -> None:
             self.line.begin(end - start)
-            place, moments_s = start, list[float]()
+            place, asked_s, answered_s = start, time.perf_counter(), 0.0
             try:
                 # Written while it is in the processor's cache; the store is as fast as that or slower.
                 for block in chunk.source.blocks(chunk.number, start, end - start):
-                    if len(block):
-                        write(place, block)
-                        place += len(block)
+                    now_s = time.perf_counter()
+                    if not len(block):
+                        answered_s = now_s
                         continue
-                    moments_s.append(time.perf_counter())
-                    if len(moments_s) == 3 and end - start >= _TIMED_BYTES:
-                        asked_s, answered_s, early_s = moments_s
-                        self.line.answered(answered_s - asked_s, early_s - answered_s)
+                    if answered_s and place == start and len(block) >= _TIMED_BYTES:
+                        self.line.answered(answered_s - asked_s, now_s - answered_s)
+                    write(place, block)
+                    place += len(block)
             finally:
                 self.line.end(end - start)
             self.line.saw(end - start)

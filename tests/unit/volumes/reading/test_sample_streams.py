@@ -231,11 +231,12 @@ def test_the_way_to_a_store_is_timed_by_ranges_that_are_long_enough(
     class Timed(MadeSource):
         def blocks(self, chunk, start, length):
             nonlocal now_s
-            for took_s in (100.0, 0.25, 0.75):  # until it is asked, until it answers, until the first MiB
-                now_s += took_s
-                yield memoryview(b"")
-            now_s += 1000.0
-            yield from super().blocks(chunk, start, length)
+            now_s += 0.25  # until it answers
+            yield memoryview(b"")
+            now_s += 0.75  # until the first MiB is there
+            for block in super().blocks(chunk, start, length):
+                yield block
+                now_s += 1000.0
 
     monkeypatch.setattr(download, "_TIMED_BYTES", least_bytes)
     monkeypatch.setattr(download, "time", SimpleNamespace(perf_counter=lambda: now_s))
