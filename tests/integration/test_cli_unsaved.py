@@ -9,7 +9,7 @@ import pytest
 
 from trainmaster.control import unpublished
 from trainmaster.control.layout import Home
-from trainmaster.db import kept_rows
+from trainmaster.db import queries
 from trainmaster.service import unpublished_models
 from trainmaster.service.service import Service
 from trainmaster.testing.counting_proxy import CountingProxy
@@ -195,7 +195,7 @@ def test_many_kept_models_are_saved_under_a_lease_that_is_renewed(tm, store, mon
 
     for name, value in tm.env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(kept_rows, "_MOST", 1)
+    monkeypatch.setattr(queries, "_MOST", 1)
     monkeypatch.setattr(unpublished_models, "RENEW_S", 0.01)
     service = Service(Home.from_environment(tm.env))
     expires = []

@@ -123,4 +123,6 @@ class QueueChange:
     waited_s: float = 0.0
 
 
-Change = TaskChange | ExperimentChange | RunChange | Progress | Note | QueueChange
+#: Those that become events.
+Told = TaskChange | ExperimentChange | RunChange | Note
+Change = Told | Progress | QueueChange

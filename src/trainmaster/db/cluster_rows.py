@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,6 +44,11 @@ class ClusterRow:
     waited_s: float | None = None
 
 
+def columns(row: ClusterRow, run: str, now: float) -> dict[str, Any]:
+    """All columns of a cluster of a run."""
+    return {**asdict(row), "data": storable(row.data), "run_id": run, "changed_at": now}
+
+
 def put_cluster(connection: Connection, lease: Lease, row: ClusterRow, now: float) -> None:
     """Write a cluster of a run, in place of what was there. Safe to repeat.
 
@@ -51,22 +56,13 @@ def put_cluster(connection: Connection, lease: Lease, row: ClusterRow, now: floa
         LeaseLostError: somebody else drives the run.
     """
     _prove(connection, lease)
-    values = {
-        "run_id": lease.run,
-        "provider": row.provider,
-        "home_id": row.home_id,
-        "state": row.state,
-        "data": storable(row.data),
-        "kept_until": row.kept_until,
-        "waited_s": row.waited_s,
-        "changed_at": now,
-    }
+    values = columns(row, lease.run, now)
     mine = t.cluster.update().where(t.cluster.c.id == row.id, t.cluster.c.run_id == lease.run)
     if connection.execute(mine.values(values)).rowcount == 1:
         return
     if connection.execute(sa.select(t.cluster.c.id).where(t.cluster.c.id == row.id)).first() is not None:
         raise LeaseLostError.of(lease.run)  # it was kept, and another run has taken it
-    connection.execute(t.cluster.insert().values(id=row.id, **values))
+    connection.execute(t.cluster.insert().values(values))
 
 
 def take_kept(
@@ -93,14 +89,7 @@ def take_kept(
     taken = connection.execute(
         t.cluster.update()
         .where(t.cluster.c.id == row.id, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
-        .values(
-            run_id=lease.run,
-            state=row.state,
-            data=storable(row.data),
-            kept_until=row.kept_until,
-            waited_s=row.waited_s,
-            changed_at=now,
-        )
+        .values(columns(row, lease.run, now))
     )
     if taken.rowcount == 1:
         _bill(connection, keeper, idle_usd)

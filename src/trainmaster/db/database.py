@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,13 +21,12 @@ from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChan
 from trainmaster.db.cluster_rows import ClusterRow
 from trainmaster.db.engine import open_database
 from trainmaster.db.events import change_event, event_row, insert_events, storable
-from trainmaster.db.kept_rows import record_saved
 from trainmaster.db.leases import LEASE_S, Lease, this_process
 from trainmaster.db.patience import Patience, Try
-from trainmaster.db.quote_rows import MEASUREMENTS, NewMeasurement, NewQuote, Truth
-from trainmaster.db.requeue import requeue_rows
+from trainmaster.db.quote_rows import NewMeasurement, NewQuote, Truth
+from trainmaster.db.requeue import record_saved, requeue_rows
 from trainmaster.db.run_rows import NewRun
-from trainmaster.db.task_rows import write_tasks
+from trainmaster.db.task_rows import tasks_of, write_tasks
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.states import EndReason, State
@@ -173,11 +172,8 @@ class Database:
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        expires_at = self.clock_s() + LEASE_S
 
-        def write(connection: Connection, this: Try) -> None:
-            if not run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
-                return
+        def write(connection: Connection) -> None:
             ids = self._ids(connection, lease.run)
             write_tasks(connection, changes, ids, now)
             events = []
@@ -195,41 +191,25 @@ class Database:
                     events.append(change_event(lease.run, change, now))
             insert_events(connection, events, self._wanted_kinds(connection, lease.run))
 
-        self._transactions.write(write)
-        lease.turn += 1
+        self._advance(lease, write)
 
-    def requeue(self, lease: Lease, now: float) -> int:
-        """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED; how many tasks.
+    def requeue(self, lease: Lease, now: float) -> None:
+        """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        count = 0
-        expires_at = self.clock_s() + LEASE_S
-
-        def write(connection: Connection, this: Try) -> None:
-            nonlocal count
-            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
-                count = requeue_rows(connection, lease.run, now)
-
-        self._transactions.write(write)
-        lease.turn += 1
-        return count
+        self._advance(lease, lambda connection: requeue_rows(connection, lease.run, now))
 
     def record_saved(self, lease: Lease, experiment: str, task: int, uri: str | None, now: float) -> None:
-        """A model that was kept in the home is published now; see `kept_rows.record_saved`.
+        """A model that was kept in the home is published now; see `requeue.record_saved`.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        expires_at = self.clock_s() + LEASE_S
-
-        def write(connection: Connection, this: Try) -> None:
-            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
-                record_saved(connection, lease.run, experiment, task, uri, now)
-
-        self._transactions.write(write)
-        lease.turn += 1
+        self._advance(
+            lease, lambda connection: record_saved(connection, lease.run, experiment, task, uri, now)
+        )
 
     # --- who is to be told ------------------------------------------------------------------------
 
@@ -261,21 +241,20 @@ class Database:
             lambda connection, _: quote_rows.put_measurements(connection, found), patient=patient
         )
 
-    def measurements(self, fingerprint: str, limit: int = MEASUREMENTS) -> Sequence[RowMapping]:
+    def measurements(self, fingerprint: str) -> Sequence[RowMapping]:
         """What was measured of the very same thing, newest first."""
-        return self.read(quote_rows.measurements_query("fingerprint", fingerprint, limit))
+        return self.read(quote_rows.measurements_query(t.measurement.c.fingerprint == fingerprint))
 
-    def similar_measurements(
-        self, similar: str, fingerprint: str, limit: int = MEASUREMENTS
-    ) -> Sequence[RowMapping]:
+    def similar_measurements(self, similar: str, fingerprint: str) -> Sequence[RowMapping]:
         """What was measured of similar things that have another fingerprint, newest first."""
+        column = t.measurement.c
         return self.read(
-            quote_rows.measurements_query("similar", similar, limit, not_fingerprint=fingerprint)
+            quote_rows.measurements_query(column.similar == similar, column.fingerprint != fingerprint)
         )
 
-    def other_measurements(self, *not_fingerprints: str, limit: int = MEASUREMENTS) -> Sequence[RowMapping]:
+    def other_measurements(self, *not_fingerprints: str) -> Sequence[RowMapping]:
         """What was measured of other things than these, newest first."""
-        return self.read(quote_rows.others_query(not_fingerprints, limit))
+        return self.read(quote_rows.measurements_query(t.measurement.c.fingerprint.not_in(not_fingerprints)))
 
     def add_quote(self, new: NewQuote) -> int:
         """Keep a quote; its id. The same run, experiment, kind and time is the same quote."""
@@ -285,9 +264,9 @@ class Database:
         """The quotes of a run in the order in which they were made."""
         return self.read(quote_rows.quotes_query(run))
 
-    def judged_quotes(self, limit: int = quote_rows.JUDGED_RUNS) -> Sequence[RowMapping]:
+    def judged_quotes(self) -> Sequence[RowMapping]:
         """Quotes of the newest runs that have ended, with the run's provider, recipe and tasks."""
-        return self.read(quote_rows.judged_query(limit))
+        return self.read(quote_rows.judged_query())
 
     def record_truth(self, quote: int, truth: Truth) -> None:
         """Keep what a quote came to beside what it promised."""
@@ -375,12 +354,7 @@ class Database:
 
     def live_task_rows(self, run: str) -> Sequence[RowMapping]:
         """The tasks of a run that are not DONE, with their experiment's name as ``experiment``."""
-        return self.read(
-            sa.select(t.task, t.experiment.c.name.label("experiment"))
-            .join(t.experiment)
-            .where(t.experiment.c.run_id == run, t.task.c.state != State.DONE)
-            .order_by(t.experiment.c.ordinal, t.task.c.number)
-        )
+        return self.read(tasks_of(run).where(t.task.c.state != State.DONE))
 
     def tallies(self, run: str) -> Sequence[RowMapping]:
         """Per experiment, state and reason: ``tasks`` (how many rows) and ``first`` (lowest number)."""
@@ -398,6 +372,17 @@ class Database:
         )
 
     # --- private ----------------------------------------------------------------------------
+
+    def _advance(self, lease: Lease, work: Callable[[Connection], None]) -> None:
+        """The next turn of a run, with what belongs to it, unless it was committed without an answer."""
+        expires_at = self.clock_s() + LEASE_S
+
+        def write(connection: Connection, this: Try) -> None:
+            if run_rows.advance(connection, lease, expires_at + this.waited_s, again=this.again):
+                work(connection)
+
+        self._transactions.write(write)
+        lease.turn += 1
 
     def _ids(self, connection: Connection, run: str) -> Mapping[str, int]:
         """Ids of a run's experiments by name: they never change, so they are asked for once."""

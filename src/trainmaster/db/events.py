@@ -4,47 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from trainmaster.db import outbox
 from trainmaster.db import tables as t
-from trainmaster.db.changes import (
-    Change,
-    ExperimentChange,
-    Note,
-    Progress,
-    QueueChange,
-    RunChange,
-    TaskChange,
-)
+from trainmaster.db.changes import ExperimentChange, Note, RunChange, TaskChange, Told
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 
+_SAID = ("before", "after", "reason", "message", "experiment", "task", "attempt")
+_KINDS = {TaskChange: "task", ExperimentChange: "experiment", RunChange: "run", Note: "note"}
 
-def change_event(run: str, change: Change, now: float) -> dict[str, Any]:
+
+def change_event(run: str, change: Told, now: float) -> dict[str, Any]:
     """The event that goes with a change, as a row."""
-    match change:
-        case TaskChange():
-            return event_row(
-                run, now, "task", change.before, change.after, change.reason, change.message,
-                change.experiment, change.task, change.attempt,
-            )  # fmt: skip
-        case ExperimentChange():
-            return event_row(
-                run, now, "experiment", change.before, change.after, change.reason, change.message,
-                change.experiment,
-            )  # fmt: skip
-        case RunChange():
-            return event_row(run, now, "run", change.before, change.after, change.reason, change.message)
-        case Note():
-            return event_row(
-                run, now, "note", reason=change.reason, message=change.message,
-                experiment=change.experiment, task=change.task, attempt=change.attempt,
-            )  # fmt: skip
-        case Progress() | QueueChange():
-            raise AssertionError(f"{type(change).__name__} is no event")
+    said = {field.name: getattr(change, field.name) for field in fields(change) if field.name in _SAID}
+    return event_row(run, now, _KINDS[type(change)], **said)
 
 
 def event_row(

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import RowMapping
 
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
+from trainmaster.db.task_rows import tasks_of
+from trainmaster.spec.states import State
+
+#: Of what is kept, or waits to be saved, a summary names the first ones.
+_MOST = 1000
 
 #: Whatever lists many runs needs no more; their recipes are long.
 _LISTED = [column for column in t.run.c if column is not t.run.c.recipe]
@@ -126,13 +132,7 @@ def tasks(
         bad_only: only tasks that are DONE and did not succeed.
         limit: at most so many.
     """
-    query = (
-        sa.select(t.task, t.experiment.c.name.label("experiment"))
-        .join(t.experiment)
-        .where(t.experiment.c.run_id == run)
-        .order_by(t.experiment.c.ordinal, t.task.c.number)
-        .limit(limit)
-    )
+    query = tasks_of(run).limit(limit)
     if state is not None:
         query = query.where(t.task.c.state == state)
     if bad_only:
@@ -142,13 +142,23 @@ def tasks(
 
 def results(database: Database, run: str, experiment: str) -> Sequence[RowMapping]:
     """All tasks of one experiment that have a row, in order, with its name as ``experiment``."""
-    query = (
-        sa.select(t.task, t.experiment.c.name.label("experiment"))
-        .join(t.experiment)
-        .where(t.experiment.c.run_id == run, t.experiment.c.name == experiment)
-        .order_by(t.task.c.number)
-    )
-    return database.read(query)
+    return database.read(tasks_of(run).where(t.experiment.c.name == experiment))
+
+
+def kept_models(database: Database, run: str) -> Sequence[RowMapping]:
+    """Tasks of a run that are over and whose model is kept; their experiment's name is ``experiment``."""
+    return [row for row in database.read(kept_models_query(run)) if row["state"] == State.DONE]
+
+
+def kept_models_query(run: str) -> sa.Select[Any]:
+    """Tasks of a run whose model is kept; without their state, by which SQLite would go through all tasks."""
+    return tasks_of(run).where(t.task.c.kept_model.is_not(None)).limit(_MOST)
+
+
+def waiting_saves(database: Database, run: str) -> Sequence[RowMapping]:
+    """Tasks of a run of which something cannot be saved yet, likewise."""
+    states = (State.SAVING, State.RECOVERING)
+    return database.read(tasks_of(run).where(t.task.c.state.in_(states), t.task.c.tries > 0).limit(_MOST))
 
 
 def run_ids(database: Database, beginning: str = "", limit: int | None = None) -> list[str]:

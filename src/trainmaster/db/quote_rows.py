@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,7 +28,7 @@ class NewMeasurement:
         fingerprint: of what it rests on.
         similar: of what it has in common with others that only differ in code or parameters.
         experiment: name.
-        run: id of the run; None for a profiling attempt.
+        run_id: the run; None for a profiling attempt.
         data: JSON.
         measured_at: Unix seconds.
     """
@@ -37,7 +37,7 @@ class NewMeasurement:
     fingerprint: str
     similar: str
     experiment: str
-    run: str | None
+    run_id: str | None
     data: str
     measured_at: float
 
@@ -47,14 +47,14 @@ class NewQuote:
     """What was promised; run, experiment, kind and time name it.
 
     Attributes:
-        run: id.
+        run_id: the run.
         experiment: name; None for the whole run.
         kind: ``estimate`` or ``binding``.
         made_at: Unix seconds.
         data: JSON.
     """
 
-    run: str
+    run_id: str
     experiment: str | None
     kind: str
     made_at: float
@@ -78,18 +78,7 @@ class Truth:
 
 def put_measurements(connection: Connection, found: Sequence[NewMeasurement]) -> None:
     """Write measurements; those with a known id replace what was there. Safe to repeat."""
-    rows = {
-        new.id: {
-            "id": new.id,
-            "fingerprint": new.fingerprint,
-            "similar": new.similar,
-            "experiment": new.experiment,
-            "run_id": new.run,
-            "data": storable(new.data),
-            "measured_at": new.measured_at,
-        }
-        for new in found
-    }
+    rows = {new.id: {**asdict(new), "data": storable(new.data)} for new in found}
     if not rows:
         return
     connection.execute(
@@ -103,7 +92,7 @@ def put_quote(connection: Connection, new: NewQuote) -> int:
     """Write a quote, or what it says now; its id. Safe to repeat."""
     known = connection.execute(
         sa.select(t.quote.c.id).where(
-            t.quote.c.run_id == new.run,
+            t.quote.c.run_id == new.run_id,
             t.quote.c.experiment.is_not_distinct_from(new.experiment),
             t.quote.c.kind == new.kind,
             t.quote.c.made_at == new.made_at,
@@ -112,48 +101,21 @@ def put_quote(connection: Connection, new: NewQuote) -> int:
     if known is not None:
         connection.execute(t.quote.update().where(t.quote.c.id == known).values(data=storable(new.data)))
         return int(known)
-    inserted = connection.execute(
-        t.quote.insert().values(
-            run_id=new.run,
-            experiment=new.experiment,
-            kind=new.kind,
-            made_at=new.made_at,
-            data=storable(new.data),
-        )
-    )
+    inserted = connection.execute(t.quote.insert().values({**asdict(new), "data": storable(new.data)}))
     assert inserted.inserted_primary_key is not None
     return int(inserted.inserted_primary_key[0])
 
 
 def put_truth(connection: Connection, quote: int, truth: Truth) -> None:
     """Write what a quote came to. Safe to repeat: the last word counts, as a run may be resumed."""
-    connection.execute(
-        t.quote.update()
-        .where(t.quote.c.id == quote)
-        .values(time_s=truth.time_s, cost_usd=truth.cost_usd, kept=truth.kept)
-    )
+    connection.execute(t.quote.update().where(t.quote.c.id == quote).values(asdict(truth)))
 
 
-def measurements_query(
-    key: str, value: str, limit: int, *, not_fingerprint: str | None = None
-) -> sa.Select[Any]:
-    """Measurements whose column ``key`` is ``value``, newest first."""
-    query = (
-        sa.select(t.measurement)
-        .where(t.measurement.c[key] == value)
-        .order_by(t.measurement.c.measured_at.desc(), t.measurement.c.id)
-        .limit(limit)
-    )
-    if not_fingerprint is not None:
-        query = query.where(t.measurement.c.fingerprint != not_fingerprint)
-    return query
-
-
-def others_query(not_fingerprints: Sequence[str], limit: int) -> sa.Select[Any]:
-    """Measurements of other things, newest first."""
+def measurements_query(*which: sa.ColumnElement[bool], limit: int = MEASUREMENTS) -> sa.Select[Any]:
+    """Measurements for which all of that is true, newest first."""
     return (
         sa.select(t.measurement)
-        .where(t.measurement.c.fingerprint.not_in(list(not_fingerprints)))
+        .where(*which)
         .order_by(t.measurement.c.measured_at.desc(), t.measurement.c.id)
         .limit(limit)
     )
@@ -164,7 +126,7 @@ def quotes_query(run: str) -> sa.Select[Any]:
     return sa.select(t.quote).where(t.quote.c.run_id == run).order_by(t.quote.c.made_at, t.quote.c.id)
 
 
-def judged_query(limit: int) -> sa.Select[Any]:
+def judged_query() -> sa.Select[Any]:
     """Quotes of whole runs that have ended, with what is known of the run; of the newest runs."""
     tasks = (
         sa.select(sa.func.sum(t.experiment.c.tasks_total))
@@ -175,7 +137,7 @@ def judged_query(limit: int) -> sa.Select[Any]:
         sa.select(t.run.c.id, t.run.c.provider, t.run.c.home_id, t.run.c.recipe, t.run.c.reason)
         .where(t.run.c.state == State.DONE, t.run.c.id.in_(sa.select(t.quote.c.run_id)))
         .order_by(t.run.c.created_at.desc(), t.run.c.id)
-        .limit(limit)
+        .limit(JUDGED_RUNS)
         .subquery()
     )
     columns = (newest.c.provider, newest.c.home_id, newest.c.recipe, newest.c.reason, tasks.label("tasks"))

@@ -1,4 +1,4 @@
-"""`requeue_rows`: what `resume` does to a run."""
+"""What is written of a run that is over: `resume` begins it anew, and a model that was kept is saved."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trainmaster.spec.states import EndReason, State
 _FINISHED = (EndReason.SUCCEEDED, EndReason.PRUNED)
 
 
-def requeue_rows(connection: Connection, run: str, now: float) -> int:
-    """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED; how many tasks."""
+def requeue_rows(connection: Connection, run: str, now: float) -> None:
+    """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED."""
     ids = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
     bad = (t.task.c.state == State.DONE, t.task.c.reason.not_in(_FINISHED))
     again = connection.execute(
@@ -70,4 +70,65 @@ def requeue_rows(connection: Connection, run: str, now: float) -> int:
         for number, reason, attempt, name in again
     ]
     insert_events(connection, events)
-    return len(again)
+
+
+def record_saved(
+    connection: Connection, run: str, experiment: str, task: int, uri: str | None, now: float
+) -> None:
+    """A kept model was published: its task has succeeded after all, and what hung on nothing else, too.
+
+    Args:
+        connection: in a transaction.
+        run: its id.
+        experiment: name.
+        task: number.
+        uri: of the model; None: it is kept no more, and was not published.
+        now: Unix seconds.
+    """
+    ids = sa.select(t.experiment.c.id).where(t.experiment.c.run_id == run)
+    mine = ids.where(t.experiment.c.name == experiment).scalar_subquery()
+    row = t.task.c.experiment_id == mine, t.task.c.number == task
+    if uri is None:
+        connection.execute(t.task.update().where(*row).values(kept_model=None))
+        return
+    attempt = connection.execute(sa.select(t.task.c.attempt).where(*row)).scalar_one()
+    good = {"reason": EndReason.SUCCEEDED, "message": ""}
+    connection.execute(t.task.update().where(*row).values(**good, model_uri=uri, kept_model=None))
+    connection.execute(
+        t.attempt.update()
+        .where(t.attempt.c.experiment_id == mine, t.attempt.c.task == task, t.attempt.c.number == attempt)
+        .values(**good)
+    )
+    events = [
+        event_row(
+            run, now, "task", State.DONE, State.DONE, EndReason.SUCCEEDED, f"saved: {uri}",
+            experiment, task, attempt,
+        )
+    ]  # fmt: skip
+    bad = sa.exists().where(
+        t.task.c.experiment_id == t.experiment.c.id,
+        sa.or_(t.task.c.state != State.DONE, t.task.c.reason.not_in(_FINISHED)),
+    )
+    whole = connection.execute(
+        t.experiment.update()
+        .where(
+            t.experiment.c.id == mine,
+            t.experiment.c.state == State.DONE,
+            t.experiment.c.rest_reason.is_(None),
+            ~bad,
+        )
+        .values(**good)
+    )
+    if whole.rowcount:
+        events.append(
+            event_row(run, now, "experiment", State.DONE, State.DONE, EndReason.SUCCEEDED, "", experiment)
+        )
+    unfinished = sa.exists().where(
+        t.experiment.c.run_id == run, t.experiment.c.reason.is_distinct_from(EndReason.SUCCEEDED)
+    )
+    over = connection.execute(
+        t.run.update().where(t.run.c.id == run, t.run.c.state == State.DONE, ~unfinished).values(**good)
+    )
+    if over.rowcount:
+        events.append(event_row(run, now, "run", State.DONE, State.DONE, EndReason.SUCCEEDED))
+    insert_events(connection, events)

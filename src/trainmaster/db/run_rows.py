@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from trainmaster.db import tables as t
+from trainmaster.db.cluster_rows import ClusterRow, columns
 from trainmaster.db.events import event_row, insert_events, json_column
 from trainmaster.db.leases import LEASE_S, Lease, is_alive
 from trainmaster.spec.errors import LeaseLostError, NotFoundError
@@ -17,7 +18,6 @@ from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from trainmaster.db.changes import QueueChange
-    from trainmaster.db.cluster_rows import ClusterRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +65,16 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
     """
     connection.execute(
         t.run.insert().values(
-            id=new.id,
-            name=new.name,
-            recipe=new.recipe,
-            recipe_path=new.recipe_path,
-            provider=new.provider,
-            code_path=new.code_path,
-            store_url=new.store_url,
-            home=new.home,
-            home_id=new.home_id,
-            notify=json_column(new.notify) if new.notify else None,
-            state=State.WAITING,
-            created_at=now,
-            session_at=now,
-            lease_owner=owner,
-            lease_token=1,
-            lease_expires_at=expires_at,
+            {name: getattr(new, name) for name in NewRun.__slots__ if name in t.run.c}
+            | {
+                "notify": json_column(new.notify) if new.notify else None,
+                "state": State.WAITING,
+                "created_at": now,
+                "session_at": now,
+                "lease_owner": owner,
+                "lease_token": 1,
+                "lease_expires_at": expires_at,
+            }
         )
     )
     connection.execute(
@@ -91,9 +85,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
         ],
     )
     if new.clusters:
-        connection.execute(
-            t.cluster.insert(), [{**asdict(row), "run_id": new.id, "changed_at": now} for row in new.clusters]
-        )
+        connection.execute(t.cluster.insert(), [columns(row, new.id, now) for row in new.clusters])
     insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])
 
 

@@ -63,6 +63,16 @@ def write_tasks(
         connection.execute(_CLOSE_ATTEMPT, closed)
 
 
+def tasks_of(run: str) -> sa.Select[Any]:
+    """The tasks of a run in order, with their experiment's name as ``experiment``."""
+    return (
+        sa.select(t.task, t.experiment.c.name.label("experiment"))
+        .join(t.experiment)
+        .where(t.experiment.c.run_id == run)
+        .order_by(t.experiment.c.ordinal, t.task.c.number)
+    )
+
+
 def _write_rows(connection: Connection, rows: dict[tuple[int, int], Row], new: set[tuple[int, int]]) -> None:
     # Rows are grouped by their columns so that each group is one statement for the driver.
     inserts: dict[tuple[str, ...], list[Row]] = {}

@@ -141,7 +141,7 @@ def make_recorder(
                 fingerprint=keys[each.experiment].exact,
                 similar=keys[each.experiment].similar,
                 experiment=each.experiment,
-                run=run,
+                run_id=run,
                 data=each.measurement.to_json(),
                 measured_at=each.measurement.measured_at,
             )

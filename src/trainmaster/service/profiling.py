@@ -221,7 +221,7 @@ class _Session:
                 fingerprint=key.exact,
                 similar=key.similar,
                 experiment=experiment.name,
-                run=None,
+                run_id=None,
                 data=found.to_json(),
                 measured_at=found.measured_at,
             )

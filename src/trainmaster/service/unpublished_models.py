@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.layout import Home
-from trainmaster.db import Database, Lease, kept_rows
+from trainmaster.db import Database, Lease, queries
 from trainmaster.db.leases import RENEW_S
 from trainmaster.service.run_names import owner_of
 from trainmaster.service.stored_recipe import stored_recipe
@@ -49,7 +49,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
         UsageError: somebody drives the run.
         PublishError: the store cannot be written; what was not published is still kept.
     """
-    rows = kept_rows.kept_models(database, run)
+    rows = queries.kept_models(database, run)
     if not rows:
         return []
     from trainmaster.control.attempt_actions import AttemptActions
@@ -81,7 +81,7 @@ def save_kept(database: Database, home_of: Callable[[str], Home], run: str) -> l
                         )
                     )
                     found.append(_saved(database, lease, context, json.loads(row["metrics"])))
-                rows = kept_rows.kept_models(database, run)
+                rows = queries.kept_models(database, run)
     finally:
         database.release(lease, time.time())
     return found
@@ -134,10 +134,10 @@ def unsaved_summary(database: Database, home: Home | None, run: str) -> list[dic
         run: its id.
     """
     found: list[dict[str, Any]] = []
-    for row in kept_rows.waiting_saves(database, run):
+    for row in queries.waiting_saves(database, run):
         what = "model" if row["end_reason"] == EndReason.SUCCEEDED else "checkpoint"
         found.append(_item(home, run, row, what, row["kept_model"]) | {"tries": row["tries"]})
-    for row in kept_rows.kept_models(database, run):
+    for row in queries.kept_models(database, run):
         command = f"trainmaster models save {run}"
         found.append(_item(home, run, row, "model", row["kept_model"]) | {"command": command})
     return found

@@ -142,7 +142,7 @@ class SimulatedStore:
             if not isinstance(change, Progress | QueueChange):
                 self.events.append(change_event(lease.run, change, now))
 
-    def requeue(self, lease: Lease, now: float) -> int:
+    def requeue(self, lease: Lease, now: float) -> None:
         """See `Database.requeue`."""
         self._advance(lease, now)
         self._event("run", self.run["state"], State.WAITING, reason=self.run["reason"])
@@ -153,11 +153,9 @@ class SimulatedStore:
             if row["reason"] is not EndReason.SUCCEEDED:
                 row |= {"state": State.WAITING, "reason": None, "message": "", "rest_reason": None}
         order = {name: ordinal for ordinal, name in enumerate(self.shapes)}
-        again = 0
         for key in sorted(self.tasks, key=lambda key: (order[key[0]], key[1])):
             row = self.tasks[key]
             if row["state"] is State.DONE and not row["reason"].is_success:
-                again += 1
                 self.seen["DONE>WAITING"] += 1
                 self._spent[key] = self._freed[key] = 0
                 self._event("task", State.DONE, State.WAITING, *key, reason=row["reason"])
@@ -166,7 +164,6 @@ class SimulatedStore:
                     "free_restarts": 0, "not_before": 0, "tries": 0, "try_at": 0, "saving_usd": 0,
                     "end_reason": None, "ended_at": None,
                 }  # fmt: skip
-        return again
 
     def record_saved(self, key: tuple[str, int], uri: str) -> None:
         """See `Database.record_saved`."""

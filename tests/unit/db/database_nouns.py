@@ -40,7 +40,7 @@ class ToldStore(Database):
 
     def requeue(self, lease, now):
         self.told = now
-        return super().requeue(lease, now)
+        super().requeue(lease, now)
 
 
 def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> NewRun:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from database_nouns import NOW, ended, everything, new_run, opened, planned
 
-from trainmaster.db import ExperimentChange, Lease, Note, Progress, RunChange, kept_rows, queries
+from trainmaster.db import ExperimentChange, Lease, Note, Progress, RunChange, queries
 from trainmaster.spec.errors import LeaseLostError, NotFoundError, StoreError
 from trainmaster.spec.states import EndReason, State
 
@@ -138,7 +138,7 @@ def test_requeue_makes_wait_again_what_did_not_succeed(database, lease):
     )
     database.want_stop("r-1", EndReason.CANCELLED)
     last = queries.last_event(database, "r-1")
-    assert database.requeue(lease, NOW + 1) == 2
+    database.requeue(lease, NOW + 1)
     rows = database.live_task_rows("r-1")
     assert [row["number"] for row in rows] == [1, 2]
     for row in rows:
@@ -236,9 +236,7 @@ def test_two_threads_write_at_once_and_nothing_is_lost(database):
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
 def test_few_kept_models_are_not_looked_for_among_all_tasks(database):
-    query = kept_rows.kept_models_query("a-1").compile(
-        database.engine, compile_kwargs={"literal_binds": True}
-    )
+    query = queries.kept_models_query("a-1").compile(database.engine, compile_kwargs={"literal_binds": True})
     with database.engine.connect() as connection:
         plan = connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}")).all()
     assert any("ix_task_kept" in row[3] for row in plan), plan

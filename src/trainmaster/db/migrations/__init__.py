@@ -24,8 +24,8 @@ def lock_schema(connection: Connection) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
 
 
-def upgrade(engine: Engine, found: str | None, wanted: str, shown_url: str) -> None:
-    """Bring a database from revision ``found`` (None: an empty one) to ``wanted``.
+def upgrade(engine: Engine, found: str, wanted: str, shown_url: str) -> None:
+    """Bring a database from revision ``found`` to ``wanted``.
 
     Raises:
         StoreError: ``found`` is not known here, so a newer Trainmaster wrote it.
@@ -36,8 +36,7 @@ def upgrade(engine: Engine, found: str | None, wanted: str, shown_url: str) -> N
 
     config = alembic_config()
     try:
-        if found is not None:
-            ScriptDirectory.from_config(config).get_revision(found)
+        ScriptDirectory.from_config(config).get_revision(found)
     except CommandError as error:
         raise StoreError(
             f"the database {shown_url} has schema {found}, this Trainmaster knows up to {wanted}",
