@@ -10,10 +10,6 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.artifacts.artifact import delete as delete
-    from trainmaster.artifacts.artifact import list_artifacts as list_artifacts
-    from trainmaster.artifacts.artifact import publish as publish
-    from trainmaster.artifacts.artifact import read_manifest as read_manifest
     from trainmaster.artifacts.checkpoints import CheckpointSeries as CheckpointSeries
     from trainmaster.artifacts.fetching import fetch as fetch
     from trainmaster.artifacts.manifest import JSON as JSON
@@ -21,26 +17,23 @@ if TYPE_CHECKING:
     from trainmaster.artifacts.manifest import Manifest as Manifest
     from trainmaster.artifacts.publishing import AlreadyPublished as AlreadyPublished
     from trainmaster.artifacts.publishing import Upload as Upload
-    from trainmaster.artifacts.publishing import commit as commit
-    from trainmaster.artifacts.publishing import upload as upload
+    from trainmaster.artifacts.publishing import delete as delete
+    from trainmaster.artifacts.publishing import publish as publish
+    from trainmaster.artifacts.publishing import read_manifest as read_manifest
     from trainmaster.artifacts.snapshot import Snapshot as Snapshot
     from trainmaster.artifacts.snapshot import materialise as materialise
     from trainmaster.artifacts.snapshot import take_snapshot as take_snapshot
     from trainmaster.artifacts.tree import Listing as Listing
-    from trainmaster.artifacts.tree import Stamp as Stamp
     from trainmaster.artifacts.tree import UnstableDirectory as UnstableDirectory
-    from trainmaster.artifacts.tree import listing as listing
-    from trainmaster.artifacts.tree import parts_listing as parts_listing
 
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "artifact": "delete list_artifacts publish read_manifest",
         "checkpoints": "CheckpointSeries",
         "fetching": "fetch",
         "manifest": "FileEntry JSON Manifest",
-        "publishing": "AlreadyPublished Upload commit upload",
+        "publishing": "AlreadyPublished Upload delete publish read_manifest",
         "snapshot": "Snapshot materialise take_snapshot",
-        "tree": "Listing Stamp UnstableDirectory listing parts_listing",
+        "tree": "Listing UnstableDirectory",
     },
 )

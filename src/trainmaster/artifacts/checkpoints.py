@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from trainmaster.artifacts.artifact import delete, fetch, publish
+from trainmaster.artifacts.fetching import fetch
 from trainmaster.artifacts.manifest import (
     JSON,
     MANIFEST_KEY,
@@ -16,6 +16,8 @@ from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import (
     AlreadyPublished,
     IncompleteArtifactError,
+    delete,
+    publish,
     require_whole,
     stored_manifest,
 )
@@ -143,20 +145,14 @@ class CheckpointSeries:
         """
         return self._whole(self._numbers())
 
-    def newest(self, before: int | None = None) -> int | None:
+    def newest(self) -> int | None:
         """Gives the number of the newest complete checkpoint; None if there is none.
-
-        Args:
-            before: only those with a smaller number.
 
         Raises:
             ForeignArtifactError: it is another's.
             PublishError: the store fails.
         """
-        for number in reversed(self._numbers()):
-            if (before is None or number < before) and self._is_whole(number):
-                return number
-        return None
+        return next(filter(self._is_whole, reversed(self._numbers())), None)
 
     def manifest(self, number: int) -> Manifest | None:
         """Reads what a checkpoint consists of; None if it was never published.

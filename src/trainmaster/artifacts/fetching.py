@@ -9,7 +9,7 @@ from pathlib import Path
 from trainmaster.artifacts.manifest import DamagedArtifactError, FileEntry, Manifest
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import stored_manifest
-from trainmaster.artifacts.scratch import exchange_into_place, move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import exchange_into_place, is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.objects.parallel import each
@@ -45,7 +45,7 @@ def fetch(
     if owner is not None:
         owner.require(manifest, store.url)
     target = Path(os.path.abspath(directory))
-    if not overwrite and _is_occupied(target):
+    if not overwrite and is_occupied(target):
         raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     try:
         with scratch_directory(target) as scratch:
@@ -57,18 +57,6 @@ def fetch(
     except OSError as error:
         raise explained(error, "write", str(target)) from error
     return manifest
-
-
-def _is_occupied(target: Path) -> bool:
-    try:
-        with os.scandir(target) as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
-        return os.path.lexists(target)
-    except NotADirectoryError:
-        return True
-    except OSError as error:
-        raise explained(error, "read", str(target)) from error
 
 
 def _fill(store: ObjectStore, manifest: Manifest, scratch: Path, verify: bool) -> None:

@@ -135,7 +135,7 @@ class Manifest:
                     f"{where}: its manifest has version {version!r}; this Trainmaster reads {_VERSION}.",
                     "Read it with the Trainmaster that wrote it, or upgrade.",
                 )
-            files = tuple(_entry(item) for item in document["files"])
+            files = tuple(entry_of(item) for item in document["files"])
             manifest = cls(
                 kind=_typed(document["kind"], str),
                 created_at=datetime.fromisoformat(document["created_at"]),
@@ -212,7 +212,12 @@ def _entry_document(entry: FileEntry) -> dict[str, JSON]:
     return {"path": entry.path, "kind": "directory", "mode": entry.mode}
 
 
-def _entry(document: Mapping[str, Any]) -> FileEntry:
+def entry_of(document: Mapping[str, Any]) -> FileEntry:
+    """What a document says of a file.
+
+    Raises:
+        ValueError, TypeError, KeyError: nothing that could be.
+    """
     path = _typed(document["path"], str)
     path.encode("utf-8", "surrogateescape")  # a surrogate that stands for no byte is a ValueError
     kind = document.get("kind", "file")

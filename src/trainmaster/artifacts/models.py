@@ -6,12 +6,12 @@ one counts is written in the database, by the driver that holds the run's lease.
 
 from collections.abc import Callable
 
-from trainmaster.artifacts.artifact import delete
 from trainmaster.artifacts.manifest import Manifest
 from trainmaster.artifacts.owner import Owner
 from trainmaster.artifacts.publishing import (
     AlreadyPublished,
     IncompleteArtifactError,
+    delete,
     require_whole,
     stored_manifest,
 )
@@ -39,9 +39,7 @@ def publish_model(
     """
     try:
         return make()
-    except AlreadyPublished as error:
-        present = error.manifest
-    except IncompleteArtifactError as error:
+    except (AlreadyPublished, IncompleteArtifactError) as error:
         present = error.manifest
     store = ObjectStore(uri)
     if owner is not None:

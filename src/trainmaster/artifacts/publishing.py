@@ -129,53 +129,6 @@ def publish(
     return publish_uploads(uri, [upload], kind=kind, extra=extra, owner=owner)
 
 
-def upload(parts: Mapping[str, Path], uri: str, *, require_stable: bool = True) -> Upload:
-    """Sends files to where an artifact will be, for :func:`commit` to name them later.
-
-    Several nodes may upload to the same ``uri`` at the same time. What is never committed
-    is removed by the next :func:`publish` there, or by :func:`delete`.
-
-    Args:
-        parts: as in :func:`publish`.
-        uri: the artifact's place.
-        require_stable: as in :func:`publish`.
-
-    Raises:
-        UnstableDirectory: something changed while it was copied.
-        PublishError: a symbolic link leads outside, or the store fails.
-    """
-    return _upload(scan_parts(parts, require_stable), ObjectStore(uri), require_stable)
-
-
-def commit(
-    uri: str,
-    uploads: Iterable[Upload],
-    *,
-    kind: str,
-    extra: Mapping[str, JSON] | None = None,
-    owner: Owner | None = None,
-) -> Manifest:
-    """Makes uploads visible as one artifact, by creating its manifest.
-
-    Args:
-        uri: the artifact's place, the same that was uploaded to.
-        uploads: where two have the same path the first one wins.
-        kind: what it is.
-        extra: kept in the manifest.
-        owner: as in :func:`publish`.
-
-    Returns:
-        The manifest; that of another publisher if it published the same content first (then
-        what was uploaded here is removed).
-
-    Raises:
-        AlreadyPublished: another artifact with other content is there.
-        PublishError: a link leads outside in the union of the uploads, or the store fails.
-            In either case what was uploaded is removed.
-    """
-    return _commit(ObjectStore(uri), list(uploads), kind, extra, owner)[0]
-
-
 def publish_uploads(
     uri: str,
     uploads: Sequence[Upload],
@@ -195,7 +148,9 @@ def publish_uploads(
 
     Raises:
         IncompleteArtifactError: something that an upload names is not there; nothing is published.
-        PublishError: see :func:`commit`.
+        AlreadyPublished: another artifact with other content is there.
+        PublishError: a link leads outside in the union of the uploads, or the store fails. In either case
+            what was uploaded is removed.
     """
     store = ObjectStore(uri)
     others = store.folders()
@@ -233,6 +188,28 @@ def stored_manifest(store: ObjectStore) -> Manifest | None:
     return None if data is None else Manifest.from_json(data, store.url)
 
 
+def read_manifest(uri: str) -> Manifest | None:
+    """Reads what an artifact consists of; None if there is no complete artifact.
+
+    Raises:
+        PublishError: the manifest is damaged, or the store fails.
+    """
+    return stored_manifest(ObjectStore(uri))
+
+
+def delete(uri: str) -> None:
+    """Deletes an artifact, or what an unfinished one left; if there is none, nothing happens.
+
+    The manifest goes first: what is half deleted is not there.
+
+    Raises:
+        PublishError: the store fails; repeat it.
+    """
+    store = ObjectStore(uri)
+    store.delete([MANIFEST_KEY])
+    store.delete_all("")
+
+
 def discard(store: ObjectStore, folder: str) -> None:
     """Removes an upload as well as it can: a failure leaves waste, which harms nobody."""
     with suppress(PublishError, OSError):
@@ -246,7 +223,7 @@ def _commit(
     extra: Mapping[str, JSON] | None,
     owner: Owner | None,
 ) -> tuple[Manifest, bool]:
-    """Creates the manifest; see :func:`commit`. True if it is ours, and not one that was there."""
+    """Creates the manifest; see :func:`publish_uploads`. True if it is ours, and not one that was there."""
     try:
         marked = dict(extra or {}) if owner is None else owner.marked(extra or {})
         manifest = _united(store, uploads, kind, marked)
@@ -299,9 +276,8 @@ def _discard_all(store: ObjectStore, uploads: Iterable[Upload]) -> None:
 
 def _tidy(store: ObjectStore, manifest: Manifest, folders: Iterable[str]) -> None:
     """Removes what killed publishers left, or such that have lost: all that the manifest does not name."""
-    named = {entry.object.partition("/")[0] for entry in manifest.files}
-    for folder in folders:
-        if folder.startswith(FILES_PREFIX) and folder not in named:
+    for folder in {*folders} - named_folders(manifest):
+        if folder.startswith(FILES_PREFIX):
             discard(store, folder)
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trainmaster.objects.errors import explained
+
 # How many processes may make the same thing at once before a name without a lock is taken.
 _SHARERS = 64
 
@@ -34,6 +36,19 @@ def scratch_directory(target: Path) -> Iterator[Path]:
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(descriptor)
+
+
+def is_occupied(target: Path) -> bool:
+    """Whether something is there, other than an empty directory."""
+    try:
+        with os.scandir(target) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return os.path.lexists(target)
+    except NotADirectoryError:
+        return True
+    except OSError as error:
+        raise explained(error, "read", str(target)) from error
 
 
 def move_into_place(scratch: Path, target: Path) -> bool:

@@ -6,7 +6,6 @@ What was sent is noted in a journal beside the files, so that after a cut it is 
 
 import json
 import os
-import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 from trainmaster.artifacts.collecting import Content
 from trainmaster.artifacts.fetching import fetch
-from trainmaster.artifacts.manifest import FileEntry, Manifest
+from trainmaster.artifacts.manifest import FileEntry, Manifest, entry_of
 from trainmaster.artifacts.publishing import stored_manifest
 from trainmaster.artifacts.tree import Stamp, TreeNode, scan
 from trainmaster.objects.names import object_key
@@ -152,20 +151,12 @@ def listed_entry(said: list[str | int]) -> FileEntry:
     >>> listed_entry(entry_list(entry)) == entry
     True
     """
-    kinds = (str, int, str, int, int, str)
-    if not isinstance(said, list) or [type(each) for each in said] != list(kinds):
-        raise ValueError(f"{said!r} describes no file")
-    path, size_bytes, sha256, mode, mtime_ns, key = said
-    if not 0 <= int(size_bytes) <= 1 << 62 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
-        raise ValueError(f"{said!r} describes no file")
-    return FileEntry(
-        path=str(path),
-        size_bytes=int(size_bytes),
-        sha256=str(sha256),
-        mode=int(mode) & 0o777,
-        mtime_ns=min(max(0, int(mtime_ns)), 1 << 62),
-        object=str(key),
-    )
+    try:
+        path, size_bytes, sha256, mode, mtime_ns, key = said
+        times = {"mtime_ns": max(0, mtime_ns), "mode": mode & 0o777}  # type: ignore[operator]
+        return entry_of({"path": path, "size_bytes": size_bytes, "sha256": sha256, "object": key, **times})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{said!r} describes no file") from error
 
 
 def _is_there(manifest: Manifest, directory: Path) -> bool:

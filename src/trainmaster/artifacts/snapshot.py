@@ -1,4 +1,4 @@
-# ruff: noqa: PTH102, PTH115, PTH123, PTH211
+# ruff: noqa: PTH102, PTH123, PTH211
 # Names are any bytes and files are many: os functions on plain text are exact, and four times as fast.
 """Snapshots: the code of a run, frozen under the hash of its content.
 
@@ -8,16 +8,16 @@ own. Two runs of the same code share one master.
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.artifacts.code_tree import CodeFile, CodeTree, scan_code
-from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
 from trainmaster.objects.errors import explained
 from trainmaster.spec.errors import UsageError
 
-_BLOCK_BYTES = 1 << 20
 # A directory that is edited while it is read settles in a moment; one that never does is no code.
 _TRIES = 3
 
@@ -115,14 +115,14 @@ def materialise(snapshot_path: Path, directory: Path) -> None:
         UsageError: there is no such snapshot.
         PublishError: the copy cannot be written.
     """
-    if _has_entries(directory):
+    if is_occupied(directory):
         return
     if not snapshot_path.is_dir():
         raise UsageError(
             f"The code's snapshot {snapshot_path} is gone.", "Start a new run: this one cannot be resumed."
         )
     with _writing(directory), scratch_directory(directory) as scratch:
-        _copy_tree(os.fspath(snapshot_path), os.fspath(scratch))
+        shutil.copytree(snapshot_path, scratch, symlinks=True, copy_function=_copy_file, dirs_exist_ok=True)
         move_into_place(scratch, directory)
 
 
@@ -206,57 +206,16 @@ def _store(tree: CodeTree, hashes: Sequence[str], scratch: str) -> None:
         if hashlib.sha256(data).hexdigest() != content:
             raise _ChangedError
         # Read-only, against accidents: a master that changes would be a lie about its name.
-        _create(f"{scratch}/{file.path}", data, 0o555 if file.is_executable else 0o444)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        mode = 0o555 if file.is_executable else 0o444
+        with open(os.open(f"{scratch}/{file.path}", flags, mode), "wb") as copy:
+            copy.write(data)
     for path, target in tree.links:
         os.symlink(target, f"{scratch}/{path}")
 
 
-def _create(place: str, data: bytes, mode: int) -> None:
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-    finally:
-        os.close(descriptor)
-
-
-def _has_entries(directory: Path) -> bool:
-    try:
-        with os.scandir(directory) as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
-        return False
-
-
-def _copy_tree(source: str, target: str) -> None:
-    with os.scandir(source) as entries:
-        found = list(entries)
-    for entry in found:
-        place = f"{target}/{entry.name}"
-        if entry.is_symlink():
-            os.symlink(os.readlink(entry.path), place)
-        elif entry.is_dir():
-            os.mkdir(place, 0o755)
-            _copy_tree(entry.path, place)
-        else:
-            _copy_file(entry.path, place)
-
-
 def _copy_file(source: str, place: str) -> None:
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        mode = 0o755 if os.fstat(descriptor).st_mode & 0o100 else 0o644
-        data = os.read(descriptor, _BLOCK_BYTES)
-        target = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        try:
-            while data:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(target, view) :]
-                # A short read is the end in all but rare cases; asking again would double the calls.
-                data = os.read(descriptor, _BLOCK_BYTES) if len(data) == _BLOCK_BYTES else b""
-        finally:
-            os.close(target)
-    finally:
-        os.close(descriptor)
+    shutil.copyfile(source, place)
+    if Path(source).stat().st_mode & 0o100:
+        mode = Path(place).stat().st_mode
+        Path(place).chmod(mode | (mode & 0o444) >> 2)

@@ -74,15 +74,6 @@ class Tree:
     notes: list[str] = field(default_factory=list)
 
 
-def listing(directory: Path) -> Listing:
-    """Lists a directory and all below it; one that does not exist is empty.
-
-    Raises:
-        PublishError: it cannot be read.
-    """
-    return parts_listing({"": directory})
-
-
 def parts_listing(parts: Mapping[str, Path]) -> Listing:
     """Lists the directories that :func:`publish` takes, as one.
 

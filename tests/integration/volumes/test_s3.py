@@ -40,7 +40,7 @@ def test_there_and_back(s3, source, tmp_path):
     assert artifacts.fetch("s3://models/run/0", tmp_path / "back") == manifest
     for entry in manifest.files:
         assert (tmp_path / "back" / entry.path).read_bytes() == (source / entry.path).read_bytes()
-    assert artifacts.list_artifacts("s3://models") == ["s3://models/run/0"]
+    assert artifacts.read_manifest("s3://models/run/0") == manifest
     assert artifacts.publish({"": source}, "s3://models/run/0", kind="model") == manifest
     artifacts.delete("s3://models/run/0")
     assert s3.buckets["models"] == {}
@@ -96,7 +96,7 @@ def test_no_permission(s3, source):
     with pytest.raises(PublishError, match=r"(?s)s3://models/m.*AWS_ACCESS_KEY_ID"):
         artifacts.publish({"": source}, "s3://models/m", kind="model")
     with pytest.raises(PublishError, match="AWS_ACCESS_KEY_ID"):
-        artifacts.list_artifacts("s3://models")
+        artifacts.read_manifest("s3://models/m")
 
 
 def test_an_object_that_was_deleted_behind_our_back(s3, source, tmp_path):

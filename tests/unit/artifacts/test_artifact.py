@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster import artifacts
-from trainmaster.artifacts import AlreadyPublished, Manifest, UnstableDirectory, collecting
+from trainmaster.artifacts import AlreadyPublished, Manifest, UnstableDirectory, collecting, publishing
 from trainmaster.artifacts.tree import parts_listing
 from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
@@ -112,21 +112,19 @@ def test_nothing_gives_no_artifact(store_url, tmp_path):
     (tmp_path / "empty/folder").mkdir(parents=True)
     parts = {"": tmp_path / "empty", "members/worker-1": tmp_path / "never-made"}
     assert artifacts.publish(parts, f"{store_url}/m", kind="model") is None
-    assert artifacts.list_artifacts(store_url) == []
+    assert artifacts.read_manifest(f"{store_url}/m") is None
 
 
 def test_parts_lie_below_their_prefixes_and_the_first_wins(store_url, tmp_path):
     first = write(tmp_path / "first", {"model.pt": b"chief", "folder/x": b"", "file": b"1"})
     second = write(tmp_path / "second", {"model.pt": b"worker", "folder": b"in the way", "file/below": b"2"})
     third = write(tmp_path / "third", {"log": b"3"})
-    manifest = artifacts.commit(
-        f"{store_url}/m",
-        [
-            artifacts.upload({"": first}, f"{store_url}/m"),
-            artifacts.upload({"": second, "members/worker-1": third}, f"{store_url}/m"),
-        ],
-        kind="checkpoint",
-    )
+    store = ObjectStore(f"{store_url}/m")
+    uploads = [
+        publishing._upload(collecting.scan_parts(parts, True), store, True)
+        for parts in ({"": first}, {"": second, "members/worker-1": third})
+    ]
+    manifest = publishing.publish_uploads(store.url, uploads, kind="checkpoint")
     assert [entry.path for entry in manifest.files] == [
         "file",
         "folder/x",
@@ -165,7 +163,7 @@ def test_leftovers_of_a_killed_publisher_go_with_the_next(store_url, tmp_path):
     source = write(tmp_path / "source", {"a": b"1"})
     store = ObjectStore(f"{store_url}/m")
     store.put("files-00000000/a", b"half")
-    assert artifacts.list_artifacts(store_url) == []
+    assert artifacts.read_manifest(store.url) is None
     with pytest.raises(NotFoundError):
         artifacts.fetch(f"{store_url}/m", tmp_path / "back")
     artifacts.publish({"": source}, f"{store_url}/m", kind="model")
@@ -195,21 +193,15 @@ def test_many_publishers_of_one_place(store_url, tmp_path):
     assert len(ObjectStore(f"{store_url}/m").folders()) == 1
 
 
-def test_only_complete_artifacts_are_listed_and_deleted_ones_are_gone(store_url, tmp_path):
+def test_deleted_artifacts_are_gone(store_url, tmp_path):
     source = write(tmp_path / "source", {"a": b"1"})
-    for name in ("x", "y/z", "100%"):
-        artifacts.publish({"": source}, ObjectStore(store_url).url_of(name), kind="model")
-    ObjectStore(f"{store_url}/half").put("files-1/a", b"")
-    found = artifacts.list_artifacts(store_url)
-    assert len(found) == 3
-    assert artifacts.list_artifacts(found[0]) == [found[0]]
-    for uri in found:
+    for uri in map(ObjectStore(store_url).url_of, ("x", "y/z", "100%")):
+        artifacts.publish({"": source}, uri, kind="model")
         assert artifacts.read_manifest(uri).kind == "model"
         artifacts.delete(uri)
         artifacts.delete(uri)
         assert artifacts.read_manifest(uri) is None
-    assert artifacts.list_artifacts(store_url) == []
-    assert artifacts.list_artifacts(f"{store_url}/nothing") == []
+    assert list(ObjectStore(store_url).list()) == []
 
 
 class TestUnstable:
@@ -293,14 +285,14 @@ class TestUnstable:
             collecting.check_unchanged(trees)
 
     def test_listings(self, source, tmp_path):
-        first = artifacts.listing(source)
+        first = parts_listing({"": source})
         assert set(first.stamps) == {"a", "b"}
-        assert first == artifacts.listing(source)
-        assert first.fingerprint() == artifacts.listing(source).fingerprint()
+        assert first == parts_listing({"": source})
+        assert first.fingerprint() == parts_listing({"": source}).fingerprint()
         (source / "a").write_bytes(b"1" * 101)
-        assert first != artifacts.listing(source)
-        assert first.fingerprint() != artifacts.listing(source).fingerprint()
-        assert artifacts.listing(tmp_path / "nothing").stamps == {}
+        assert first != parts_listing({"": source})
+        assert first.fingerprint() != parts_listing({"": source}).fingerprint()
+        assert parts_listing({"": tmp_path / "nothing"}).stamps == {}
         assert set(parts_listing({"": source, "m": source}).stamps) == {"a", "b", "m//a", "m//b"}
 
 

@@ -39,8 +39,6 @@ def test_they_are_numbered_from_one(series, parts, tmp_path):
         assert series.publish(parts, attempt=1, extra={"step": step}) == step
     assert series.complete() == [1, 2, 3]
     assert series.newest() == 3
-    assert series.newest(before=3) == 2
-    assert series.newest(before=1) is None
     assert series.restore(2, tmp_path / "back").extra == {"step": 2, "attempt": 1}
     assert (tmp_path / "back/step").read_text() == "2"
     assert series.manifest(4) is None

@@ -194,7 +194,7 @@ class TestDirectory:
         read, written = [], []
         real = snapshot._read
         monkeypatch.setattr(snapshot, "_read", lambda file: read.append(file.path) or real(file))
-        monkeypatch.setattr(snapshot, "_create", lambda place, *_: written.append(place))
+        monkeypatch.setattr(snapshot, "_store", lambda *_: written.append("all"))
         assert take_snapshot(".", base, root) == first
         assert sorted(read) == sorted(f"f{number}.py" for number in range(10))
         assert written == []

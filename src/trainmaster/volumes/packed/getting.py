@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster.artifacts.scratch import move_into_place
+from trainmaster.artifacts.scratch import is_occupied, move_into_place
 from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed.buffers import chunk_buffer
@@ -78,7 +78,7 @@ def get(
         PublishError: something is missing or damaged, the disk is full, or the store fails.
     """
     target = Path(os.path.abspath(directory))  # noqa: PTH100 - of a link, not of what it points to
-    if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
+    if is_occupied(target):
         raise UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
     try:
         selection = Selection(volume, only)
