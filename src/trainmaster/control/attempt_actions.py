@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.artifacts import Listing
 from trainmaster.control.effects import Effect, EffectKind, Job
-from trainmaster.control.gang_environments import gang_environments
+from trainmaster.control.environment import gang_environments
 from trainmaster.control.gangs import (
     gang_of,
+    gpus_here,
     gpus_on_nodes,
     member_names,
     node_labels,
@@ -26,7 +28,7 @@ from trainmaster.control.jobs import MOST_STAGED, THREADS, Jobs
 from trainmaster.control.layout import Home, attempt_id
 from trainmaster.control.run_state import Task
 from trainmaster.executors.base import GangRequest, GangStatus, MemberRequest
-from trainmaster.launchers import Gang, Launcher, get_launcher
+from trainmaster.launchers import Launcher, get_launcher
 from trainmaster.spec import Experiment, ParameterValue, Recipe, TaskSpace
 from trainmaster.spec.errors import UsageError
 
@@ -127,7 +129,7 @@ class AttemptActions:
 
     def request(self, task: Task) -> GangRequest:
         """What the executor is to start. A gang that needs ports or staging waits for `launch`."""
-        context = self.context(task)
+        context, site = self.context(task), self._site
         experiment = context.experiment
         hold = self._needs_hold(context)
         if not hold:
@@ -136,76 +138,43 @@ class AttemptActions:
             except OSError:  # a full disk, ...: the STAGE job of a held gang tries again and tells
                 hold = True
         script = experiment.script(context.parameters)
-        gang = gang_of(experiment, LOOPBACK, {})
-        cwd = self._path(self._home.code_directory(self._run))
+        gang, launcher = gang_of(experiment, LOOPBACK, {}), context.launcher
         environments = {} if hold else self._environments(context, {})
-        if self._site is not None:
-            return self._remote_request(context, gang, script, cwd, environments, hold)
-        container = None if context.images is None else context.images.request(context, context.data_places)
+        images = self._source_of(experiment)
+        container = None if images is None else images.request(context, context.data_places)
         members = tuple(
             MemberRequest(
                 name=member.name,
-                script=context.launcher.script(gang, member, script),
-                cwd=cwd,
+                script=launcher.script(gang, member, script),
+                cwd=self._path(self._home.code_directory(self._run)),
                 env=environments.get(member.name, {}),
-                ports=context.launcher.ports_per_member(member.role),
-                essential=context.launcher.is_essential(gang, member),
-                gpus=experiment.hardware.gpus or 0,
+                ports=launcher.ports_per_member(member.role),
+                essential=launcher.is_essential(gang, member),
+                gpus=(gpus_here if site is None else gpus_on_nodes)(experiment, member.role),
                 container=container,
+                node_labels={} if site is None else node_labels(experiment, member.role),
             )
             for member in gang.members
         )
-        return GangRequest(
+        request = GangRequest(
             attempt=attempt_id(self._run, experiment.name, task.number, task.attempt),
-            directory=str(context.place.directory),
+            directory=self._path(context.place.directory),
             members=members,
             slots=slots_of(experiment),
             group=f"{self._run}/{experiment.name}",
             group_slots=min(self._slots, slots_per_member(experiment) * (experiment.workers or self._slots)),
             hold=hold,
             grace_s=experiment.grace_s,
-            share_gpus=context.launcher.shares_gpus,
+            share_gpus=launcher.shares_gpus,
         )
-
-    def _remote_request(
-        self,
-        context: TaskContext,
-        gang: Gang,
-        script: str,
-        cwd: str,
-        environments: Mapping[str, Mapping[str, str]],
-        hold: bool,
-    ) -> GangRequest:
-        assert self._site is not None
-        experiment, place = context.experiment, context.place
-        outputs = [place.output(name, first=rank == 0) for rank, name in enumerate(context.members)]
-        images = self._source_of(experiment)
-        container = None if images is None else images.request(context, context.data_places)
-        return GangRequest(
-            attempt=attempt_id(self._run, experiment.name, context.task, context.attempt),
-            directory=self._path(place.directory),
-            members=tuple(
-                MemberRequest(
-                    name=member.name,
-                    script=context.launcher.script(gang, member, script),
-                    cwd=cwd,
-                    env=environments.get(member.name, {}),
-                    ports=context.launcher.ports_per_member(member.role),
-                    essential=context.launcher.is_essential(gang, member),
-                    gpus=gpus_on_nodes(experiment, member.role),
-                    container=container,
-                    node_labels=node_labels(experiment, member.role),
-                )
-                for member in gang.members
-            ),
+        if site is None:
+            return request
+        return replace(
+            request,
             slots=slots_on_nodes(experiment),
-            group=f"{self._run}/{experiment.name}",
-            group_slots=spread_on_nodes(experiment, self._site.slots(experiment.name), self._slots),
-            hold=hold,
-            grace_s=experiment.grace_s,
-            share_gpus=context.launcher.shares_gpus,
+            group_slots=spread_on_nodes(experiment, site.slots(experiment.name), self._slots),
             per_node=workers_per_node(experiment),
-            directories=tuple(map(self._path, (place.checkpoint, *outputs))),
+            directories=tuple(map(self._path, (context.place.checkpoint, *context.parts.values()))),
         )
 
     def _path(self, here: Path) -> str:
@@ -222,58 +191,35 @@ class AttemptActions:
         from trainmaster.control import saving, staging, unpublished
 
         context = self.context(task)
-        work: Callable[[], Job]
         quick = False
         match kind:
             case EffectKind.STAGE:
                 models: dict[str, list[tuple[int, str]]] = {}
-                refusal = ""
+                work = partial(staging.stage, context, models)
+                quick = (
+                    self._site is None
+                    and task.attempt == 1
+                    and all(each.directory is not None for each in context.experiment.data.values())
+                    and context.experiment.setup is None
+                    and context.images is None
+                    and task.parent is None
+                )
                 try:
                     for name, source in context.experiment.data.items():
                         if source.experiment is not None:
                             models[name] = self._find_models(source.experiment, source.best)
                 except UsageError as error:
-                    refusal = str(error)
-
-                def work() -> Job:
-                    if refusal:
-                        return Job(done=True, error=refusal, users_fault=True)
-                    return staging.stage(context, models)
-
-                quick = bool(refusal) or (
-                    self._site is None
-                    and task.attempt == 1
-                    and not models
-                    and not any(source.volume or source.url for source in context.experiment.data.values())
-                    and context.experiment.setup is None
-                    and context.images is None
-                    and task.parent is None
-                )
+                    work, quick = partial(Job, done=True, error=str(error), users_fault=True), True
             case EffectKind.SAVE:
-
-                def work() -> Job:
-                    return saving.save(context)
-
-                quick = saving.is_quick(context)
+                work, quick = partial(saving.save, context), saving.is_quick(context)
             case EffectKind.RECOVER:
-
-                def work() -> Job:
-                    return saving.recover(context)
-
-                quick = saving.is_quick(context)
+                work, quick = partial(saving.recover, context), saving.is_quick(context)
             case EffectKind.KEEP:
                 # The model of one that is recovered was lost.
                 has_won = EffectKind.RECOVER not in self.jobs.of(task.experiment, task.number, task.attempt)
-
-                def work() -> Job:
-                    return unpublished.keep(context, has_won=has_won)
-
-                quick = self._site is None
+                work, quick = partial(unpublished.keep, context, has_won=has_won), self._site is None
             case EffectKind.CHECKPOINT:
-
-                def work() -> Job:
-                    return saving.checkpoint(context)
-
+                work = partial(saving.checkpoint, context)
             case _:
                 raise AssertionError(f"{kind} is no job")
         self.jobs.begin((task.experiment, task.number, task.attempt, kind), work, quick=quick)

@@ -6,9 +6,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from trainmaster import library
 from trainmaster.launchers import Gang, Launcher, Member
 from trainmaster.spec.private_files import require_private
+
+if TYPE_CHECKING:
+    from trainmaster.control.job_context import ImageSource, TaskContext
 
 # Settings of Trainmaster itself: a task that calls `trainmaster` means the same home.
 _SETTINGS = frozenset(
@@ -48,16 +53,71 @@ def base_environment(caller: Mapping[str, str], interpreter: str = sys.executabl
     return {**UNBUFFERED, **env}
 
 
+def gang_environments(
+    context: TaskContext, gang: Gang, base: Mapping[str, str], images: ImageSource | None
+) -> dict[str, dict[str, str]]:
+    """The variables of each member, by its name.
+
+    Args:
+        context: the attempt.
+        gang: its members, with addresses and ports as far as they are known.
+        base: what members inherit on this machine; on nodes and in containers there is something else.
+        images: where the image comes from that the experiment names as ``container``.
+    """
+    experiment, place, site = context.experiment, context.place, context.site
+
+    def path(here: Path) -> str:
+        return str(here) if site is None else site.path(here)
+
+    identity = {
+        "TRAINMASTER_RUN": context.run,
+        "TRAINMASTER_EXPERIMENT": experiment.name,
+        "TRAINMASTER_TASK": str(context.task),
+        "TRAINMASTER_ATTEMPT": str(context.attempt),
+    }
+    data = {f"TRAINMASTER_DATA_{name.upper()}": path(at) for name, at in context.data_places.items()}
+    venv = context.venv
+    added: dict[str, str] = {}
+    variables = context.variables
+    if images is not None and experiment.container is not None:
+        base = images.environment(experiment.container)
+        added = images.additions(experiment.container)
+    elif site is not None:
+        base = added = dict(site.environment(experiment.name))
+    if site is not None:
+        variables = with_library(variables, site.library, base.get("PYTHONPATH"))
+        venv = Path(path(venv)) if venv is not None else None
+    elif experiment.container is None and (
+        venv is not None or base.get("VIRTUAL_ENV", sys.prefix) != sys.prefix
+    ):
+        # ``python`` is not the one that runs Trainmaster.
+        variables = with_library(variables, library.DIRECTORY, base.get("PYTHONPATH"))
+    variables = {**identity, **experiment.environment(context.parameters), **variables, **data}
+    return {
+        member.name: added
+        | member_environment(
+            gang,
+            member,
+            context.launcher,
+            base,
+            {
+                **variables,
+                "TRAINMASTER_CHECKPOINT_DIR": path(place.checkpoint),
+                "TRAINMASTER_OUTPUT_DIR": path(place.output(member.name, first=rank == 0)),
+                "TRAINMASTER_METRICS": path(place.metrics(member.name)),
+            },
+            venv,
+        )
+        for rank, member in enumerate(gang.members)
+    }
+
+
 def member_environment(
-    *,
     gang: Gang,
     member: Member,
     launcher: Launcher,
     base: Mapping[str, str],
-    identity: Mapping[str, str],
-    places: Mapping[str, str],
-    recipe_env: Mapping[str, str],
-    values: Mapping[str, str],
+    variables: Mapping[str, str],
     venv: Path | None,
 ) -> dict[str, str]:
     """The variables of one member that are added to the inherited ones.
@@ -67,19 +127,15 @@ def member_environment(
         member: the one that is meant.
         launcher: of the experiment.
         base: what it inherits, only to see what is set already.
-        identity: ``TRAINMASTER_RUN``, ``_EXPERIMENT``, ``_TASK``, ``_ATTEMPT``.
-        places: data, checkpoint, output and metrics paths.
-        recipe_env: the recipe's ``env`` and secrets.
-        values: parameters and lengths.
+        variables: who it is, parameters and lengths, the recipe's ``env`` and secrets, places.
         venv: the experiment's cached virtual environment, first on PATH.
     """
-    env = dict(identity)
-    env["TRAINMASTER_ROLE"] = member.role
-    env["TRAINMASTER_INDEX"] = str(member.index)
-    env["TRAINMASTER_WORLD_SIZE"] = str(gang.world_size)
-    env.update(values)
-    env.update(recipe_env)
-    env.update(places)
+    env = {
+        "TRAINMASTER_ROLE": member.role,
+        "TRAINMASTER_INDEX": str(member.index),
+        "TRAINMASTER_WORLD_SIZE": str(gang.world_size),
+        **variables,
+    }
     defaults = launcher.defaults(gang, member)
     added = {key: value for key, value in defaults.items() if key not in env and key not in base}
     added |= launcher.environment(gang, member)

@@ -12,6 +12,7 @@ from trainmaster.control.gangs import checkpoints_of, helpers_of
 from trainmaster.control.queue_wait import QueueWait
 from trainmaster.control.run_state import Experiment, FirstBad, RunState, Task
 from trainmaster.db import Database, queries
+from trainmaster.db.task_rows import JSON_COLUMNS
 from trainmaster.launchers import get_launcher
 from trainmaster.spec import Experiment as RecipeExperiment
 from trainmaster.spec import Recipe
@@ -149,28 +150,11 @@ def load_policies(recipe: Recipe) -> dict[str, Policy]:
 
 
 def _task(row: Mapping[Any, Any]) -> Task:
-    return Task(
-        experiment=row["experiment"],
-        number=row["number"],
-        state=State(row["state"]),
-        attempt=row["attempt"],
-        retries_used=row["retries_used"],
-        free_restarts=row["free_restarts"],
-        not_before=row["not_before"],
-        tries=row["tries"],
-        try_at=row["try_at"],
-        saving_usd=row["saving_usd"],
-        kept_model=row["kept_model"],
-        kept_checkpoint=row["kept_checkpoint"],
-        end_reason=_reason(row["end_reason"]),
-        message=row["message"],
-        restored=row["restored"],
-        bad_checkpoints=tuple(json.loads(row["bad_checkpoints"])),
-        metrics=json.loads(row["metrics"]),
-        parameters=json.loads(row["parameters"]),
-        parent=row["parent"],
-        started_at=row["started_at"],
-    )
+    columns = {name: row[name] for name in Task.__slots__}
+    lists = {name: json.loads(row[name]) for name in JSON_COLUMNS}
+    lists["bad_checkpoints"] = tuple(lists["bad_checkpoints"])
+    state, end_reason = State(row["state"]), _reason(row["end_reason"])
+    return Task(**{**columns, **lists, "state": state, "end_reason": end_reason})
 
 
 def _reason(text: str | None) -> EndReason | None:

@@ -12,7 +12,7 @@ from trainmaster.control.notifier import NOTIFIERS, make_notifier
 from trainmaster.executors import NodeCapacity
 from trainmaster.launchers import get_launcher
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.spec import Experiment, Recipe
+from trainmaster.spec import DataSource, Experiment, Recipe
 from trainmaster.spec.errors import MissingPartError, TrainmasterError, UsageError
 from trainmaster.spec.redaction import has_secret
 
@@ -88,16 +88,13 @@ def check_directories(recipe: Recipe) -> None:
     Raises:
         UsageError: naming the key and the path.
     """
-    for experiment in recipe.experiments.values():
-        for name, source in experiment.data.items():
-            if source.directory is None:
-                continue
-            path = recipe.directory / Path(source.directory).expanduser()
-            if not path.exists():
-                raise UsageError(
-                    f"experiments.{experiment.name}.data.{name}.dir: there is no {path.resolve()}",
-                    "A relative path starts at the recipe's folder.",
-                )
+    for experiment, key, source in _sources(recipe):
+        path = recipe.directory / Path(source.directory or "").expanduser()
+        if source.directory is not None and not path.exists():
+            raise UsageError(
+                f"experiments.{experiment.name}.{key}.dir: there is no {path.resolve()}",
+                "A relative path starts at the recipe's folder.",
+            )
 
 
 def check_urls(recipe: Recipe) -> None:
@@ -106,21 +103,19 @@ def check_urls(recipe: Recipe) -> None:
     Raises:
         UsageError: naming the key.
     """
-    for experiment in recipe.experiments.values():
-        known = dict.fromkeys([*experiment.env, *experiment.secrets], "")
-        for name, source in experiment.data.items():
-            with _named(f"experiments.{experiment.name}.data.{name}.url"):
-                source.url_with(known)
+    for experiment, key, source in _sources(recipe):
+        with _named(f"experiments.{experiment.name}.{key}.url"):
+            source.url_with(dict.fromkeys([*experiment.env, *experiment.secrets], ""))
 
 
 def data_notes(recipe: Recipe) -> list[str]:
     """What the user is to know of data that anybody on the way could change, or that give a secret away."""
+    urls = [(f"{each.name}: {key}.url", source) for each, key, source in _sources(recipe) if source.url]
     signed = [
-        f"{experiment.name}: data.{name}.url holds a signature or a key, which is written down with the run; "
+        f"{where} holds a signature or a key, which is written down with the run; "
         "write ${NAME} instead, and the name under `secrets`"
-        for experiment in recipe.experiments.values()
-        for name, source in experiment.data.items()
-        if source.url and has_secret(source.url)
+        for where, source in urls
+        if has_secret(source.url or "")
     ]
     signed += [
         f"notify.{number}.to holds a key, which is written down with the run; write $NAME and export it"
@@ -128,11 +123,9 @@ def data_notes(recipe: Recipe) -> list[str]:
         if has_secret(subscription.to)
     ]
     return signed + [
-        f"{experiment.name}: data.{name}.url: whoever is on the way can change what comes by http://; "
-        "add `sha256`, or use https://"
-        for experiment in recipe.experiments.values()
-        for name, source in experiment.data.items()
-        if source.url and source.url.lower().startswith("http://") and not source.sha256
+        f"{where}: whoever is on the way can change what comes by http://; add `sha256`, or use https://"
+        for where, source in urls
+        if (source.url or "").lower().startswith("http://") and not source.sha256
     ]
 
 
@@ -142,17 +135,12 @@ def check_volumes(recipe: Recipe, store_url: str) -> None:
     Raises:
         UsageError: there is no such volume.
     """
-    for experiment in recipe.experiments.values():
-        for name, source in experiment.data.items():
-            if source.volume is None:
-                continue
+    for experiment, key, source in _sources(recipe):
+        if source.volume is not None:
             from trainmaster.control.data_sources import require_volume, volume_url
 
-            try:
+            with _named(f"experiments.{experiment.name}.{key}.volume"):
                 require_volume(source.volume, volume_url(source.volume, store_url))
-            except UsageError as error:
-                where = f"experiments.{experiment.name}.data.{name}.volume"
-                raise UsageError(f"{where}: {error.args[0]}", error.hint) from error
 
 
 def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
@@ -205,26 +193,24 @@ def check_machine(recipe: Recipe, machine: NodeCapacity) -> list[str]:
     return notes
 
 
+def _sources(recipe: Recipe) -> Iterator[tuple[Experiment, str, DataSource]]:
+    """Everything under ``data``, with its key in the experiment."""
+    for experiment in recipe.experiments.values():
+        for name, source in experiment.data.items():
+            yield experiment, f"data.{name}", source
+
+
 def _missing(recipe: Recipe) -> Iterator[str]:
     for experiment in recipe.experiments.values():
-        yield from _missing_in(experiment)
+        where = f"experiments.{experiment.name}"
+        if experiment.search is not None:
+            from trainmaster.sweeps import make_pruner, make_sampler
 
-
-def _missing_in(experiment: Experiment) -> Iterator[str]:
-    where = f"experiments.{experiment.name}"
-    if experiment.search is not None:
-        yield from _missing_in_search(experiment, f"{where}.search")
-    if experiment.distributed is not None and not isinstance(experiment.distributed.workers, int):
-        workers = experiment.distributed.workers
-        yield f"{where}.distributed.workers: {workers}: no quote has chosen a number; `trainmaster run` does"
-
-
-def _missing_in_search(experiment: Experiment, where: str) -> Iterator[str]:
-    from trainmaster.sweeps import make_pruner, make_sampler
-
-    assert experiment.search is not None
-    try:
-        make_sampler(experiment, 0)
-        make_pruner(experiment.search)
-    except TrainmasterError as error:
-        yield f"{where}: {error}"
+            try:
+                make_sampler(experiment, 0)
+                make_pruner(experiment.search)
+            except TrainmasterError as error:
+                yield f"{where}.search: {error}"
+        if experiment.distributed is not None and experiment.distributed.is_flexible:
+            workers = f"{where}.distributed.workers: {experiment.distributed.workers}"
+            yield f"{workers}: no quote has chosen a number; `trainmaster run` does"

@@ -225,30 +225,21 @@ def tally(
     counts = Counter(ended)
     if rest_reason is not None:
         counts[rest_reason] += total - created
-    done = sum(counts.values())
-    shown = {
-        "succeeded": counts.pop(EndReason.SUCCEEDED, 0),
-        "pruned": counts.pop(EndReason.PRUNED, 0),
-        "skipped": counts.pop(EndReason.SKIPPED, 0),
-        "cancelled": counts.pop(EndReason.CANCELLED, 0),
-    }
+    apart = (EndReason.SUCCEEDED, EndReason.PRUNED, EndReason.SKIPPED, EndReason.CANCELLED)
     return {
         "total": total,
-        "succeeded": shown["succeeded"],
-        "failed": sum(counts.values()),
+        "succeeded": counts[EndReason.SUCCEEDED],
+        "failed": sum(count for reason, count in counts.items() if reason not in apart),
         "running": running,
-        "waiting": total - done - running,
-        "pruned": shown["pruned"],
-        "skipped": shown["skipped"],
-        "cancelled": shown["cancelled"],
+        "waiting": total - sum(counts.values()) - running,
+        "pruned": counts[EndReason.PRUNED],
+        "skipped": counts[EndReason.SKIPPED],
+        "cancelled": counts[EndReason.CANCELLED],
     }
 
 
 # Columns of the store that a Task mirrors; the others are written and forgotten.
-_MIRRORED = {
-    "retries_used", "free_restarts", "not_before", "end_reason", "restored", "bad_checkpoints", "metrics",
-    "started_at", "parameters", "parent", "tries", "try_at", "saving_usd", "kept_model", "kept_checkpoint",
-}  # fmt: skip
+_MIRRORED = frozenset(Task.__slots__) - {"experiment", "number", "state", "attempt", "message"}
 
 
 def _set_fields(task: Task, fields: Mapping[str, object]) -> None:

@@ -264,24 +264,32 @@ def _restore(context: TaskContext) -> int | None:
         kept = context.attempt - 1  # what was fetched of it, and nobody came to record
     if kept is not None and _begins_with_kept(context, kept):
         return None  # it has no number yet
-    series = context.checkpoints
-    numbers = [number for number in series.complete() if number not in context.bad_checkpoints]
+    number = _begin_with_newest(context, context.checkpoints)
+    if number is None:
+        context.place.checkpoint.mkdir(parents=True, exist_ok=True)
+        note_restored(context.place, None)
+    return number
+
+
+def _begin_with_newest(context: TaskContext, series: CheckpointSeries, *, is_own: bool = True) -> int | None:
+    """Begin with the newest checkpoint of a series that is whole; None if there is none."""
     target = context.place.checkpoint
-    for number in reversed(numbers):
+    for number in reversed(series.complete()):
+        if is_own and number in context.bad_checkpoints:
+            continue
         if target.exists():
             shutil.rmtree(target)
         if not _note(context, series, number):
             continue
-        if _restored_by_nodes(context, series.uri_of(number)):
+        if _restored_by_nodes(context, series.uri_of(number), is_own=is_own):
             return number
         try:
             series.restore(number, target)
         except DamagedArtifactError:  # the one before is better than none
             continue
-        context.listings[target] = parts_listing({"": target})
+        if is_own:  # another task's, though unchanged, is to be published as this task's own
+            context.listings[target] = parts_listing({"": target})
         return number
-    target.mkdir(parents=True, exist_ok=True)
-    note_restored(context.place, None)
     return None
 
 
@@ -326,24 +334,11 @@ def _inherit(context: TaskContext, uri: str) -> None:
     Raises:
         UsageError: it left none.
     """
-    series = CheckpointSeries(uri, context.owner)
-    target = context.place.checkpoint
-    for number in reversed(series.complete()):
-        shutil.rmtree(target, ignore_errors=True)
-        if not _note(context, series, number):
-            continue
-        if _restored_by_nodes(context, series.uri_of(number), is_own=False):
-            return
-        try:
-            series.restore(number, target)
-        except DamagedArtifactError:  # the one before is better than none
-            continue
-        # Its listing is not remembered: though unchanged it is to be published as this task's own.
-        return
-    raise UsageError(
-        f"task {context.parent}, whose training it goes on with, left no checkpoint",
-        "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
-    )
+    if _begin_with_newest(context, CheckpointSeries(uri, context.owner), is_own=False) is None:
+        raise UsageError(
+            f"task {context.parent}, whose training it goes on with, left no checkpoint",
+            "Population-based training needs scripts that save and load TRAINMASTER_CHECKPOINT_DIR.",
+        )
 
 
 #: Marks all processes of a setup; its value is the place of the environment.

@@ -29,17 +29,10 @@ def test_output_is_not_held_back_unless_the_caller_says_so():
 
 def environment(launcher: str = "plain", index: int = 0, **what):
     members = tuple(Member("worker", number, "127.0.0.1", (29500,)) for number in range(2))
-    values = {
-        "base": {"PATH": "/usr/bin"},
-        "identity": {"TRAINMASTER_RUN": "r"},
-        "places": {"TRAINMASTER_OUTPUT_DIR": "/out"},
-        "recipe_env": {},
-        "values": {},
-        "venv": None,
-        **what,
-    }
+    variables = {"TRAINMASTER_RUN": "r", **what.get("recipe_env", {}), "TRAINMASTER_OUTPUT_DIR": "/out"}
+    base = what.get("base", {"PATH": "/usr/bin"})
     return member_environment(
-        gang=Gang(members, 1), member=members[index], launcher=get_launcher(launcher), **values
+        Gang(members, 1), members[index], get_launcher(launcher), base, variables, what.get("venv")
     )
 
 
