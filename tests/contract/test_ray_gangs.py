@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ray_bench import fields
+from ray_bench import fields, processes_of
 
 from trainmaster.executors.base import GangRequest, MemberRequest, Phase
 from trainmaster.testing.executor_contract import alive, until
@@ -299,6 +299,12 @@ def test_no_trace(three, ray_place):
             except OSError:
                 continue
     assert not os.environ.get("RAY_AUTH_MODE")
+
+
+def test_only_what_is_used_runs_on_the_head(three):
+    assert processes_of(three.head, "gcs_server")
+    for unused in ("dashboard/dashboard.py", "autoscaler/_private/monitor.py", "log_monitor.py"):
+        assert not processes_of(three.head, unused)
 
 
 def test_found_again(three):

@@ -43,7 +43,7 @@ _LEASE_LOOK_S: Final = 1.0
 _KIT: Final = ("trainmaster", "ray")
 #: For volumes; little, so every node gets it, if it is installed here.
 _VOLUME_KIT: Final = ("blake3", "mfusepy")
-_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray")
+_IMPORTS: Final = ("psutil", "obstore", "trainmaster.executors.supervisor", "ray/_raylet.so")
 _KEY: Final = "key.pair"
 
 

@@ -20,6 +20,7 @@ def test_commands():
     assert "--head" in head
     assert "--port=21000" in head
     assert "--labels=market=ondemand,trainmaster-node=head" in head
+    assert "--no-monitor" in head
     assert "--address=10.0.0.1:21000" in worker
     assert "--num-gpus=2" in worker
     assert "--num-cpus=8" in worker

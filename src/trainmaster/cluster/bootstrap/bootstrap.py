@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from trainmaster.cluster.bootstrap.facts import (
     HostFacts,
@@ -42,6 +43,18 @@ from trainmaster.transport.ssh import Ssh
 from trainmaster.transport.target import Target
 
 log = logging.getLogger(__name__)
+#: Imports modules, and loads the libraries of those that take long to import.
+_CHECK: Final = """\
+import ctypes, importlib, importlib.util, sys
+for name in sys.argv[1:]:
+    package, _, library = name.partition("/")
+    if library:
+        (place,) = importlib.util.find_spec(package).submodule_search_locations
+        ctypes.CDLL(f"{place}/{library}")
+    else:
+        importlib.import_module(name)
+print(42)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +313,7 @@ class _Run:
 
     def _try(self, connection: Connection, plan: BootstrapPlan, package: RuntimePackage) -> str:
         """Why the runtime does not work; empty if it does."""
-        lines = "; ".join(
-            ["import importlib, sys", "[importlib.import_module(m) for m in sys.argv[1:]]", "print(42)"]
-        )
-        command = shlex.join([plan.python, "-I", "-c", lines, "trainmaster", *package.imports])
+        command = shlex.join([plan.python, "-I", "-c", _CHECK, "trainmaster", *package.imports])
         result = connection.run(f"exec {command}", timeout_s=self.settings.check_timeout_s)
         return "" if result.code == 0 and result.out.strip().endswith("42") else result.last_words
 

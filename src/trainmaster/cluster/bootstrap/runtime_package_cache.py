@@ -22,7 +22,7 @@ from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimeP
 from trainmaster.spec.plain_json import parsed_json, typed
 
 #: Changes when what is written changes, or what a package is made of.
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _NAME_CHARACTERS: Final = 16
 
 Stamp = tuple[int, int, int]

@@ -26,6 +26,9 @@ _DIRECTORY_BYTES_MAX = 40
 #: Nothing is kept in the object store; Ray wants at least 75 MiB.
 _OBJECT_STORE_BYTES = 100 << 20
 _WORKER_PORTS_FROM = 20
+#: An address that no machine has (RFC 5737). Without its dashboard Ray still starts a process of it for usage
+#: statistics, and waits for it, 1 s of CPU; one that cannot have its address is not started, and that is all.
+_NOWHERE = "192.0.2.1"
 _TUNING = {
     # A killed raylet is noticed within 2 s, a frozen or cut-off one within 7 s.
     "RAY_health_check_initial_delay_ms": "1000",
@@ -158,8 +161,9 @@ def head_command(node: ClusterNode) -> list[str]:
         f"--port={port(node, 0)}",
         f"--ray-client-server-port={port(node, 7)}",
         "--include-dashboard=false",
-        "--dashboard-host=127.0.0.1",
+        f"--dashboard-host={_NOWHERE}",
         f"--dashboard-port={port(node, 8)}",
+        "--no-monitor",  # of the autoscaler, which we do not use
     ]
     return [*_start(node), *own]
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from trainmaster.cluster.bootstrap.runtime_package import closure, code_layer, make_runtime_package
+from trainmaster.cluster.bootstrap.runtime_package import (
+    closure,
+    code_layer,
+    make_layer,
+    make_runtime_package,
+)
 from trainmaster.spec.errors import MissingPartError
 from trainmaster.transport.host_keys import HostKeys
 from trainmaster.transport.target import Target
@@ -63,12 +70,42 @@ def test_the_kit_is_complete_and_the_same_each_time() -> None:
     assert not [path for path in packages if path.startswith(("pytest", "torch"))], (
         "what a node does not need"
     )
+    assert not [path for path in packages if path.startswith(("sqlalchemy", "rich"))], "the driver's only"
+    assert not [pin for pin in package.pins if pin.startswith(("sqlalchemy==", "rich=="))]
     source = {path for path, _ in package.source.files}
     assert "trainmaster/executors/supervisor.py" in source
     assert "trainmaster/cluster/bootstrap/guest/install.py" in source
     assert not [path for path in source if path.startswith(("trainmaster/testing/", "trainmaster/lab/"))]
     assert any(path.endswith(".dist-info/METADATA") for path in source)
     assert any(pin.startswith("psutil==") for pin in package.pins)
+
+
+def test_bytecode_comes_along_made_here_and_nowhere_else(tmp_path: Path) -> None:
+    """It is believed without a look at its source, so that nobody else's gets into a layer."""
+    place = tmp_path / "executors"
+    (place / "__pycache__").mkdir(parents=True)
+    (place / "a.py").write_text("import sys\nWHAT = 'ours' if 1 is 1 else sys\nassert not WHAT\n")
+    (place / "b.py").write_text("print 'for Python 2'\n")
+    foreign = place / "__pycache__" / f"a.{sys.implementation.cache_tag}.pyc"
+    foreign.write_bytes(b"foreign")
+    files = [(f"trainmaster/executors/{path.name}", path) for path in place.glob("*.py")]
+    layer = make_layer("runtimes", files)
+    again = make_layer("runtimes", files)
+    assert (layer.name, layer.members) == (again.name, 4)
+    with tarfile.open(layer.archive(tmp_path / "cache")) as tar:
+        assert len(tar.getnames()) == layer.members
+        tar.extractall(tmp_path / "node", filter="data")
+    there = tmp_path / "node" / "trainmaster" / "executors"
+    (there / "a.py").write_text("WHAT = 'changed on the node'\nassert not WHAT\n")
+
+    def run(name: str) -> str:
+        command = [sys.executable, "-I", "-c", f"import sys; sys.path[:0] = ['{there}']; import {name}"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    assert "AssertionError" in run("a"), "assertions are not left out, however the driver runs"
+    assert f'File "{there}/a.py", line 3' in run("a"), "it is what was compiled here"
+    assert "SyntaxError" in run("b"), "it is left to the host"
+    assert make_layer("code", [("a.py", place / "a.py")]).members == 1, "of the user nothing is compiled"
 
 
 def test_extras_and_their_needs_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
