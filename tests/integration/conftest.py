@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from command_server import TRAINMASTER, Command, commands
 
 #: Long enough for a machine that does many other things.
 DEADLINE_S = 60.0
@@ -41,7 +41,7 @@ class Result(NamedTuple):
 class Background:
     """A call of the command line that is under way."""
 
-    def __init__(self, process: subprocess.Popen[bytes], out: Path, err: Path) -> None:
+    def __init__(self, process: Command | subprocess.Popen[bytes], out: Path, err: Path) -> None:
         self.process = process
         self._out, self._err = out, err
 
@@ -101,12 +101,14 @@ def check_orderly(result: Result, code: int | None) -> None:
     assert result.code in (0, 1, 2, 130, -signal.SIGKILL), result
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = DEADLINE_S) -> Any:
+def until(
+    condition: Callable[[], Any], what: str = "", timeout_s: float = DEADLINE_S, *, every_s: float = 0.02
+) -> Any:
     """Poll until the condition holds; gives its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(0.02)
+        time.sleep(every_s)
     return value
 
 
@@ -165,11 +167,11 @@ class Trainmaster:
         """Begin a call. ``prefix`` is shell text before it, such as ``ulimit -f 10;``."""
         self._calls += 1
         out, err = self.root / f"{self._calls}.out", self.root / f"{self._calls}.err"
-        command = [str(Path(sys.executable).with_name("trainmaster")), *map(str, arguments)]
+        command = [TRAINMASTER, *map(str, arguments)]
         if prefix:
             command = ["bash", "-c", f'{prefix} exec "$@"', "bash", *command]
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
+            process = commands.start(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -295,7 +297,8 @@ class Trainmaster:
 
     def until_quiet(self) -> None:
         """No process of this home is left, nor comes back."""
-        until(lambda: not self.processes(), f"processes left: {self.processes()}")
+        # A look at all processes costs some milliseconds.
+        until(lambda: not self.processes(), f"processes left: {self.processes()}", every_s=0.1)
 
     def clean_up(self) -> None:
         """End everything, whatever happened."""

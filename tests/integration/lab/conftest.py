@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_server import TRAINMASTER, commands
 from renter import Renter
 
 from trainmaster.lab import LabClient, LabPlace, why_not
@@ -106,14 +107,7 @@ class LabUser:
 
     def call(self, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
         """``trainmaster lab ...``, which must end so."""
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("trainmaster")), "lab", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            env=self.env,
-            timeout=IMAGE_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )
+        done = commands.run([TRAINMASTER, "lab", *arguments], env=self.env, timeout=IMAGE_TIMEOUT_S)
         assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -143,18 +137,9 @@ class LabUser:
     @property
     def ec2(self) -> Any:
         """A client of the API."""
-        import boto3
-        from botocore.config import Config
-
         access = self.access
-        return boto3.client(
-            "ec2",
-            endpoint_url=access["endpoint_url"],
-            region_name=access["region"],
-            aws_access_key_id=access["access_key_id"],
-            aws_secret_access_key=access["secret_access_key"],
-            config=Config(retries={"max_attempts": 0}, proxies={}),
-        )
+        names = ("endpoint_url", "region", "access_key_id", "secret_access_key")
+        return _ec2(*(access[name] for name in names))
 
     def rent(self, kind: str = "m4.xlarge", count: int = 1, **more: Any) -> list[str]:
         """RunInstances; the ids."""
@@ -185,7 +170,7 @@ class LabUser:
         return str(self.instance(name)["State"]["Name"])
 
     def until_state(self, name: str, state: str, timeout_s: float = PATIENCE_S) -> None:
-        until(lambda: self.state(name) == state, f"{name} to be {state}", timeout_s)
+        until(lambda: self.state(name) == state, f"{name} to be {state}", timeout_s, every_s=0.1)
 
     def ssh(self, name: str, user: str = "admin", *, stay: bool = False) -> Ssh:
         """A way to log in to an instance, once it can be used."""
@@ -236,15 +221,32 @@ class LabUser:
     def clean_up(self) -> None:
         """Nothing is left, whatever the tests did."""
         self.call("down")
-        until(lambda: not any(self.traces().values()), f"traces {self.traces()}")
+        until(lambda: not any(self.traces().values()), f"traces {self.traces()}", every_s=0.1)
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> Any:
+@functools.cache
+def _ec2(url: str, region: str, key: str, secret: str) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "ec2",
+        endpoint_url=url,
+        region_name=region,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        config=Config(retries={"max_attempts": 0}, proxies={}),
+    )
+
+
+def until(
+    condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S, *, every_s: float = 0.02
+) -> Any:
     """Poll until the condition holds; gives its value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(0.02)
+        time.sleep(every_s)
     return value
 
 

@@ -9,13 +9,13 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-TRAINMASTER = str(Path(sys.executable).with_name("trainmaster"))
+from command_server import TRAINMASTER, commands
+
 #: Counts steps, saves them now and then and when it is told to stop, and goes on from what was saved.
 STEPS = """
 import json, os, signal, sys, time
@@ -73,7 +73,7 @@ class Renting:
         self.log = log
         self.out_file = log.with_suffix(".out")
         with log.open("wb") as err, self.out_file.open("wb") as out:
-            self.process = subprocess.Popen(
+            self.process = commands.start(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
             )
 
@@ -152,14 +152,7 @@ class Renter:
         return self.start("run", recipe, "--provider", provider, "--yes", "--json", *options, **env)
 
     def call(self, *arguments: object, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [TRAINMASTER, *map(str, arguments)],
-            env={**self.env, **env},
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=DEADLINE_S,
-        )
+        done = commands.run([TRAINMASTER, *arguments], env={**self.env, **env}, timeout=DEADLINE_S)
         assert code is None or done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done
 
