@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# All tests, four groups at once: the lab's mostly wait for hosts, those of decisions and maths only compute.
+# All tests in parts, four at once, the longest first: the lab's mostly wait for hosts, those of decisions and maths
+# only compute. Whichever part ends, the next begins.
 # Ctrl-C ends all of them, with what they have started; a second one does not wait for what they take down.
-set -mu # each group is a process group of its own; without -m, what runs in the background ignores SIGINT
+set -mu -o pipefail # each part is a process group of its own; without -m, what runs in the background ignores SIGINT
 python=${1:-python3}
+at_once=4
+parts=(rest lab runs unit volumes others contract last remote)
 lab=tests/integration/lab
-volumes=tests/integration/volumes
-remote=tests/integration/remote
 others=(tests/integration/test_[!c]*.py tests/integration/test_cli_[a-f]*.py)
+last=(tests/integration/test_cli_[s-z]*.py)
 runs=("$lab/test_lab_runs.py" "$lab/test_lab_schedules.py" "$lab/test_lab_adopting.py")
 # Once more where real hosts, processes and networks are at work, which a busy machine can delay; what only decides
 # must pass at once. What needed it is listed at the end, and more than three of them are a failure.
@@ -41,46 +43,44 @@ interrupted() {
 trap 'rm -rf "$logs"' EXIT
 trap interrupted INT TERM
 
-# What each part prints is in a file of its name.
-part() {
-    "$python" -m pytest "${@:2}" >"$logs/$1" 2>&1 || code=1
+# What each part prints is in a file of its name; the first one's is seen at once.
+run() {
+    if [ "$1" = "${parts[0]}" ]; then
+        "$python" -m pytest "${@:2}" 2>&1 | tee -i "$logs/$1"
+    else
+        "$python" -m pytest "${@:2}" >"$logs/$1" 2>&1
+    fi
 }
 begin() {
-    {
-        trap 'exit 130' INT # else the next part would begin
-        code=0
-        "$@"
-        exit $code
-    } </dev/null &
+    { run "$@" && touch "$logs/$1.passed"; } </dev/null &
     groups+=($!)
 }
-first() {
-    part runs $again "${runs[@]}"
-    part volumes $again $volumes
+arguments_of() {
+    case $1 in
+    unit) echo src tests/unit ;;
+    contract) echo $again tests/contract ;;
+    volumes) echo $again tests/integration/volumes ;;
+    remote) echo $again tests/integration/remote ;;
+    runs) echo $again "${runs[@]}" ;;
+    lab) echo $again $lab "${runs[@]/#/--ignore=}" ;;
+    others) echo $again "${others[@]}" ;;
+    last) echo $again "${last[@]}" ;;
+    rest)
+        echo $again tests/integration "${others[@]/#/--ignore=}" "${last[@]/#/--ignore=}" \
+            --ignore=tests/integration/{lab,volumes,remote}
+        ;;
+    esac
 }
-second() {
-    part lab $again $lab "${runs[@]/#/--ignore=}"
-    part contract $again tests/contract
-}
-third() {
-    part unit src tests/unit
-    part others $again "${others[@]}"
-}
-fourth() {
-    "$python" -m pytest $again tests/integration --ignore=$lab --ignore=$volumes --ignore=$remote \
-        "${others[@]/#/--ignore=}" 2>&1 | tee -i "$logs/rest"
-    [ "${PIPESTATUS[0]}" -eq 0 ] || code=1
-    part remote $again $remote
-}
-for group in first second third fourth; do
-    begin $group
+for part in "${parts[@]}"; do
+    [ "$(jobs -pr | wc -l)" -lt $at_once ] || wait -n
+    begin "$part" $(arguments_of "$part")
 done
+wait
 
 code=0
-for group in "${groups[@]}"; do
-    wait "$group" || code=1
-done
-for part in unit runs volumes contract others remote lab; do
+for part in "${parts[@]:1}" "${parts[0]}"; do
+    [ -e "$logs/$part.passed" ] || code=1
+    [ "$part" = "${parts[0]}" ] && continue # it was seen
     echo "--- $part:"
     cat "$logs/$part"
 done
