@@ -7,7 +7,7 @@ process id, exit code, signals, the three streams, working directory, umask, ses
 name, command line and environment. What differs:
 
 - All modules and verbs are there already: an import that is missing, slow, or in the wrong order does not
-  show. Therefore the first call of each verb with these options in each session is real.
+  show. Therefore the first call of each verb, and with each of its options, in each session is real.
 - Its parent is the server. All forks share its hash seed, its limits (``ulimit``), and its control group.
 - At its end threads are joined, exit handlers run, and streams are flushed, but modules are not taken down.
 - The environment is set after the imports. What Python and libraries read when they start (`_READ_AT_START`)
@@ -121,7 +121,7 @@ class Commands:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: set[frozenset[str]] = set()
+        self._seen: set[str] = set()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
@@ -197,12 +197,11 @@ class Commands:
             return True
         if _at_start(environ) != _at_start(os.environ):
             return True
-        kind = frozenset(
-            [*words[1:2], *(word.partition("=")[0] for word in words[2:] if word.startswith("--"))]
-        )
+        verb = " ".join(word for word in words[1:3] if word.isalpha())  # `models get`; a run's id has a dash
+        used = {verb, *(f"{verb} {word.partition('=')[0]}" for word in words[2:] if word.startswith("-"))}
         with self._lock:
-            is_new = kind not in self._seen
-            self._seen.add(kind)
+            is_new = not used <= self._seen
+            self._seen |= used
         return is_new
 
     def _running(self) -> socket.socket:

@@ -101,15 +101,16 @@ def check_orderly(result: Result, code: int | None) -> None:
     assert result.code in (0, 1, 2, 130, -signal.SIGKILL), result
 
 
-def until(
-    condition: Callable[[], Any], what: str = "", timeout_s: float = DEADLINE_S, *, every_s: float = 0.02
-) -> Any:
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = DEADLINE_S) -> Any:
     """Poll until the condition holds; gives its value."""
     deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(every_s)
-    return value
+    while True:
+        began = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        assert now < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
+        time.sleep(min(max(0.02, 3 * (now - began)), 0.5))  # looking may cost: it is no more than a quarter
 
 
 class Trainmaster:
@@ -297,8 +298,7 @@ class Trainmaster:
 
     def until_quiet(self) -> None:
         """No process of this home is left, nor comes back."""
-        # A look at all processes costs some milliseconds.
-        until(lambda: not self.processes(), f"processes left: {self.processes()}", every_s=0.1)
+        until(lambda: not self.processes(), f"processes left: {self.processes()}")
 
     def clean_up(self) -> None:
         """End everything, whatever happened."""

@@ -170,7 +170,7 @@ class LabUser:
         return str(self.instance(name)["State"]["Name"])
 
     def until_state(self, name: str, state: str, timeout_s: float = PATIENCE_S) -> None:
-        until(lambda: self.state(name) == state, f"{name} to be {state}", timeout_s, every_s=0.1)
+        until(lambda: self.state(name) == state, f"{name} to be {state}", timeout_s)
 
     def ssh(self, name: str, user: str = "admin", *, stay: bool = False) -> Ssh:
         """A way to log in to an instance, once it can be used."""
@@ -221,7 +221,7 @@ class LabUser:
     def clean_up(self) -> None:
         """Nothing is left, whatever the tests did."""
         self.call("down")
-        until(lambda: not any(self.traces().values()), f"traces {self.traces()}", every_s=0.1)
+        until(lambda: not any(self.traces().values()), f"traces {self.traces()}")
 
 
 @functools.cache
@@ -239,15 +239,16 @@ def _ec2(url: str, region: str, key: str, secret: str) -> Any:
     )
 
 
-def until(
-    condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S, *, every_s: float = 0.02
-) -> Any:
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = PATIENCE_S) -> Any:
     """Poll until the condition holds; gives its value."""
     deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
-        time.sleep(every_s)
-    return value
+    while True:
+        began = time.monotonic()
+        if value := condition():
+            return value
+        now = time.monotonic()
+        assert now < deadline, f"not within {timeout_s:.0f} s: {what or condition}"
+        time.sleep(min(max(0.02, 3 * (now - began)), 0.5))  # looking may cost: it is no more than a quarter
 
 
 @pytest.fixture(scope="session")
