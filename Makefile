@@ -7,7 +7,7 @@ DEMO_STAMP := $(VENV)/.installed-demo
 # Where it is set (containers often do), every start of the command line compiles everything anew: 0.3 s each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test lint bench docs install system dist audit mutations gpu real-aws clean
+.PHONY: demo check unit test lint bench docs install system dist audit mutations gpu real-aws clean
 
 install: $(STAMP)
 
@@ -38,8 +38,11 @@ lint: install
 	@$(BIN)/python scripts/import_circles.py
 
 # What to run before every commit: linters, types, and all unit tests but the long simulations, which `make test` has too.
-check: install lint
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not simulation' src tests/unit
+check: install
+	@$(MAKE) --no-print-directory -j 2 lint unit
+
+unit: install
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not simulation' src tests/unit
 
 test: install lint
 	@bash scripts/test.sh $(BIN)/python

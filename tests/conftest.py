@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does: a timed test would fail for no reason.
-settings.register_profile("trainmaster", deadline=None)
+# More examples than every run can afford: `TRAINMASTER_EXAMPLES=1000 make test`, over night.
+settings.register_profile(
+    "trainmaster", deadline=None, max_examples=int(os.environ.get("TRAINMASTER_EXAMPLES", "100"))
+)
 settings.load_profile("trainmaster")
 
 pytest.register_assert_rewrite("trainmaster.testing")  # before anything imports it

@@ -447,12 +447,13 @@ def simulate(seeds: Iterable[int], weights: Mapping[Hazard, int] = WEIGHTS) -> R
     return report
 
 
-def found_after(name: str, most: int) -> int | None:
+def found_after(name: str, most: int, first: int = 0) -> int | None:
     """Put a mistake back, and count the schedules until it is found.
 
     Args:
         name: of a sabotage; see `sabotages`.
-        most: schedules that are tried.
+        most: the schedule before which it is given up.
+        first: the one that is tried first.
 
     Returns:
         The number; None if it was not found.
@@ -460,7 +461,7 @@ def found_after(name: str, most: int) -> int | None:
     from trainmaster.testing.sabotages import SABOTAGES
 
     sabotage = SABOTAGES[name]
-    for seed in range(most):
+    for seed in range(first, most):
         with sabotage.back():
             is_found = bool(simulate([seed], sabotage.hazards).failures)
         # What fails without it too tells nothing.

@@ -104,7 +104,7 @@ def numbers(value):
         yield value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     subject=subjects(),
     offers=st.lists(machines, min_size=1, max_size=6, unique_by=lambda o: o.instance_type),

@@ -66,7 +66,7 @@ def everything(asked, offers):
     return timing, Candidates.of(asked.workload, timing.machines, timing.servers, None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(nodes, min_size=2, max_size=9),
     st.sampled_from([Sync.PS_SYNC, Sync.PS_ASYNC]),

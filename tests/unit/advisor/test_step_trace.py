@@ -120,7 +120,6 @@ ANYTHING = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.one_of(st.floats(), st.floats(0, 100)), ANYTHING, ANYTHING, ANYTHING), max_size=60),
     st.floats(),

@@ -58,7 +58,7 @@ def errors(seen, asked):
 
 
 def test_leave_one_out_on_anwar_beats_the_prototype():
-    found = [errors([q for q in REGULAR if q is not p], [p]) for p in REGULAR[::2]]
+    found = [errors([q for q in REGULAR if q is not p], [p]) for p in REGULAR[::5]]
     assert 100 * np.mean([error for error, _ in found]) < 7.3
     assert np.mean([inside for _, inside in found]) > 0.8
 
@@ -119,7 +119,7 @@ def test_intervals_cover_jobs_drawn_from_the_prior(sync):
     )
     rng = np.random.default_rng(7)
     inside = []
-    for _ in range(80):
+    for _ in range(50):
         times, truth = drawn_job(rng, seen, asked)
         model = StepTimeModel.fit(
             [replace(p, step_time_s=float(t)) for p, t in zip(seen, times, strict=True)]

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainmaster.artifacts.manifest import FileEntry, Manifest
@@ -71,20 +71,17 @@ def read_or_refused(data: bytes) -> None:
         assert Manifest.from_json(found.to_json(), "s3://b/x").files == found.files
 
 
-@settings(max_examples=300, deadline=None)
 @given(documents)
 def test_any_document(document: dict[str, Any]) -> None:
     read_or_refused(json.dumps(document).encode())
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(files, max_size=6))
 def test_any_files(found: list[dict[str, Any]]) -> None:
     good = json.loads(GOOD.to_json())
     read_or_refused(json.dumps({**good, "files": found}).encode())
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 400), st.integers(0, 9), st.binary(max_size=9))
 @example(0, 0, b"[" * 200_000)
 @example(0, 0, b"9" * 10_000)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.cluster.bootstrap.guest.trees import FILE, FOLDER, LINK, MARK, TreeEntry, TreeError
@@ -86,7 +86,6 @@ def test_listings_are_read_or_said_to_be_cut_short():
 entries = st.lists(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), max_size=8)
 
 
-@settings(max_examples=300)
 @given(
     st.lists(entries.map(json.dumps) | st.text(max_size=20) | st.just("null"), max_size=6), st.integers(0, 3)
 )

@@ -365,7 +365,6 @@ def jobs(draw):
     return keys
 
 
-@settings(max_examples=150, deadline=None)
 @given(some=st.lists(jobs(), min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_every_plan_has_room_for_the_largest_gang_and_is_the_same_whatever_the_order(
     tmp_path_factory, some, seed

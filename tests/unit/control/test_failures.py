@@ -14,6 +14,17 @@ SCHEDULES = 5000
 PART = 250
 #: A mistake that was put back is found after so many schedules at most.
 MOST = 300
+#: Those that few schedules find, and the first that does: where it still does, those before it are left out.
+FOUND_BY = {
+    "sleep-is-billed": 295,
+    "stated-times-are-not-translated": 148,
+    "what-was-fetched-is-forgotten": 141,
+    "leases-longer-than-the-money": 93,
+    "checkpoints-are-not-waited-for": 31,
+    "patience-of-a-quarter": 29,
+    "credentials-are-fatal": 25,
+    "manifests-are-believed": 24,
+}
 #: Schedules that have failed once, beyond those that are gone through anyway.
 FAILED_ONCE = (
     6710, 6717, 14025, 14150, 22210, 27591, 34123, 36054, 37877, 38607, 42845, 43603, 55402, 77970, 81241,
@@ -44,4 +55,5 @@ def test_schedules_that_have_failed_once_do_so_no_more() -> None:
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", SABOTAGES)
 def test_mistakes_that_are_put_back_are_found(name: str) -> None:
-    assert found_after(name, MOST), SABOTAGES[name].words
+    known = FOUND_BY.get(name, 0)
+    assert found_after(name, known + 1, known) or found_after(name, MOST), SABOTAGES[name].words

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from control_nouns import NOW, experiment, run_state
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.control.decide_task import Effect, EffectKind, Job, Policy, Seen, decide_task
@@ -81,7 +81,6 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(policies, st.lists(observations, min_size=1, max_size=30))
 def test_any_observations_lead_only_where_the_table_allows(policy, seens):
     whole = run_state(experiment())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 import sqlalchemy as sa
@@ -12,7 +11,7 @@ from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, queries, run_rows, tables
 
-# Each process takes the lease of every run as often as it can get it, and gives it up again. With
+# Each process takes the lease of every run whenever it can get it, a dozen times, and gives it up again. With
 # the lease in hand it reads, waits and writes: a second holder would show as a lost update.
 RACER = """
 import sys, time
@@ -29,8 +28,8 @@ def slow_look(connection, run):
 
 run_rows.run_row = slow_look
 print("ready", flush=True)
-until = float(sys.stdin.readline())
-while time.time() < until:
+sys.stdin.readline()
+while taken < 12:
     for run in runs:
         lease = store.acquire(run, time.time())
         if lease is None:
@@ -56,7 +55,7 @@ def test_a_lease_has_one_holder(database, url):
     try:
         assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 3
         for racer in racers:
-            racer.stdin.write(f"{time.time() + 2}\n")
+            racer.stdin.write("go\n")
             racer.stdin.flush()
         taken = [int(racer.communicate(timeout=60)[0]) for racer in racers]
     finally:
@@ -65,7 +64,7 @@ def test_a_lease_has_one_holder(database, url):
             racer.wait()
             for pipe in (racer.stdin, racer.stdout):
                 pipe.close()
-    assert sum(taken)  # how often is a matter of the machine; that nobody shared it is what counts
+    assert min(taken) >= 12
     with database.engine.connect() as connection:
         found = connection.execute(sa.select(tables.run.c.cost_usd, tables.run.c.lease_token)).all()
     assert sum(cost for cost, _ in found) == sum(taken)
@@ -118,9 +117,9 @@ def test_two_processes_open_a_new_database_at_once(url):
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(3)
+        for _ in range(2)
     ]
-    assert [opener.stdout.readline() for opener in openers] == ["ready\n"] * 3
+    assert [opener.stdout.readline() for opener in openers] == ["ready\n"] * 2
     for opener in openers:
         opener.stdin.write("go\n")
         opener.stdin.flush()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.executors import metrics
 from trainmaster.executors.log_metrics import LogMetrics
 from trainmaster.executors.metrics import CHUNK, MAX_KEYS, MetricsReader, StepRate, json_safe
 from trainmaster.spec.errors import UsageError
@@ -112,8 +113,9 @@ def test_an_endless_line_is_skipped_without_holding_it(path):
     assert reader.skipped == 1
 
 
-def test_junk_of_any_length_does_not_look_like_the_end(path):
-    append(path, b"junk\n" * CHUNK + b'{"step": 9}\n')
+def test_junk_of_any_length_does_not_look_like_the_end(path, monkeypatch):
+    monkeypatch.setattr(metrics, "CHUNK", 1000)
+    append(path, b"junk\n" * 1000 + b'{"step": 9}\n')
     assert MetricsReader(path).read() == [{"step": 9}]
 
 

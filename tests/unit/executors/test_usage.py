@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.executors import Usage, read_usage, total_usage
@@ -117,7 +117,6 @@ lines = (
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(lines, max_size=5))
 def test_whatever_a_node_wrote_is_read(tmp_path_factory, found):
     place = tmp_path_factory.getbasetemp() / "samples"

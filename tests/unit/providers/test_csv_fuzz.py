@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainmaster.providers import load_catalogue
@@ -36,7 +36,6 @@ def read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> No
             assert all(math.isfinite(number) and number >= 0 for number in numbers)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from([OWN, SKYPILOT, ",".join(COLUMNS), ""]),
     st.lists(st.lists(cells, max_size=12), max_size=4),
@@ -46,7 +45,6 @@ def test_any_cells(tmp_path_factory: pytest.TempPathFactory, header: str, rows: 
     read_or_refused(tmp_path_factory, text.encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from([OWN, SKYPILOT]), st.integers(0, 200), st.integers(0, 9), st.binary(max_size=9))
 @example(OWN, 0, 0, b"x" * 200_000)
 def test_a_good_one_with_a_piece_changed(

@@ -420,7 +420,7 @@ PATHS = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(PATHS, VALUES), max_size=4))
 def test_any_values_are_a_recipe_or_a_mistake(read, overrides):
     try:

@@ -91,7 +91,6 @@ def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> Non
     read_or_refused(tmp_path_factory, data)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(KEYS), values, max_size=4), st.dictionaries(st.sampled_from(KEYS), values)
 )
@@ -102,7 +101,6 @@ def test_any_values_of_known_keys(
     read_or_refused(tmp_path_factory, yaml(document).encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.integers(0, len(GOOD)),
     st.integers(0, 12),
@@ -123,8 +121,8 @@ LARGE = {
     "question marks": b"? " * 500_000,
     "anchors": b"&a " * 300_000,
     "one long line": b"x" * 1_000_000,
-    "many keys": b"".join(b"k%d: 1\n" % n for n in range(15_000)),
-    "a key many times": b"k: 1\n" * 15_000,
+    "many keys": b"".join(b"k%d: 1\n" % n for n in range(5_000)),
+    "a key many times": b"k: 1\n" * 5_000,
     "digits": b"seed: " + b"9" * 1_000_000,
     "quotes": b'"' + b"\\n" * 400_000,
     "too large": b"#" * (MAX_RECIPE_BYTES + 1),

@@ -18,7 +18,6 @@ def chunks_of(files, limit=LIMIT):
     ]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(sizes, max_size=60), st.integers(1, 2000))
 def test_every_byte_is_packed_once_and_in_order(numbers, limit):
     files = files_of(numbers)
@@ -65,7 +64,6 @@ def test_parts_of_a_large_file_end_where_pages_do(size):
     assert min(lengths) > (1 << 19) - 65536
 
 
-@settings(deadline=None)
 @given(st.integers(1001, 20_000))
 def test_parts_of_a_large_file_are_no_crumbs(size):
     lengths = [chunk[0].length for chunk in planned_chunks([SourceFile(b"x", size)], LIMIT)]
