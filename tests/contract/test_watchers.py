@@ -16,13 +16,13 @@ def watch(tmp_path, monkeypatch):
     home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)})
     service = SimpleNamespace(home_of=lambda run: home, database=None)
     session = SimpleNamespace(run=RUN, recipe=RECIPE, lease=SimpleNamespace(token=1))
-    return lambda display: RunWatcher(service, session, display)
+    return lambda display: RunWatcher(service, session, display.say, display.show, view_every_s=0.0)
 
 
 class TestPlain(WatcherContract):
     @pytest.fixture
     def watcher(self, watch):
-        return watch(PlainDisplay(rents=False, every_s=0.0))
+        return watch(PlainDisplay(rents=False))
 
 
 class TestLive(WatcherContract):

@@ -2,21 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from trainmaster.api.results import Event, Model, RunStatus
+    from trainmaster.api.results import Accepted, Event, LogQuery, Model, RunPlan, RunStatus, Watched
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.offer_list import OfferList
+    from trainmaster.service.quoting import QuoteOptions
+    from trainmaster.service.run_watcher import RunNews
+    from trainmaster.service.shells import Shell
     from trainmaster.service.summary import Highlights
+    from trainmaster.service.unpublished_models import SavedModel
+    from trainmaster.service.volumes import RemovedVolume, VolumeInfo
+    from trainmaster.spec import Recipe
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Stream(Protocol[T_co]):
+    """What something that takes a while tells, as it comes; raises what went wrong with it."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+    def __next__(self) -> T_co: ...
+
+    def interrupt(self) -> int:
+        """Ctrl-C: how often it was asked to end in order; 0 if nothing could. Signal-safe."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
 
 
 class ClientProtocol(Protocol):
-    """The questions about runs, by their ids; the embedded `Client` answers them from a home.
+    """Whatever users do with runs, by their ids: `EmbeddedClient` answers from a home, REST from a server.
+
+    What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
+    Not here, as they are of the user's own machine: ``check`` (reads files), ``predict`` and ``doctor``,
+    ``models get`` (from the object store), ``models fsck`` and ``volume push, get, ls, cat, gc, fsck, mount``
+    (the same), ``status --plot``, ``lab``, the completion of shells, and the driver process ``_drive``.
 
     Raises:
         NotFoundError: (every method) there is no such run.
         StoreError: (every method) the database cannot be used.
     """
+
+    # --- starting, and going on -------------------------------------------------------------------
+
+    def plan_run(
+        self,
+        recipe: Recipe,
+        path: str,
+        *,
+        allow_stale: bool = False,
+        can_agree: bool = True,
+        measure_first: bool = False,
+    ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
+        """What a run would rent and cost; nothing is rented, but its job may be measured for a minute.
+
+        Args:
+            recipe: as read.
+            path: where.
+            allow_stale: old prices will do.
+            can_agree: somebody has agreed to costs, or can be asked: else nothing is measured in vain.
+            measure_first: measure it and quote, whatever is known.
+
+        Returns:
+            Lines for the user, how far a measurement is, the quote of ``measure_first``; at last the plan.
+
+        Raises:
+            UsageError: it cannot run, or cannot be rented.
+            ProviderError: nobody can say whether it can be rented.
+            InterruptedByUser: while measuring.
+        """
+
+    def accept_run(self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0) -> Accepted:
+        """Write a run down; `drive_run` or `detach_run` is to follow.
+
+        Args:
+            plan: id of a `RunPlan`.
+            agreed_usd_per_hour: what its user has agreed to pay at most.
+            keep_s: how long rented machines stay warm for the next run, in seconds.
+
+        Raises:
+            UsageError: it costs more than was agreed to, or the provider would not give the machines.
+            ProviderError: the provider cannot be reached.
+        """
+
+    def take_run(self, run: str) -> Accepted | None:
+        """Go on with a run that nobody drives, likewise; None if it is driven, or all of it succeeded.
+
+        Raises:
+            UsageError: it cannot run here any more; names what is missing.
+        """
+
+    def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
+        """See a run that was just accepted or taken to its end: what happens, and lines for the user.
+
+        A home drives it in this process: who ends the process ends the run. A server drives it in any case.
+
+        Args:
+            run: its id.
+            view_every_s: seconds from one look at how far it is to the next.
+
+        Raises:
+            InterruptedByUser: its members were stopped; it can be resumed.
+            LeaseLostError: another process drives it now.
+            ExecutorError: the node cannot be reached.
+        """
+
+    def detach_run(self, run: str) -> None:
+        """Leave a run that was just accepted or taken to a driver of its own."""
+
+    def watch_run(self, run: str) -> Iterator[Watched]:
+        """What happens from now on to a run that others drive; ends with it, or when nobody drives it."""
+
+    def cancel(self, run: str) -> None:
+        """Ask for its end, and see to it if nobody else does."""
+
+    def save_models(self, run: str) -> list[SavedModel]:
+        """Publish the models that it could not save.
+
+        Raises:
+            UsageError: somebody drives it.
+            PublishError: the store cannot be written; what was not published is still kept.
+        """
+
+    def deliver_left(self, run: str) -> str:
+        """Send what is still to be told of a run that is over; what to tell the user of what is left."""
+
+    # --- runs ------------------------------------------------------------------------------------
 
     def resolve(self, text: str) -> str:
         """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
@@ -36,30 +151,97 @@ class ClientProtocol(Protocol):
     def models(self, run: str | None = None) -> list[Model]:
         """What its tasks left, or those of all runs."""
 
+    def find_model(self, name: str) -> str:
+        """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means."""
+
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None
     ) -> list[dict[str, Any]]:
         """What its tasks reported, a dictionary per line."""
 
-    def logs(
-        self,
-        run: str,
-        *,
-        follow: bool = False,
-        experiment: str | None = None,
-        task: int | None = None,
-        member: str | None = None,
-        tail: int | None = None,
-        grep: str | None = None,
-        since: str | None = None,
-    ) -> Iterator[bytes]:
+    def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
         """What its tasks wrote, in pieces."""
 
     def events(self, run: str, after: int = 0) -> list[Event]:
         """A page of events with an id above ``after``; empty at the end."""
 
-    def cancel(self, run: str) -> None:
-        """Ask for its end, and see to it if nobody else does."""
+    def shell(self, run: str, member: str | None, command: Sequence[str] = ()) -> Stream[str | Shell]:
+        """Where a member is, and by which command one gets there; lines for the user while it is waited for.
 
-    def resume(self, run: str) -> list[str]:
-        """Have it driven again, unless it is; notes for the user."""
+        Args:
+            run: its id.
+            member: such as ``worker-1``, or a machine; None for the first one there is.
+            command: to run there instead of a shell.
+
+        Raises:
+            NotFoundError: the run has no such member, or its machines are gone.
+        """
+
+    # --- quotes and machines -------------------------------------------------------------------------
+
+    def quote_recipe(
+        self, recipe: Recipe, path: str, options: QuoteOptions
+    ) -> Stream[str | ProfileProgress | Quote]:
+        """Measure a recipe's job where that is needed, and quote it: lines, progress, at last the quote.
+
+        Raises:
+            UsageError: nothing is feasible, or a script shows no steps; names what to change.
+            InterruptedByUser: while measuring.
+        """
+
+    def score(self) -> dict[str, Any]:
+        """How often quotes were kept: the object of ``trainmaster score --json``."""
+
+    def score_line(self, provider: str) -> str:
+        """The same of estimates for a provider, in a line; empty if too little is known."""
+
+    def offers(
+        self, wishes: OfferFilter, catalogue: str | None = None, sort: str = "price", limit: int | None = None
+    ) -> OfferList:
+        """What can be rented, sorted.
+
+        Args:
+            wishes: which offers.
+            catalogue: a name or a file; None for the prices that are rented by.
+            sort: as ``trainmaster offers --sort``.
+            limit: at most so many; the list knows how many there are.
+
+        Raises:
+            UsageError: there is no such catalogue or order.
+        """
+
+    def refresh_prices(self, region: str | None) -> dict[str, int]:
+        """Ask for the prices of now in regions (a pattern); how many there are, by region.
+
+        Raises:
+            UsageError: no credentials, no permission, no such region.
+            ProviderError: nobody answers.
+        """
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """What is rented now: objects of ``trainmaster clusters --json``."""
+
+    def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
+        """Give back clusters that no run uses, or all of those (None): lines, at last what they were.
+
+        Raises:
+            NotFoundError: there is no such cluster.
+            UsageError: a run uses it, or its provider cannot be used.
+            ProviderError: the provider cannot be reached; what is warm ends itself in any case.
+        """
+
+    # --- volumes -----------------------------------------------------------------------------------
+
+    def volumes(self) -> list[str]:
+        """Volumes with short names."""
+
+    def volume(self, url: str) -> VolumeInfo:
+        """The versions of a volume, by its URL or short name.
+
+        Raises:
+            NotFoundError: there never was one.
+            PublishError: the object store fails.
+        """
+
+    def remove_volume(self, url: str, *, whole: bool = False) -> RemovedVolume:
+        """Remove a version, ``URL@3``; without one the whole volume, but only if ``whole`` says so, too."""

@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainmaster.advisor.quote.quote import Interval
 from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Interval, Quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,9 @@ class ExperimentStatus:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> ExperimentStatus:
         """From the JSON object of ``status``."""
-        reason = found["reason"]
         return cls(
             State(found["state"]),
-            None if reason is None else EndReason(reason),
+            _reason(found),
             found.get("message", ""),
             found["tasks"],
             found.get("best"),
@@ -65,6 +66,8 @@ class RunQuote:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> RunQuote:
         """From the JSON object of ``status``."""
+        from trainmaster.advisor.quote.quote import Interval
+
         time_s, cost_usd = Interval(**found["time_s"]), Interval(**found["cost_usd"])
         return cls(found["kind"], time_s, cost_usd, found["measurements"], found["kept"])
 
@@ -98,11 +101,10 @@ class RunStatus:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> RunStatus:
         """From the JSON object of ``status``."""
-        reason = found["reason"]
         return cls(
             found["run"],
             State(found["state"]),
-            None if reason is None else EndReason(reason),
+            _reason(found),
             found.get("message", ""),
             found["seconds"],
             found["cost_usd"],
@@ -184,16 +186,84 @@ class Event:
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Event:
         """From a row of the database."""
-        before, after, reason = found["before"], found["after"], found["reason"]
-        return cls(
-            found["id"],
-            found["at"],
-            found["kind"],
-            None if before is None else State(before),
-            None if after is None else State(after),
-            None if reason is None else EndReason(reason),
-            found["message"],
-            found["experiment"],
-            found["task"],
-            found["attempt"],
-        )
+        states = {key: found[key] and State(found[key]) for key in ("before", "after")}
+        named = {**found, **states, "reason": _reason(found)}
+        return cls(**{name: named[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a run would rent and cost.
+
+    Attributes:
+        id: to be accepted by; empty if nobody is there who could agree to its costs: it was not measured.
+        provider: of the machines.
+        most_usd_per_hour: to be agreed to; 0 if nothing is to be paid.
+        lines: the machines, their price and what is to be expected, for people.
+        notes: what was decided for the user, and what to know of it.
+        quote: what is to be expected; None where nothing is known.
+    """
+
+    id: str
+    provider: str
+    most_usd_per_hour: float = 0.0
+    lines: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    quote: Quote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A run that is written down, and is to be driven.
+
+    Attributes:
+        run: its id.
+        notes: what the user may want to know.
+        rents: it has machines that say themselves when they are lost.
+    """
+
+    run: str
+    notes: tuple[str, ...]
+    rents: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What happened to a run since the last look.
+
+    Attributes:
+        events: may be none.
+        brief: its line in the list of runs.
+        rents: it has machines that say themselves when they are lost.
+    """
+
+    events: tuple[Event, ...]
+    brief: Mapping[str, Any]
+    rents: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which logs of a run.
+
+    Attributes:
+        follow: go on until the run has ended.
+        experiment: only this one.
+        task: only this number.
+        member: only this one, such as ``worker-0``.
+        tail: only so many last lines of each member.
+        grep: only lines with this regular expression.
+        since: only what was written since so long ago, such as ``5m``.
+    """
+
+    follow: bool = False
+    experiment: str | None = None
+    task: int | None = None
+    member: str | None = None
+    tail: int | None = None
+    grep: str | None = None
+    since: str | None = None
+
+
+def _reason(found: Mapping[str, Any]) -> EndReason | None:
+    return None if found["reason"] is None else EndReason(found["reason"])

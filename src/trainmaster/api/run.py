@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.api.results import LogQuery
 from trainmaster.spec.errors import RunError, RunFailedError, UndrivenError, WaitTimeoutError
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.api.protocol import ClientProtocol
-    from trainmaster.api.results import Event, Model, RunQuote, RunStatus
+    from trainmaster.api.results import Accepted, Event, Model, RunQuote, RunStatus
 
 _POLL_S: Final = 0.2
 #: A driver that hands its run over is away for a moment.
@@ -152,16 +153,8 @@ class Run:
             UndrivenError: with ``follow``: nobody drives it, so it does not go on.
         """
         rest = b""
-        for piece in self._client.logs(
-            self.id,
-            follow=follow,
-            experiment=experiment,
-            task=task,
-            member=member,
-            tail=tail,
-            grep=grep,
-            since=since,
-        ):
+        query = LogQuery(follow, experiment, task, member, tail, grep, since)
+        for piece in self._client.logs(self.id, query):
             *lines, rest = (rest + piece).split(b"\n")
             yield from (line.decode("utf-8", "replace") for line in lines)
         if rest:
@@ -227,7 +220,12 @@ class Run:
         Raises:
             UsageError: it cannot run here any more; names what is missing.
         """
-        self.notes = tuple(self._client.resume(self.id))
+        accepted = self._client.take_run(self.id)
+        if accepted is not None:
+            self.notes = leave(self._client, accepted)
+        else:
+            left = self._client.deliver_left(self.id)
+            self.notes = (left,) if left else ()
         return self.wait() if wait else self
 
     def _undriven(self) -> UndrivenError:
@@ -248,3 +246,10 @@ class Run:
                 "cancel() it. Give the outer run fewer workers, or the inner one a home of its own: "
                 "`trainmaster.Client(home=...).start(...)`.",
             )
+
+
+def leave(client: ClientProtocol, accepted: Accepted) -> tuple[str, ...]:
+    """Leave a run that was just accepted to a driver of its own; notes for the user."""
+    client.detach_run(accepted.run)
+    own = ["it was started by a task, and ends with it"] * ("TRAINMASTER_ATTEMPT_ID" in os.environ)
+    return (*accepted.notes, *own)

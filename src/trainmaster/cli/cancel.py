@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
 
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import driver_line, print_json, say
 
 
 def cancel(
@@ -14,10 +16,7 @@ def cancel(
     as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON.")] = False,
 ) -> None:
     """End a run: its members get SIGTERM, time to save, then SIGKILL. It can be resumed."""
-    import time
-
     from trainmaster.cli.opening import open_client
-    from trainmaster.cli.output import driver_line, print_json, say
 
     client = open_client()
     run = client.resolve(run)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from trainmaster.cli.output import print_json, say, show, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,17 +21,14 @@ def check(
     recipe: Annotated[Path, typer.Argument(help="The YAML recipe.")],
     tasks: Annotated[bool, typer.Option("--tasks", help="Print every task as a line of JSON.")] = False,
     set_: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads the annotation
+        list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set experiments.train.retries=2"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the DAG as JSON.")] = False,
 ) -> None:
     """Read a recipe, show its experiments and tasks, and look for what it needs; starts nothing."""
     import json
-    import os
-    import sys
 
-    from trainmaster.cli.output import print_json, say, show
     from trainmaster.service import Service, capabilities_of, check_names, check_urls
     from trainmaster.service.renting import check_run
     from trainmaster.spec import read_recipe
@@ -59,8 +60,6 @@ def check(
 
 
 def _show(found: Recipe, tell: Callable[[str], None]) -> None:
-    from trainmaster.cli.output import table
-
     summaries = {name: found.experiments[name].summary() for name in found.order()}
     rows = [
         [

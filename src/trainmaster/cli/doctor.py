@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.output import print_json, show
+
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
@@ -13,7 +15,6 @@ def doctor(
     """Look at this machine and home: what is there, what is missing, what to do about it."""
     from dataclasses import asdict
 
-    from trainmaster.cli.output import print_json, show
     from trainmaster.service import Home
     from trainmaster.service.doctor import checkup
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from typing import Annotated
 
 import typer
@@ -9,9 +11,6 @@ import typer
 
 def drive(run: Annotated[str, typer.Argument()]) -> None:
     """Drive an accepted run to its end, showing nothing."""
-    import gc
-    import os
-
     from trainmaster.cli.driving import catch_signals
     from trainmaster.service import Service
 
@@ -20,4 +19,4 @@ def drive(run: Annotated[str, typer.Argument()]) -> None:
     if session is not None:
         gc.freeze()
         gc.enable()  # `main` turned it off for quick verbs
-        service.drive(session, os.environ, on_start=catch_signals)
+        service.drive(session, os.environ, on_start=lambda controller: catch_signals(controller.interrupt))

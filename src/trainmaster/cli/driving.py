@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import (
     SHOWN_MODELS,
@@ -26,28 +27,44 @@ from trainmaster.cli.output import (
     without_model_text,
 )
 from trainmaster.cli.watching import Losses, PlainDisplay, told_events
-from trainmaster.service import Controller, Service, Session, capabilities_of
 from trainmaster.spec.errors import InterruptedByUser, TrainmasterError
 from trainmaster.spec.states import EndReason, State
 
-ATTACH_POLL_S = 0.3
+if TYPE_CHECKING:
+    from trainmaster.api import Accepted, ClientProtocol
 
 
-def drive_to_end(service: Service, session: Session, *, as_json: bool) -> int:
-    """Drive a run in this process and show it; the exit code."""
-    from trainmaster.service.run_watcher import RunWatcher
+def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_json: bool) -> int:
+    """See a run that was just accepted to its end, and show it; or leave it. The exit code.
 
-    say(f"{session.run}: started (stop it with Ctrl-C, go on with `trainmaster resume {session.run}`)")
+    Args:
+        client: has accepted it.
+        accepted: what it said.
+        left_to: what to say when it is left to a driver of its own; empty to stay.
+        as_json: print the run.
+    """
+    run = accepted.run
+    for note in accepted.notes:
+        say(f"note: {note}")
+    if left_to:
+        client.detach_run(run)
+        say(left_to)
+        if as_json:
+            print_json(client.status(run).json)
+        return 0
+    say(f"{run}: started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)")
     gc.freeze()
     gc.enable()
     interrupted: InterruptedByUser | None = None
-    with _display(rents=not capabilities_of(session.recipe.provider).is_here) as display:
+    with _display(rents=accepted.rents) as display:
+        stream = client.drive_run(run, display.view_every_s)
+        catch_signals(stream.interrupt)
         try:
-            watcher = RunWatcher(service, session, display)
-            service.drive(session, os.environ, watcher, on_start=catch_signals)
+            for told in stream:
+                display.say(told) if isinstance(told, str) else display.show(told)
         except InterruptedByUser as error:
             interrupted = error
-    code = finish(service, session.run, as_json=as_json)
+    code = finish(client, run, as_json=as_json)
     if interrupted is not None and code != 0:
         say_error(interrupted)
         return interrupted.exit_code
@@ -66,35 +83,30 @@ def _display(*, rents: bool) -> Iterator[PlainDisplay]:
         yield display
 
 
-def attach(service: Service, run: str, *, as_json: bool) -> int:
+def attach(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     """Show a run that another process drives until it ends; the exit code."""
     gc.enable()  # `main` turned it off for quick verbs
-    seen = service.last_event(run)
-    known = "working"
-    losses = Losses(waits=not capabilities_of(service.database.run_row(run)["provider"]).is_here)
-    while True:
-        driven = service.is_driven(run)  # looked at first: it may end while we look
-        seen, lines = told_events(service, run, seen, losses)
-        for line in lines:
+    known, losses = "working", Losses(waits=False)
+    for seen in client.watch_run(run):
+        losses.waits = seen.rents
+        for line in told_events(seen.events, losses):
             say(line)
-        summary = service.status(run)
-        if summary["state"] == State.DONE:
+        if seen.brief["state"] == State.DONE:
             for line in losses.due(time.monotonic(), is_over=True):
                 say(line)
-            return finish(service, run, as_json=as_json)
-        if not driven:
-            raise TrainmasterError(
-                f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
-            )
-        if summary["driver"] is not None and summary["driver"]["state"] != known:
-            known = summary["driver"]["state"]
-            say(f"{run}: {driver_line(summary) or 'who drives it goes on'}")
-        time.sleep(ATTACH_POLL_S)
+            return finish(client, run, as_json=as_json)
+        driver = seen.brief["driver"]
+        if driver is not None and driver["state"] != known:
+            known = driver["state"]
+            say(f"{run}: {driver_line(seen.brief) or 'who drives it goes on'}")
+    raise TrainmasterError(
+        f"the process that drove {run} is gone", f"`trainmaster resume {run}` goes on with it."
+    )
 
 
-def finish(service: Service, run: str, *, as_json: bool) -> int:
+def finish(client: ClientProtocol, run: str, *, as_json: bool) -> int:
     """Show how a run ended; 0 if it succeeded, else 1."""
-    summary = service.status(run)
+    summary = client.status(run).json
     for name, experiment in summary["experiments"].items():
         if experiment.get("best"):
             say(best_text(name, experiment["best"]))
@@ -102,7 +114,7 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
         say(model_text(model))
     if len(summary["models"]) > SHOWN_MODELS:
         say(f"... {len(summary['models'])} models in all: `trainmaster models {run}`")
-    for left in service.without_model(run):
+    for left in client.highlights(run).without_model:
         say(without_model_text(**left))
     for unsaved in summary.get("unsaved", ())[:SHOWN_MODELS]:
         say(unsaved_text(unsaved))
@@ -116,12 +128,18 @@ def finish(service: Service, run: str, *, as_json: bool) -> int:
     return 0 if summary["reason"] == EndReason.SUCCEEDED else 1
 
 
-def catch_signals(controller: Controller) -> None:
-    """Let Ctrl-C, SIGTERM and the closing of the terminal end the run in order."""
+def catch_signals(interrupt: Callable[[], int]) -> None:
+    """Let Ctrl-C, SIGTERM and the closing of the terminal end the run in order.
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        controller.interrupt()
-        if controller.interrupts == 1:  # print() may be in the middle of a line: a handler must not use it
+    Args:
+        interrupt: passes it on, and tells how often that was done; 0: there is nothing yet that could end.
+    """
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        count = interrupt()
+        if not count:
+            os._exit(128 + number)
+        if count == 1:  # print() may be in the middle of a line: a handler must not use it
             os.write(2, b"stopping: the members are asked to end (Ctrl-C again: do not wait for them)\n")
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

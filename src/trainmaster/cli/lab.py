@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from trainmaster.cli.output import print_json, say, show, table
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.lab import LabPlace
@@ -25,14 +28,14 @@ def up(
     kind: Annotated[str, typer.Option("--type", help="Instance type of these hosts.")] = "m4.xlarge",
     spot: Annotated[bool, typer.Option("--spot", help="These hosts are spot machines.")] = False,
     scale: Annotated[
-        Optional[float],  # noqa: UP045 - typer reads the annotations
+        float | None,
         typer.Option(
             help="Sizes of hosts as a share of the published ones; default: 16 vCPUs fill this machine."
         ),
     ] = None,
-    cpu_scale: Annotated[Optional[float], typer.Option(help="Only cores per vCPU.")] = None,  # noqa: UP045
-    memory_scale: Annotated[Optional[float], typer.Option(help="Only memory.")] = None,  # noqa: UP045
-    network_scale: Annotated[Optional[float], typer.Option(help="Only the network.")] = None,  # noqa: UP045
+    cpu_scale: Annotated[float | None, typer.Option(help="Only cores per vCPU.")] = None,
+    memory_scale: Annotated[float | None, typer.Option(help="Only memory.")] = None,
+    network_scale: Annotated[float | None, typer.Option(help="Only the network.")] = None,
     region: Annotated[str, typer.Option(help="Name of the only region.")] = "us-east-1",
     zones: Annotated[int, typer.Option(help="Zones of the region, 1 to 4.")] = 3,
     max_hosts: Annotated[int, typer.Option(min=1, help="Hosts that may run at once.")] = 64,
@@ -43,15 +46,13 @@ def up(
     ] = "",
     mirror: Annotated[str, typer.Option(help="Where its packages are from.")] = "",
     package: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(metavar="NAME", help="One more package on the hosts; may be repeated."),
+        list[str] | None, typer.Option(metavar="NAME", help="One more package on the hosts; may be repeated.")
     ] = None,
     as_json: _Json = False,
 ) -> None:
     """Start the lab, or find the one that runs; the first time its image is made, which takes minutes."""
     import signal
 
-    from trainmaster.cli.output import print_json, say, show
     from trainmaster.lab import LabOptions, Scale, boot
     from trainmaster.lab import up as put_up
     from trainmaster.lab.instance_types import find_type
@@ -96,7 +97,6 @@ def up(
 @app.command()
 def status(as_json: _Json = False) -> None:
     """List the hosts, also those that have been terminated."""
-    from trainmaster.cli.output import print_json, say, show
     from trainmaster.lab import LabClient
 
     client = LabClient.attach(_place())
@@ -162,8 +162,6 @@ def delay(
     as_json: _Json = False,
 ) -> None:
     """Make the way between two hosts, zones or all hosts longer, or leaky; the narrowest counts."""
-    from trainmaster.spec.errors import UsageError
-
     try:
         delay_ms = None if milliseconds == "none" else float(milliseconds)
     except ValueError:
@@ -183,8 +181,6 @@ def capacity(
     as_json: _Json = False,
 ) -> None:
     """Let a zone run out of machines: RunInstances then answers InsufficientInstanceCapacity."""
-    from trainmaster.spec.errors import UsageError
-
     if count != "none" and not count.isdigit():
         raise UsageError(f"{count!r} is no number of machines", "Write 0 or more, or none.")
     number = None if count == "none" else int(count)
@@ -228,7 +224,6 @@ def down(as_json: _Json = False) -> None:
     """End the lab and all its hosts; nothing of it stays but the image in the cache."""
     import signal
 
-    from trainmaster.cli.output import print_json, say
     from trainmaster.lab import down as take_down
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # half a lab helps nobody
@@ -248,7 +243,6 @@ def _place() -> LabPlace:
 
 
 def _do(verb: str, said: str, as_json: bool, **arguments: Any) -> None:  # noqa: ANN401 - JSON
-    from trainmaster.cli.output import print_json, say
     from trainmaster.lab import LabClient
 
     answer = LabClient.require(_place()).do(verb, **arguments)
@@ -259,8 +253,6 @@ def _do(verb: str, said: str, as_json: bool, **arguments: Any) -> None:  # noqa:
 
 
 def _table(found: dict[str, Any]) -> str:
-    from trainmaster.cli.output import table
-
     rows = []
     for host in found["hosts"]:
         condition = found["conditions"].get(host["id"], {})

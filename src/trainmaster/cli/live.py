@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -15,20 +14,19 @@ from rich.text import Text
 
 from trainmaster.cli.output import duration
 from trainmaster.cli.watching import PlainDisplay, best_lines, task_text
-from trainmaster.service.run_watcher import Happening, RunView
-
-REFRESH_S = 0.25
+from trainmaster.service.run_watcher import RunView
 
 
 class LiveDisplay(PlainDisplay):
     """Experiments with progress bars, running tasks with metrics, step rate and time left."""
 
+    view_every_s = 0.25
+
     def __init__(self, *, rents: bool) -> None:
-        super().__init__(rents=rents, every_s=float("inf"))
+        super().__init__(rents=rents)
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._started_at = time.monotonic()
-        self._drawn_at = 0.0
 
     def __enter__(self) -> LiveDisplay:
         self._live.start()
@@ -40,21 +38,18 @@ class LiveDisplay(PlainDisplay):
         with suppress(OSError):
             self._live.stop()
 
-    def turned(self, happened: Sequence[Happening], look: Callable[[], RunView], *, is_over: bool) -> None:
-        """Tell what happened, and redraw a few times per second."""
-        super().turned(happened, look, is_over=is_over)
-        now = time.monotonic()
-        if now - self._drawn_at >= REFRESH_S:
-            self._drawn_at = now
+    def show_view(self, view: RunView | None, now: float) -> None:
+        """Redraw the picture."""
+        if view is not None:
             with suppress(OSError):
-                self._live.update(self._picture(look()), refresh=True)
+                self._live.update(self._picture(view, now), refresh=True)
 
     def say(self, line: str) -> None:
         """Print one line above the picture."""
         with suppress(OSError):  # a closed terminal must not end the work
             self._console.print(Text(line), soft_wrap=True)
 
-    def _picture(self, view: RunView) -> Group:
+    def _picture(self, view: RunView, now: float) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)
         for each in view.experiments:
             done = each.tally["succeeded"] + each.tally["pruned"]  # what failed is told beside it
@@ -69,6 +64,6 @@ class LiveDisplay(PlainDisplay):
             )
         lines = [Text(f"  {task.experiment}/{task.task}  {task_text(task)}") for task in view.tasks]
         lines += [Text(f"  {line}") for line in best_lines(view)]
-        elapsed = duration(time.monotonic() - self._started_at)
+        elapsed = duration(now - self._started_at)
         state = "QUEUED" if view.is_queued else view.state
         return Group(Text(f"{view.run}  {state}  {elapsed}", style="dim"), table, *lines)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from trainmaster.api.results import RunPlan
+from trainmaster.api.streams import interruptible
 from trainmaster.cli.output import duration, say
-from trainmaster.service import ProfilePhase, ProfileProgress, Service
-from trainmaster.service.interrupts import interruptible
-from trainmaster.spec import Recipe
+from trainmaster.cli.quote import show_quote
+
+if TYPE_CHECKING:
+    from trainmaster.api.protocol import Stream
+    from trainmaster.service import ProfilePhase, ProfileProgress
 
 
 class Measuring:
@@ -23,22 +27,44 @@ class Measuring:
         """How far it is now."""
         workers = f" with {progress.workers} workers" if progress.workers > 1 else ""
         what = f"{progress.experiment}{workers}: {progress.phase.value}"
+        ended = progress.phase == "stopping"
         if self._terminal:
-            ended = progress.phase is ProfilePhase.STOPPING
             sys.stderr.write(f"\r\x1b[K{what}{_numbers(progress)}" + ("\n" if ended else ""))
             sys.stderr.flush()
             return
         now = (progress.experiment, progress.workers, progress.phase)
         if now != self._shown:
             self._shown = now
-            say(what + (_numbers(progress) if progress.phase is ProfilePhase.STOPPING else ""))
+            say(what + (_numbers(progress) if ended else ""))
+
+
+def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # noqa: ANN401
+    """Show what is told while a run is planned or a recipe quoted; the plan, or the quote.
+
+    Args:
+        stream: tells it.
+        tell: shows lines of a quote.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, and nothing was measured.
+    """
+    measuring, found = Measuring(), None
+    with interruptible(stream):
+        for found in stream:
+            if isinstance(found, str):
+                say(found)
+            elif not isinstance(found, RunPlan):
+                from trainmaster.service import ProfileProgress
+
+                measuring.show(found) if isinstance(found, ProfileProgress) else show_quote(found, tell)
+    return found
 
 
 def _numbers(progress: ProfileProgress) -> str:
     text = ""
     if progress.step_time_s is not None:
         text += f", {progress.steps} steps of {_short(progress.step_time_s)}"
-    if progress.left_s is not None and progress.phase is ProfilePhase.MEASURING:
+    if progress.left_s is not None and progress.phase == "measuring":
         text += f", at most {duration(progress.left_s)} left"
     return text
 
@@ -50,12 +76,3 @@ def _short(seconds: float) -> str:
     ('12.3 ms', '2.5 s')
     """
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-
-
-def settle_workers(service: Service, recipe: Recipe, path: Path) -> Recipe:
-    """Measure a recipe that leaves the number of workers open, and take the number that was quoted."""
-    from trainmaster.service.quoting import Quoter
-
-    with interruptible() as caught:
-        caught.quoter = Quoter(service, say, Measuring().show)
-        return caught.quoter.settle(recipe, path, os.environ)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli._groups import DefaultGroup
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import metrics_text, print_json, say, show, table
+from trainmaster.cli.volume_tools import counted
 
 if TYPE_CHECKING:
     from trainmaster.service.unpublished_models import SavedModel
@@ -21,14 +23,13 @@ app = typer.Typer(
 
 @app.command("list", hidden=True)
 def list_models(
-    run: Annotated[Optional[str], typer.Argument(help="Only this run's.")] = None,  # noqa: UP045 - read by typer
+    run: Annotated[str | None, typer.Argument(help="Only this run's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
     """List models, newest run first."""
     from dataclasses import asdict
 
     from trainmaster.cli.opening import open_client
-    from trainmaster.cli.output import metrics_text, print_json, say, show, table
 
     client = open_client()
     models = client.models(client.resolve(run) if run else None)
@@ -53,17 +54,14 @@ def save(
     ],
 ) -> None:
     """Publish the models that a run could not save: they are kept on this machine until then."""
-    import os
+    from trainmaster.cli.opening import open_client
 
-    from trainmaster.cli.output import say
-    from trainmaster.service import Service
-
-    service = Service.from_environment()
-    run = service.resolve(run)
-    saved = service.save_kept(run)
+    client = open_client()
+    run = client.resolve(run)
+    saved = client.save_models(run)
     if not saved:
         say(f"nothing is kept of {run}: `trainmaster models {run}` lists its models")
-    if left := service.deliver_left(run, os.environ):
+    if left := client.deliver_left(run):
         say(left)
     if not show_saved(saved):
         raise typer.Exit(1)
@@ -71,8 +69,6 @@ def save(
 
 def show_saved(saved: Sequence[SavedModel]) -> bool:
     """Tell what became of models that were kept; True if all are saved."""
-    from trainmaster.cli.output import say
-
     for model in saved:
         say(f"saved: model {model.name}  {model.uri}" if model.uri else f"warning: {model.error}")
     return all(model.uri for model in saved)
@@ -93,11 +89,11 @@ def get(
     """Download a model and verify every file's hash."""
     import signal
 
-    from trainmaster.cli.output import say
-    from trainmaster.service import Service, fetch
+    from trainmaster.cli.opening import open_client
+    from trainmaster.service import fetch
 
     if "://" not in uri and not Path(uri).expanduser().exists():
-        uri = Service.from_environment().find_model(uri)
+        uri = open_client().find_model(uri)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
     manifest = fetch(uri, directory)
     files = [entry for entry in manifest.files if entry.sha256]
@@ -107,12 +103,11 @@ def get(
 
 @app.command("fsck")
 def fsck(
-    runs: Annotated[Optional[list[str]], typer.Argument(metavar="[RUN]...", help="Only these runs'.")] = None,  # noqa: UP045
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Only these runs'.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file, and compare its hash.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
-    from trainmaster.cli.output import print_json, say, show
     from trainmaster.service import Service
     from trainmaster.service.model_check import check_models
 
@@ -126,8 +121,6 @@ def fsck(
 
 
 def _show_check(found: dict[str, Any], show: Callable[[str], None]) -> None:
-    from trainmaster.cli.volume_tools import counted
-
     for damage in found["damaged"]:
         show(f"damaged: {damage['uri']}: {damage['fault']}. {damage['advice']}")
     for rest in found["unnamed"]:

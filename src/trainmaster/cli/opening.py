@@ -1,4 +1,4 @@
-"""`open_client`: what the verbs ask that read runs, or ask for their end."""
+"""`open_client`: whom the verbs ask."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
 
 
-def open_client() -> ClientProtocol:
+def open_client(*, runs_here: bool = False, makes: bool = True) -> ClientProtocol:
     """The home that the variables name, embedded in this process.
+
+    Args:
+        runs_here: a run will be driven on this machine: what it needs starts meanwhile.
+        makes: the home, if it is not there.
 
     Raises:
         UsageError: its directory cannot be made or written.
     """
-    from trainmaster.api import Client
+    from trainmaster.api import EmbeddedClient
 
-    return Client()
+    client = EmbeddedClient(makes=makes)
+    if runs_here:
+        client.warm_up()
+    return client

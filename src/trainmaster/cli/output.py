@@ -6,14 +6,15 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.units import format_duration
 
 duration = format_duration
+T = TypeVar("T")
 
 #: Models named one by one; `trainmaster models RUN` lists the others.
 SHOWN_MODELS = 5
@@ -88,18 +89,26 @@ def quote_text(quote: dict[str, Any]) -> str:
     >>> quote_text({**said, "kept": True, "outside": "early"})
     'quote: 1m00s (50.0 s to 1m15s), $0: kept (it came out below the interval)'
     """
-    from trainmaster.service.quote_record import dollars
-
-    time_s, cost = quote["time_s"], quote["cost_usd"]
-    span = f"{duration(time_s['p50'])} ({duration(time_s['p5'])} to {duration(time_s['p95'])})"
-    amount = (
-        f"{dollars(cost['p50'])} ({dollars(cost['p5'])} to {dollars(cost['p95'])})" if cost["p95"] else "$0"
-    )
+    span, amount = span_text(quote["time_s"]), dollars_text(quote["cost_usd"])
     word = "quote" if quote["kind"] == "binding" else quote["kind"]
     end = {True: ": kept", False: ": not kept", None: ""}[quote["kept"]]
     if quote["kept"] and quote.get("outside") == "early":
         end += " (it came out below the interval)"
     return f"{word}: {span}, {amount}{end}"
+
+
+def span_text(time_s: Mapping[str, float]) -> str:
+    """An interval of seconds."""
+    return f"{duration(time_s['p50'])} ({duration(time_s['p5'])} to {duration(time_s['p95'])})"
+
+
+def dollars_text(cost: Mapping[str, float]) -> str:
+    """An interval of US dollars."""
+    from trainmaster.service.quote_record import dollars
+
+    if not cost["p95"]:
+        return "$0"
+    return f"{dollars(cost['p50'])} ({dollars(cost['p5'])} to {dollars(cost['p95'])})"
 
 
 def queue_text(queued: dict[str, Any]) -> str:
@@ -243,3 +252,15 @@ def size(count: float) -> str:
         units.pop()
     unit = units[-1]
     return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+
+
+def parsed(option: str, parse: Callable[[str], T], text: str) -> T:
+    """What the text of an option means.
+
+    Raises:
+        UsageError: nothing.
+    """
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None

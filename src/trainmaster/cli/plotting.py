@@ -44,8 +44,7 @@ def draw_run(run: str, searches: list[SearchResults], curves: list[ExperimentCur
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingPartError(
-            f"--plot needs matplotlib, which cannot be imported: {error}",
-            "pip install 'trainmaster[plot]'",
+            f"--plot needs matplotlib, which cannot be imported: {error}", "pip install 'trainmaster[plot]'"
         ) from error
     from trainmaster.cli.curve_plot import curves_inches, draw_curves
 

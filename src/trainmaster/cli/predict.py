@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -16,8 +16,7 @@ def predict(
     query: Annotated[Path, typer.Option(help="CSV of shapes to predict.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of CSV.")] = False,
     output: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation
-        typer.Option("-o", "--output", help="Write the CSV here instead of printing it."),
+        Path | None, typer.Option("-o", "--output", help="Write the CSV here instead of printing it.")
     ] = None,
 ) -> None:
     """Predict step times of other clusters from your own measurements.

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from trainmaster.cli.output import dollars_text, duration, print_json, say, show, span_text, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote, Service
-    from trainmaster.spec import Recipe
+    from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
 
@@ -22,42 +24,34 @@ def quote(
         str, typer.Option(help="quote, cost-opt, time-opt, scala-opt, scala-opt-m or lookup.")
     ] = "quote",
     catalogue: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation
-        typer.Option(metavar="NAME|FILE", help="Take these offers, whatever the provider is."),
+        str | None, typer.Option(metavar="NAME|FILE", help="Take these offers, whatever the provider is.")
     ] = None,
     bandwidth: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="CSV instance,mbps: measured traffic of one worker, for scala-opt."),
+        Path | None, typer.Option(help="CSV instance,mbps: measured traffic of one worker, for scala-opt.")
     ] = None,
     parameter_server: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="TYPE", help="Instance type of the parameter servers."),
+        str | None, typer.Option(metavar="TYPE", help="Instance type of the parameter servers.")
     ] = None,
-    max_workers: Annotated[Optional[int], typer.Option(min=1, help="Workers of one task at most.")] = None,  # noqa: UP045
+    max_workers: Annotated[int | None, typer.Option(min=1, help="Workers of one task at most.")] = None,
     measurements: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(metavar="FILE", help="CSV of points that you measured, as for `predict`: no profile."),
     ] = None,
     set_: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Change a key: --set budget.deadline=2h"),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what was measured before.")] = False,
     allow_stale: Annotated[bool, typer.Option(help="Do not warn of old prices.")] = False,
     plot: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="FILE", help="Draw time against cost (.svg, .png, .pdf)."),
+        Path | None, typer.Option(metavar="FILE", help="Draw time against cost (.svg, .png, .pdf).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
-    import os
-
-    from trainmaster.cli.measuring import Measuring
-    from trainmaster.cli.output import print_json, say, show
-    from trainmaster.service import Service
-    from trainmaster.service.interrupts import catch_interrupts
-    from trainmaster.service.quoting import QuoteOptions, Quoter
+    from trainmaster.cli.measuring import watched
+    from trainmaster.cli.opening import open_client
+    from trainmaster.service.quoting import QuoteOptions
     from trainmaster.spec import read_recipe
 
     if plot is not None:
@@ -65,7 +59,6 @@ def quote(
 
         check_format(plot)
     found = read_recipe(recipe, overrides=set_ or ())
-    service = Service.from_environment()
     options = QuoteOptions(
         policy,
         catalogue,
@@ -76,20 +69,9 @@ def quote(
         allow_stale,
         measurements=measurements,
     )
-    line = ""
-    quoter = Quoter(service, say, Measuring().show)
-    catch_interrupts(quoter.interrupt)
-    try:
-        if catalogue is None:
-            quoter.refresh_prices(found, os.environ)
-        made = quoter.quote(found, recipe, os.environ, options)
-        if made.time_s is not None:
-            line = service.score_line("estimate", found.provider)
-    finally:
-        service.close()
-    tell = say if as_json else show
-    show_quote(made, tell)
-    if line:
+    client, tell = open_client(), say if as_json else show
+    made = watched(client.quote_recipe(found, str(recipe), options), tell)
+    if made.time_s is not None and (line := client.score_line(found.provider)):
         tell(line)
     if plot is not None:
         from trainmaster.cli.quote_plot import draw_quote
@@ -98,25 +80,6 @@ def quote(
         say(f"drawn: {plot}")
     if as_json:
         print_json(made.as_dict())
-
-
-def measure_first(service: Service, recipe: Recipe, path: Path) -> None:
-    """Measure a recipe as ``trainmaster quote`` does, and show the new quote; a run may follow.
-
-    Raises:
-        UsageError: it cannot be measured, or no cluster keeps the limits.
-    """
-    import os
-
-    from trainmaster.cli.measuring import Measuring
-    from trainmaster.cli.output import say
-    from trainmaster.service.interrupts import interruptible
-    from trainmaster.service.quoting import QuoteOptions, Quoter
-
-    with interruptible() as caught:
-        caught.quoter = Quoter(service, say, Measuring().show)
-        made = caught.quoter.quote(recipe, path, os.environ, QuoteOptions(fresh=True))
-    show_quote(made, say)
 
 
 def show_quote(made: Quote, show: Callable[[str], None]) -> None:
@@ -132,7 +95,6 @@ def show_quote(made: Quote, show: Callable[[str], None]) -> None:
 
 
 def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
-    from trainmaster.cli.output import duration, table
     from trainmaster.service.quote_record import dollars
 
     show(f"{one.name}: {one.cluster.words()}, {_count(one.cluster.workers, 'worker')}{_at_once(one)}")
@@ -169,7 +131,6 @@ def _show_experiment(one: ExperimentQuote, show: Callable[[str], None]) -> None:
 
 def wide_line(one: ExperimentQuote) -> str:
     """What measuring would cut a wide interval to, and how to have that; empty if it is not wide."""
-    from trainmaster.cli.output import duration
     from trainmaster.service import capabilities_of
 
     following = one.next_measurement
@@ -218,17 +179,11 @@ def _some(front: list[Alternative]) -> list[Alternative]:
 
 
 def _span(interval: Interval) -> str:
-    from trainmaster.cli.output import duration
-
-    return f"{duration(interval.p50)} ({duration(interval.p5)} to {duration(interval.p95)})"
+    return span_text(asdict(interval))
 
 
 def _dollars(interval: Interval) -> str:
-    from trainmaster.service.quote_record import dollars
-
-    if not interval.p95:
-        return "$0"
-    return f"{dollars(interval.p50)} ({dollars(interval.p5)} to {dollars(interval.p95)})"
+    return dollars_text(asdict(interval))
 
 
 def _count(number: int, noun: str) -> str:

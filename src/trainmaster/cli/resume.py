@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import print_json, say
 
 
 def resume(
@@ -19,41 +20,29 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
-    import os
-
-    from trainmaster.cli.driving import attach, drive_to_end
+    from trainmaster.cli.driving import attach, see_to_end
     from trainmaster.cli.models import show_saved
-    from trainmaster.cli.output import print_json, say
-    from trainmaster.service import Service
-    from trainmaster.service.background import drive_in_background
+    from trainmaster.cli.opening import open_client
 
     if lend_keys:
         from trainmaster.service import lend_whole_keys
 
         lend_whole_keys()
-    service = Service.from_environment()
-    run = service.resolve(run)
-    if not service.is_driven(run):
-        show_saved(service.save_kept(run))
-    session = service.resume(run, os.environ)
-    if session is None:
-        if service.is_driven(run):
-            what = "left to it" if detach else "attached to it (Ctrl-C detaches)"
-            say(f"{run} is driven by another process; {what}")
-        elif service.status(run)["state"] == "DONE":
-            left = service.deliver_left(run, os.environ)
-            say(left or f"{run} has ended already: nothing is left to be done")
-        if detach:
-            if as_json:
-                print_json(service.status(run))
-            return
-        raise typer.Exit(attach(service, run, as_json=as_json))
-    for note in session.notes:
-        say(f"note: {note}")
-    if detach:
-        drive_in_background(service, session, os.environ)
-        say(f"{run} goes on in the background; `trainmaster status {run}` shows it")
-        if as_json:
-            print_json(service.status(run))
-        return
-    raise typer.Exit(drive_to_end(service, session, as_json=as_json))
+    client = open_client()
+    run = client.resolve(run)
+    if not client.brief(run)["driven"]:
+        show_saved(client.save_models(run))
+    accepted = client.take_run(run)
+    if accepted is not None:
+        told = f"{run} goes on in the background; `trainmaster status {run}` shows it"
+        raise typer.Exit(see_to_end(client, accepted, told if detach else "", as_json=as_json))
+    brief = client.brief(run)
+    if brief["driven"]:
+        what = "left to it" if detach else "attached to it (Ctrl-C detaches)"
+        say(f"{run} is driven by another process; {what}")
+    elif brief["state"] == "DONE":
+        say(client.deliver_left(run) or f"{run} has ended already: nothing is left to be done")
+    if not detach:
+        raise typer.Exit(attach(client, run, as_json=as_json))
+    if as_json:
+        print_json(client.status(run).json)

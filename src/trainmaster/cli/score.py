@@ -6,17 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from trainmaster.cli.output import print_json, say, show, table
+
 
 def score(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Show how often the quotes of this home's finished runs were kept, and how good their intervals were."""
-    from trainmaster.cli.output import print_json, say, show, table
-    from trainmaster.service import Service
+    from trainmaster.cli.opening import open_client
 
-    service = Service.from_environment()
-    try:
-        shown = service.score()
-    finally:
-        service.close()
+    shown = open_client().score()
     if as_json:
         print_json(shown)
         return

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli.completing import run_ids
+from trainmaster.cli.output import (
+    SHOWN_MODELS,
+    best_text,
+    bill,
+    driver_advice,
+    driver_line,
+    driver_trouble,
+    duration,
+    metrics_text,
+    model_text,
+    print_json,
+    queue_text,
+    quote_text,
+    say,
+    show,
+    table,
+    unsaved_text,
+    usage_text,
+)
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,26 +44,22 @@ _COUNTERS = ("succeeded", "failed", "running", "waiting", "pruned", "skipped", "
 
 def status(
     run: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`."),
+        str | None, typer.Argument(autocompletion=run_ids, help="Id of a run, its beginning, or `latest`.")
     ] = None,
     plot: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation
-        typer.Option(help="Draw a run's searches, or its tasks' metrics (.svg, .png, .pdf)."),
+        Path | None, typer.Option(help="Draw a run's searches, or its tasks' metrics (.svg, .png, .pdf).")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again every two seconds, until the run has ended.")
     ] = False,
     limit: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(min=1, metavar="N", help="At most so many runs; 20 by default, with --json all."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show the runs, or one run with its experiments and models."""
     from trainmaster.cli.opening import open_client
-    from trainmaster.cli.output import print_json
-    from trainmaster.spec.errors import UsageError
 
     client = open_client()
     if watch:
@@ -59,12 +78,6 @@ def status(
 
 def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
     """Anew on the same screen, or one below the other where there is none."""
-    import gc
-    import sys
-    import time
-
-    from trainmaster.cli.output import show
-
     gc.enable()  # `main` turned it off for quick verbs
     found = None if run is None else client.resolve(run)
     while True:
@@ -83,10 +96,8 @@ def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
 
 
 def _plot(run: str | None, file: Path) -> None:
-    from trainmaster.cli.output import say
     from trainmaster.cli.plotting import check_format, draw_run
     from trainmaster.service import Service
-    from trainmaster.spec.errors import UsageError
 
     if run is None:
         raise UsageError("--plot needs a run", "Write `trainmaster status RUN --plot FILE`.")
@@ -101,10 +112,6 @@ def _plot(run: str | None, file: Path) -> None:
 
 
 def _show_runs(client: ClientProtocol, limit: int | None) -> None:
-    import time
-
-    from trainmaster.cli.output import bill, driver_advice, driver_trouble, duration, say, show, table
-
     listed = client.listed(limit or _LISTED_RUNS)
     runs = listed["runs"]
     if not runs:
@@ -129,24 +136,6 @@ def _show_runs(client: ClientProtocol, limit: int | None) -> None:
 
 
 def _show_run(client: ClientProtocol, summary: Mapping[str, Any]) -> None:
-    import time
-
-    from trainmaster.cli.output import (
-        SHOWN_MODELS,
-        best_text,
-        bill,
-        driver_line,
-        duration,
-        metrics_text,
-        model_text,
-        queue_text,
-        quote_text,
-        show,
-        table,
-        unsaved_text,
-        usage_text,
-    )
-
     run = summary["run"]
     trouble = driver_line(summary)
     state = _run_state(summary) + (f" ({trouble})" if trouble else "")

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from trainmaster.cli.output import duration, parsed, print_json, say, show, size, table
 from trainmaster.cli.volume_mount import mount_volume, unmount_volume
 from trainmaster.cli.volume_push import index_objects, push
+from trainmaster.cli.volume_tools import (
+    collected_lines,
+    counted,
+    entry_document,
+    entry_line,
+    gc_command,
+    head_document,
+    opened_volume,
+    verdict_document,
+    verdict_lines,
+)
+from trainmaster.spec.errors import UsageError
+from trainmaster.spec.units import parse_duration
 
 app = typer.Typer(help="Data on object storage: packed, versioned, verified.", no_args_is_help=True)
 app.command("push", no_args_is_help=True)(push)
@@ -29,7 +44,7 @@ _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved 
 @app.command("ls")
 def list_files(
     volume: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Argument(metavar="URL[@VERSION]", help="A volume; without one, those that have short names."),
     ] = None,
     path: Annotated[str, typer.Argument(help="A file or directory in it.")] = "",
@@ -41,14 +56,12 @@ def list_files(
         _list_volumes(as_json)
         return
     from trainmaster.cli.volume_progress import printed
-    from trainmaster.cli.volume_tools import entry_document, entry_line, opened_volume
     from trainmaster.service.volumes import entries
 
     opened = opened_volume(volume)
     found = entries(opened, path, recursive=recursive)
     if as_json:
         import json
-        import sys
 
         # One object, but never all of it in memory: a volume may have a hundred million files.
         sys.stdout.write(f'{{"volume": {json.dumps(opened.uri)}, "entries": [')
@@ -61,14 +74,8 @@ def list_files(
 
 
 @app.command(no_args_is_help=True)
-def cat(
-    volume: _Volume,
-    path: Annotated[str, typer.Argument(help="A file in it.")],
-) -> None:
+def cat(volume: _Volume, path: Annotated[str, typer.Argument(help="A file in it.")]) -> None:
     """Write a file's content to standard output, proved by its hash."""
-    import sys
-
-    from trainmaster.cli.volume_tools import opened_volume
     from trainmaster.service.volumes import content
 
     for block in content(opened_volume(volume), path):
@@ -83,16 +90,14 @@ def get(
         Path, typer.Argument(metavar="DIR", help="Where to put it; must not exist or be empty.")
     ],
     only: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--only", metavar="PATH", help="Only this file or folder of it; may be repeated."),
     ] = None,
     jobs: _Jobs = 4,
     as_json: _Json = False,
 ) -> None:
     """Download a version or a part of it, verified; the directory appears when it is complete."""
-    from trainmaster.cli.output import duration, print_json, say, size
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
-    from trainmaster.cli.volume_tools import counted, head_document, opened_volume
     from trainmaster.service.volumes import GetProgress
     from trainmaster.service.volumes import get as download
 
@@ -130,14 +135,11 @@ def versions(
     as_json: _Json = False,
 ) -> None:
     """List the versions of a volume."""
-    from trainmaster.cli.output import print_json, show, size, table
-    from trainmaster.cli.volume_tools import head_document
-    from trainmaster.service.volumes import StoredVolume
+    from trainmaster.cli.opening import open_client
 
-    stored = StoredVolume(volume)
-    heads = stored.versions()
+    found = open_client(makes=False).volume(volume)
     if as_json:
-        print_json({"volume": stored.url, "versions": [head_document(head) for head in heads]})
+        print_json({"volume": found.url, "versions": [head_document(head) for head in found.versions]})
         return
     show(
         table(
@@ -150,7 +152,7 @@ def versions(
                     size(head.total_bytes),
                     f"{head.chunk_count:,}",
                 ]
-                for head in heads
+                for head in found.versions
             ],
         )
     )
@@ -165,31 +167,26 @@ def rm(
     as_json: _Json = False,
 ) -> None:
     """Remove a version; without a version the whole volume. Chunks of a version are freed by `gc`."""
-    import sys
-
-    from trainmaster.cli.output import print_json, say
+    from trainmaster.cli.opening import open_client
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.service.volumes import StoredVolume
-    from trainmaster.spec.errors import UsageError
 
-    stored = StoredVolume(volume)
-    address = stored.address
-    if address.version is not None:
-        stored.remove()
-    else:
+    client = open_client(makes=False)
+    done = client.remove_volume(volume)
+    is_version = done.removed is not None
+    if not is_version:
         if not yes:
             if not sys.stdin.isatty():
                 raise UsageError(
-                    f"{stored.url}: this would delete the volume with all its versions.",
+                    f"{done.url}: this would delete the volume with all its versions.",
                     "Add --yes, or name a version: URL@3.",
                 )
-            typer.confirm(f"Delete {stored.url} with all its versions?", abort=True, err=True)
+            typer.confirm(f"Delete {done.url} with all its versions?", abort=True, err=True)
         with interruptible("ask again; what is gone is gone"):
-            stored.remove()
+            done = client.remove_volume(volume, whole=True)
     if as_json:
-        print_json({"volume": stored.url, "removed": address.version or "all"})
+        print_json({"volume": done.url, "removed": done.removed})
         return
-    say(f"{address} is gone" + ("; `trainmaster volume gc` frees its chunks" if address.version else ""))
+    say(f"{done.name} is gone" + ("; `trainmaster volume gc` frees its chunks" * is_version))
 
 
 @app.command(no_args_is_help=True)
@@ -206,13 +203,11 @@ def gc(
     """Mark the chunks that no version names; free what an earlier `gc` has marked. Safe beside pushes."""
     from dataclasses import asdict
 
-    from trainmaster.cli.output import print_json, say
-    from trainmaster.cli.volume_progress import interruptible, seconds
-    from trainmaster.cli.volume_tools import collected_lines, gc_command
+    from trainmaster.cli.volume_progress import interruptible
     from trainmaster.service.volumes import StoredVolume
 
     stored = StoredVolume(volume)
-    grace_s = seconds(grace)
+    grace_s = parsed("--grace", parse_duration, grace)
     with interruptible("collect again; what versions name is whole"):
         done = stored.collect_garbage(grace_s, now=now)
     if as_json:
@@ -226,17 +221,14 @@ def gc(
 @app.command(no_args_is_help=True)
 def fsck(
     volume: Annotated[
-        str,
-        typer.Argument(metavar="URL[@VERSION]", help="URL or short name; all versions by default."),
+        str, typer.Argument(metavar="URL[@VERSION]", help="URL or short name; all versions by default.")
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Read every chunk too, and prove it.")] = False,
     jobs: _Jobs = 4,
     as_json: _Json = False,
 ) -> None:
     """Look whether all that versions promise is there and readable. Changes nothing."""
-    from trainmaster.cli.output import print_json, say, show
     from trainmaster.cli.volume_progress import interruptible
-    from trainmaster.cli.volume_tools import verdict_document, verdict_lines
     from trainmaster.service.volumes import StoredVolume
 
     stored = StoredVolume(volume)
@@ -257,10 +249,9 @@ def fsck(
 
 
 def _list_volumes(as_json: bool) -> None:
-    from trainmaster.cli.output import print_json, say, show
-    from trainmaster.service.volumes import named_volumes
+    from trainmaster.cli.opening import open_client
 
-    names = named_volumes()
+    names = open_client(makes=False).volumes()
     if as_json:
         print_json({"volumes": names})
     elif names:

@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.output import print_json, say
+from trainmaster.spec.errors import UsageError
+
 
 class MountMeans(StrEnum):
     """Who answers for a mounted volume."""
@@ -31,7 +34,6 @@ def mount_volume(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show a volume as a directory, read-only, for all programs."""
-    from trainmaster.cli.output import print_json, say
     from trainmaster.service.volumes import means_of, mount
 
     if foreground:
@@ -48,9 +50,7 @@ def unmount_volume(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where it is mounted.")],
 ) -> None:
     """End a mount."""
-    from trainmaster.cli.output import say
     from trainmaster.service.volumes import withdraw
-    from trainmaster.spec.errors import UsageError
 
     if not withdraw(directory):
         raise UsageError(f"No volume is mounted at {directory}.", "See `findmnt -t fuse.trainmaster,erofs`.")

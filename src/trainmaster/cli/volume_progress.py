@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+from trainmaster.cli.output import say
+from trainmaster.spec.errors import UsageError
 
 now_s = time.monotonic
 _REDRAWN_EVERY_S = 0.2
@@ -104,8 +108,6 @@ def interruptible(hint: str) -> Iterator[None]:
     try:
         yield
     except _Ended:
-        from trainmaster.cli.output import say
-
         say(f"interrupted: {hint}")
         raise SystemExit(130) from None
     finally:
@@ -118,8 +120,6 @@ def printed(line: str) -> None:
 
     On a terminal control characters are shown, not sent: a name in a volume may come from anybody.
     """
-    import os
-
     if sys.stdout.isatty():
         line = "".join(
             char if char.isprintable() or "\udc80" <= char <= "\udcff" else ascii(char)[1:-1] for char in line
@@ -138,8 +138,6 @@ def chunk_bytes(text: str) -> int:
     """
     import re
 
-    from trainmaster.spec.errors import UsageError
-
     powers = {"": 0, "B": 0, "K": 1, "M": 2, "G": 3}
     found = re.fullmatch(r"\s*(\d{1,12})\s*([KMG]?)(|B|IB)\s*", text.upper())
     if found is None or (not found[2] and found[3] == "IB"):
@@ -152,23 +150,3 @@ def chunk_bytes(text: str) -> int:
             "Give 64KiB to 1GiB; the default of 64MiB suits nearly everything.",
         )
     return size_bytes
-
-
-def seconds(text: str) -> float:
-    """Reads a duration.
-
-    >>> seconds("24h"), seconds("90s"), seconds("0")
-    (86400.0, 90.0, 0.0)
-
-    Raises:
-        UsageError: it is none.
-    """
-    import re
-
-    from trainmaster.spec.errors import UsageError
-
-    units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text)
-    if found is None:
-        raise UsageError(f"--grace {text}: this is no duration.", "Write 24h, 30m or 0s.")
-    return float(found[1]) * units[found[2]]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
+
+from trainmaster.cli.output import duration, print_json, say, size
+from trainmaster.cli.volume_tools import counted, files_text, head_document
+from trainmaster.spec.errors import UsageError
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _Jobs = Annotated[int, typer.Option("--jobs", min=1, max=64, help="Chunks moved at the same time.")]
@@ -24,8 +28,7 @@ def push(
     chunk_size: Annotated[str, typer.Option(help="No chunk is larger.")] = "64MiB",
     jobs: _Jobs = 4,
     expect: Annotated[
-        Optional[int],  # noqa: UP045 - typer reads the annotations
-        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
+        int | None, typer.Option(min=0, help="Fail unless this is the newest version; 0: none.")
     ] = None,
     read_back: Annotated[
         bool, typer.Option("--read-back", help="Read every chunk again and prove it.")
@@ -33,9 +36,7 @@ def push(
     as_json: _Json = False,
 ) -> None:
     """Make a new version of a volume from files. What is there already is not sent again."""
-    from trainmaster.cli.output import duration, print_json, say, size
     from trainmaster.cli.volume_progress import Progress, chunk_bytes, interruptible, now_s
-    from trainmaster.cli.volume_tools import counted, files_text, head_document
     from trainmaster.service.volumes import PushProgress
     from trainmaster.service.volumes import push as make
 
@@ -84,21 +85,17 @@ def index_objects(
         str, typer.Argument(metavar="URL", help="Where the volume is or will be, or its short name.")
     ],
     kind: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--as", metavar="files|tar|mds", help="What the objects are; found out by default."),
     ] = None,
     expect: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=0, help="Fail unless this is the newest version; 0: none."),
+        int | None, typer.Option(min=0, help="Fail unless this is the newest version; 0: none.")
     ] = None,
     as_json: _Json = False,
 ) -> None:
     """Make a volume over objects as they are, by byte range; nothing is copied."""
-    from trainmaster.cli.output import duration, print_json, say
     from trainmaster.cli.volume_progress import Progress, interruptible, now_s
-    from trainmaster.cli.volume_tools import counted, files_text, head_document
     from trainmaster.service.volumes import IndexProgress, index
-    from trainmaster.spec.errors import UsageError
 
     if kind not in (None, "files", "tar", "mds"):
         raise UsageError(f"--as {kind}: objects are files, tar or mds.", "Leave it out to have it found out.")

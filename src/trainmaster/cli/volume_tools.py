@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.cli.output import say, size
+
 if TYPE_CHECKING:
     from trainmaster.service.volumes import Collected, Entry, Head, OpenVolume, Verdict
 
@@ -18,7 +20,6 @@ def opened_volume(uri: str) -> OpenVolume:
     """
     import warnings
 
-    from trainmaster.cli.output import say
     from trainmaster.service.volumes import open_volume
 
     with warnings.catch_warnings(record=True) as caught:
@@ -65,8 +66,6 @@ def entry_line(entry: Entry) -> str:
 
 def files_text(head: Head) -> str:
     """Says how much a version is."""
-    from trainmaster.cli.output import size
-
     return f"{counted(head.file_count, 'file')}, {size(head.total_bytes)}"
 
 
@@ -91,8 +90,6 @@ def collected_lines(done: Collected, url: str, grace: str, command: str) -> list
         command: what frees what was marked.
     """
     from datetime import UTC, datetime
-
-    from trainmaster.cli.output import size
 
     def counts(chunks: int, tables: int) -> str:
         return counted(chunks, "chunk") + (f" and {counted(tables, 'table')}" if tables else "")

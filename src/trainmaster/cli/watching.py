@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from trainmaster.cli.output import best_text, duration, metrics_text, say
-from trainmaster.service import Note, Service
+from trainmaster.service import Note
 from trainmaster.service.run_watcher import (
     LOST,
     AttemptEnded,
     ExperimentMoved,
     Happening,
     MoreFailures,
+    RunNews,
     RunView,
     SetupBegun,
     TaskView,
@@ -21,8 +23,9 @@ from trainmaster.service.run_watcher import (
 )
 from trainmaster.spec.states import EndReason, State
 
-#: A plain line about progress at most this often.
-PLAIN_EVERY_S = 10.0
+if TYPE_CHECKING:
+    from trainmaster.api import Event
+
 #: The very same one at most this often.
 SAME_EVERY_S = 60.0
 #: So long what an attempt says that ended with its machine waits for the machine's line, which is told of
@@ -32,23 +35,23 @@ LOSS_TOLD_S = 180.0
 
 
 class PlainDisplay:
-    """Plain lines on standard error, for logs and pipes; see `Display`.
+    """Plain lines on standard error, for logs and pipes.
 
     Args:
         rents: the run has machines that say themselves when they are lost.
-        every_s: seconds from one look at how far it is to the next.
     """
 
-    def __init__(self, *, rents: bool, every_s: float = PLAIN_EVERY_S) -> None:
-        self._every_s = every_s
-        self._told_at = time.monotonic()
+    #: How often it wants to know how far the run is.
+    view_every_s = 10.0
+
+    def __init__(self, *, rents: bool) -> None:
         self._said: dict[str, float] = {}
         self._losses = Losses(waits=rents)
 
-    def turned(self, happened: Sequence[Happening], look: Callable[[], RunView], *, is_over: bool) -> None:
+    def show(self, news: RunNews) -> None:
         """Tell what happened, and now and then how far it is."""
         now = time.monotonic()
-        for each in happened:
+        for each in news.happened:
             lines = list(told(each))
             if isinstance(each, Note) and each.reason is EndReason.NODE_LOST:
                 self._losses.machine(now)
@@ -56,12 +59,15 @@ class PlainDisplay:
                 lines[-1:] = self._losses.attempt(lines[-1], now)
             for line in lines:
                 self.say(line)
-        for line in self._losses.due(now, is_over=is_over):
+        for line in self._losses.due(now, is_over=news.is_over):
             self.say(line)
-        if now - self._told_at >= self._every_s and not is_over:
-            self._told_at = now
-            for line in fresh(progress_lines(look()), self._said, now):
-                self.say(line)
+        if not news.is_over:
+            self.show_view(news.view, now)
+
+    def show_view(self, view: RunView | None, now: float) -> None:
+        """Tell how far it is, if that is news."""
+        for line in fresh(progress_lines(view), self._said, now) if view else ():
+            self.say(line)
 
     def say(self, line: str) -> None:
         """Print one line."""
@@ -129,25 +135,24 @@ class Losses:
         return due
 
 
-def told_events(service: Service, run: str, seen: int, losses: Losses) -> tuple[int, list[str]]:
-    """What events after ``seen`` are worth telling; the id of the last one, and lines."""
+def told_events(events: Iterable[Event], losses: Losses) -> list[str]:
+    """What of some events is worth telling, in lines."""
     now = time.monotonic()
     lines = []
-    for event in service.events(run, after=seen):
-        seen = event["id"]
-        why = f": {event['message']}" if event["message"] else ""
-        if event["kind"] == "experiment":
-            lines.append(f"{event['experiment']}: {event['reason'] or event['after']}{why}")
-        elif event["kind"] == "note":
-            about = "" if event["task"] is None else f"{event['experiment']}/{event['task']}: "
-            lines.append(about + event["message"])
-            if event["reason"] == EndReason.NODE_LOST:
+    for event in events:
+        why = f": {event.message}" if event.message else ""
+        if event.kind == "experiment":
+            lines.append(f"{event.experiment}: {event.reason or event.after}{why}")
+        elif event.kind == "note":
+            about = "" if event.task is None else f"{event.experiment}/{event.task}: "
+            lines.append(about + event.message)
+            if event.reason is EndReason.NODE_LOST:
                 losses.machine(now)
-        elif event["kind"] == "task" and event["reason"] not in (None, "SUCCEEDED", "PRUNED"):
-            line = f"{event['experiment']}/{event['task']}: attempt {event['attempt']} {event['reason']}{why}"
-            is_lost = event["reason"] in LOST and event["after"] == State.RECOVERING
+        elif event.kind == "task" and event.reason not in (None, EndReason.SUCCEEDED, EndReason.PRUNED):
+            line = f"{event.experiment}/{event.task}: attempt {event.attempt} {event.reason}{why}"
+            is_lost = event.reason in LOST and event.after is State.RECOVERING
             lines += losses.attempt(line, now) if is_lost else [line]
-    return seen, lines + losses.due(now)
+    return lines + losses.due(now)
 
 
 def progress_lines(view: RunView) -> Iterator[str]:

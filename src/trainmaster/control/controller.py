@@ -136,9 +136,14 @@ class Controller:
         """True if nothing is remembered of any attempt: all were forgotten as they ended."""
         return not (self._gangs or self._launched or self._stopping or self._checkpoint_at)
 
-    def interrupt(self) -> None:
-        """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe."""
+    def interrupt(self) -> int:
+        """Ctrl-C: the first asks the members to stop, the second does not wait for them. Signal-safe.
+
+        Returns:
+            How often that was asked.
+        """
         self.interrupts += 1
+        return self.interrupts
 
     def run(self) -> RunState:
         """Drive the run until it is DONE.

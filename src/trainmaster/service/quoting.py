@@ -95,11 +95,12 @@ class Quoter:
         self._candidate_offers = candidate_offers
         self._notes: list[str] = []
 
-    def interrupt(self) -> None:
-        """Ctrl-C: a measurement under way ends in order. Signal-safe."""
-        if self._profiler is None:
-            raise KeyboardInterrupt
-        self._profiler.interrupt()
+    def interrupt(self) -> bool:
+        """Ctrl-C: a measurement ends in order; False if none is under way. Signal-safe."""
+        profiler = self._profiler
+        if profiler is not None:
+            profiler.interrupt()
+        return profiler is not None
 
     def refresh_prices(self, recipe: Recipe, environ: Mapping[str, str]) -> None:
         """Ask for prices of what the recipe's provider rents, if those that are here are old.

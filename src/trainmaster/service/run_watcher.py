@@ -1,4 +1,4 @@
-"""`RunWatcher`: what is shown of a run while this process drives it, as plain data for a `Display`."""
+"""`RunWatcher`: what happens to a run while this process drives it, as plain data for whoever shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.control.attempt_words import FAILURE_TAIL_BYTES, last_error
 from trainmaster.control.effects import EffectKind
@@ -34,6 +34,8 @@ MAX_TOLD_FAILURES = 5
 MAX_SHOWN_TASKS = 8
 #: Attempts that end so end with their machine.
 LOST = (EndReason.NODE_LOST, EndReason.PREEMPTED)
+#: Whoever shows a run has things to tell that wait for a while.
+_TOLD_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +141,17 @@ class RunView:
     best: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]]
 
 
-class Display(Protocol):
-    """Shows a run; must be quick and never raise."""
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """What has happened since the last one, if anything, and now and then how far the run is.
 
-    def turned(self, happened: Sequence[Happening], look: Callable[[], RunView], *, is_over: bool) -> None:
-        """Something has happened, or some time has passed; ``look`` tells how far it is."""
+    Attributes:
+        view: None while it is not due.
+    """
 
-    def say(self, line: str) -> None:
-        """A line for the user."""
+    happened: tuple[Happening, ...]
+    view: RunView | None
+    is_over: bool
 
 
 class RunWatcher:
@@ -155,13 +160,25 @@ class RunWatcher:
     Args:
         service: of the home.
         session: the run.
-        display: shows it.
+        say: takes lines for the user; must be quick.
+        tell: takes what happens, likewise; at least once a second, as nothing is news, too.
+        view_every_s: seconds from one look at how far it is to the next.
     """
 
-    def __init__(self, service: Service, session: Session, display: Display) -> None:
+    def __init__(
+        self,
+        service: Service,
+        session: Session,
+        say: Callable[[str], None],
+        tell: Callable[[RunNews], None],
+        view_every_s: float,
+    ) -> None:
         self._echo = Echo(service, session)
         self._standings = Standings(service, session)
-        self._display = display
+        self.say = say
+        self._tell = tell
+        self._every_s = view_every_s
+        self._viewed_at = self._told_at = time.monotonic()
         self._rents = not capabilities_of(session.recipe.provider).is_here
         self._told_failures = 0
         self._gone_on: set[Path] = set()
@@ -170,21 +187,21 @@ class RunWatcher:
         self, run_state: RunState, turn: Turn, progress: Mapping[tuple[str, int], TaskProgress]
     ) -> None:
         """Tell what changed, and how far it is."""
-        happened = [*self._happened(run_state, turn), *self._went_on(progress)]
-        is_over = run_state.state is State.DONE
-        self._display.turned(
-            happened, lambda: run_view(run_state, progress, self._standings), is_over=is_over
-        )
+        happened = (*self._happened(run_state, turn), *self._went_on(progress))
+        is_over, now = run_state.state is State.DONE, time.monotonic()
+        view = None
+        if now - self._viewed_at >= self._every_s:
+            self._viewed_at = now
+            view = run_view(run_state, progress, self._standings)
+        if happened or view or is_over or now - self._told_at >= _TOLD_EVERY_S:
+            self._told_at = now
+            self._tell(RunNews(happened, view, is_over))
 
     def output(self, task: Task, member: str) -> None:
         """Show new lines of a first member."""
         if self._echo.is_first(task, member):
             for line in self._echo.lines(task.experiment, task.number, task.attempt):
-                self._display.say(line)
-
-    def say(self, line: str) -> None:
-        """A line for the user."""
-        self._display.say(line)
+                self.say(line)
 
     def _happened(self, run_state: RunState, turn: Turn) -> Iterator[Happening]:
         yield from self._echo.newly_staged(turn)
@@ -241,10 +258,10 @@ def run_view(
         run_state.queue_wait.is_told,
         tuple(view(found) for found in run_state.experiments.values()),
         tuple(
-            TaskView(*key, found.metrics, found.steps_per_s, found.examples_per_s, found.eta_s)
+            TaskView(*key, dict(found.metrics), found.steps_per_s, found.examples_per_s, found.eta_s)
             for key, found in islice(progress.items(), MAX_SHOWN_TASKS)
         ),
-        standings.best(),
+        dict(standings.best()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,8 +49,8 @@ from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.curves import ExperimentCurves
+    from trainmaster.service.renting import RentalOffer
     from trainmaster.service.unpublished_models import SavedModel
 
 #: A metric with one of these words in its name is better when it is smaller.
@@ -161,7 +161,7 @@ class Service:
         recipe: Recipe,
         recipe_path: Path,
         environ: Mapping[str, str],
-        plans: Sequence[ClusterPlan] = (),
+        offer: RentalOffer | None = None,
         keep_s: float = 0.0,
     ) -> Session:
         """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
@@ -170,7 +170,7 @@ class Service:
             recipe: what to run.
             recipe_path: where it was read.
             environ: of the caller.
-            plans: the clusters that it is to have, off this machine.
+            offer: the clusters that it is to have, off this machine, and what was estimated.
             keep_s: how long they are to stay warm afterwards.
 
         Raises:
@@ -190,10 +190,10 @@ class Service:
                 give_up_claim(self.home.store_url, owner)
             raise
         clusters = []
-        if plans:
+        if offer is not None:
             from trainmaster.cluster.record import new_record
 
-            clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in plans]
+            clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in offer.plans]
         lease = self.database.create_run(
             NewRun(
                 id=run,
@@ -212,6 +212,8 @@ class Service:
             ),
             now,
         )
+        if offer is not None:
+            offer.note_down(self.database, run, now)
         return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
     def resume(self, run: str, environ: Mapping[str, str]) -> Session | None:
@@ -271,26 +273,22 @@ class Service:
 
         drive(self, session, environ, watcher, on_start)
 
-    def cancel(self, run: str) -> bool:
-        """Ask for the end of a run. True if a living process drives it and will see to it.
+    def cancel(self, run: str, environ: Mapping[str, str]) -> None:
+        """Ask for the end of a run; of one that nobody drives, what is left is stopped here.
 
         Raises:
             NotFoundError: there is no such run.
         """
-        row = self.database.run_row(run)
-        if row["state"] == State.DONE:
-            return True
+        if self.database.run_row(run)["state"] == State.DONE:
+            return
         self.database.want_stop(run, EndReason.CANCELLED)
-        return self.is_driven(run)
-
-    def finish_cancelled(self, run: str, environ: Mapping[str, str]) -> None:
-        """Drive a run that nobody drives to its wanted end: stop what is left of it."""
+        if self.is_driven(run):
+            return
         self.home_of(run)
         lease = self.database.acquire(run, time.time())
-        if lease is None:
-            return
-        recipe = stored_recipe(self.database.run_row(run))
-        self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
+        if lease is not None:
+            recipe = stored_recipe(self.database.run_row(run))
+            self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""
@@ -392,15 +390,6 @@ class Service:
             for row in queries.models(self.database, run, limit=limit, after=after)
         ]
 
-    def without_model(self, run: str) -> list[dict[str, Any]]:
-        """Experiments of a run of which tasks succeeded and left no model.
-
-        Each with its name as ``experiment``, how many ``tasks``, how many of them are ``silent``: without any
-        metrics, and the ``metrics`` of one of them.
-        """
-        rows = queries.without_model(self.database, run)
-        return [{**row, "metrics": json.loads(row["metrics"])} for row in rows]
-
     def events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
         """What happened to a run, in order: at most a thousand events with an id above ``after``."""
         return [dict(row) for row in queries.events(self.database, run, after)]
@@ -414,6 +403,16 @@ class Service:
         from trainmaster.service.curves import run_curves
 
         return run_curves(self.database, self.home, run)
+
+    def metrics(self, run: str, experiment: str | None, task: int | None) -> Iterator[dict[str, Any]]:
+        """What the tasks of a run have reported, a dictionary per line; see `reported`."""
+        from trainmaster.service.curves import reported
+
+        return reported(self.database, self.home_of(run), run, experiment, task)
+
+    def provider_of(self, run: str) -> str:
+        """Who gives the machines of a run."""
+        return str(self.database.run_row(run)["provider"])
 
     def clusters(self) -> list[dict[str, Any]]:
         """What this home has rented now, as ``clusters --json`` prints it."""

@@ -1,4 +1,4 @@
-"""`shell_command`: what opens a shell where a run's member works, on this machine or on a rented one."""
+"""`find_shell`: what opens a shell where a run's member works, on this machine or on a rented one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,15 +48,30 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service
 
 
-def shell_command(
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What opens a shell where a member is.
+
+    Attributes:
+        command: to execute.
+        directory: in which; empty for that of the caller.
+        environment: of the caller, or that of the member.
+    """
+
+    command: tuple[str, ...]
+    directory: str
+    environment: Mapping[str, str]
+
+
+def find_shell(
     service: Service,
     run: str,
     member: str | None,
     command: Sequence[str],
     environ: Mapping[str, str],
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[list[str], Path, dict[str, str]]:
-    """What to execute, in which directory, and with which environment.
+) -> Shell:
+    """Where a member is, and by which command one gets there.
 
     Args:
         service: of the home.
@@ -79,8 +95,8 @@ def shell_command(
         code = home.code_directory(run)
         if not code.is_dir():
             raise NotFoundError(f"the working copy of {run} is gone: {code}", "It was removed by somebody.")
-        words = [shell, *(["-c", _line(command)] if command else [])]
-        return words, code, {**environ, **_environment_of(run, member)}
+        words = (shell, *(["-c", _line(command)] if command else []))
+        return Shell(words, str(code), {**environ, **_environment_of(run, member)})
     ssh = shutil.which("ssh")
     if ssh is None:
         raise MissingPartError("there is no OpenSSH client here", "apt install openssh-client")
@@ -97,8 +113,8 @@ def shell_command(
         "late": shlex.quote(f"{run}: its code is not on {node.id} yet, or no longer"),
     }
     there = f"exec sh -c {shlex.quote(there)}"  # whatever shell the login has
-    words = [ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there]
-    return words, Path.cwd(), dict(environ)
+    words = (ssh, *_options(home, node), *(() if command else ("-t",)), node.address, there)
+    return Shell(words, "", dict(environ))
 
 
 def _line(command: Sequence[str]) -> str:

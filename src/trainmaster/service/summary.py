@@ -80,11 +80,15 @@ class Highlights:
 
     Attributes:
         notes: of a run that goes on, the last ones: for what it waits, what was given up.
+        without_model: of one that is over, experiments of which tasks succeeded and left no model: its name
+            as ``experiment``, how many ``tasks``, how many of them ``silent``: without any metrics, and the
+            ``metrics`` of one of them.
     """
 
     running: tuple[TaskLine, ...]
     bad: tuple[TaskLine, ...]
     notes: tuple[NoteLine, ...]
+    without_model: tuple[Mapping[str, Any], ...] = ()
 
 
 def highlights(database: Database, run: str) -> Highlights:
@@ -105,10 +109,12 @@ def highlights(database: Database, run: str) -> Highlights:
 
     is_over = database.run_row(run)["state"] == State.DONE
     notes = () if is_over else queries.last_notes(database, run, _NOTES)
+    left = queries.without_model(database, run) if is_over else ()
     return Highlights(
         () if is_over else lines(_RUNNING, state=State.RUNNING),
         lines(_BAD, bad_only=True),
         tuple(NoteLine(row["at"], row["experiment"], row["task"], row["message"]) for row in notes),
+        tuple({**row, "metrics": json.loads(row["metrics"])} for row in left),
     )
 
 

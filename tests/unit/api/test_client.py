@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from trainmaster.api.client import _Agreement, _capped
+from trainmaster.api.client import _capped, _refuse_costs
+from trainmaster.api.results import RunPlan
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -13,11 +13,9 @@ GOOD = {"experiments": {"main": {"command": "true"}}}
 
 
 def test_what_costs_is_refused_with_its_price():
-    offer = SimpleNamespace(costs=True, most_usd_per_hour=0.401, lines=["main: 1 x m5.large"])
-    _Agreement(is_given=True).decide(offer)
     with pytest.raises(UsageError, match=r"at most \$0\.41 per hour(.|\n)*m5\.large(.|\n)*yes=True"):
-        _Agreement(is_given=False).look(offer)
-    _Agreement(is_given=False).decide(SimpleNamespace(costs=False))
+        _refuse_costs(RunPlan("1", "aws", 0.401, ("main: 1 x m5.large",)))
+    _refuse_costs(RunPlan("1", "hosts"))
 
 
 def test_max_usd_caps_the_whole_run():

@@ -24,8 +24,8 @@ class Answers:
     def status(self, run):
         return RunStatus.of(self.found)
 
-    def logs(self, run, **choice):
-        self.asked.append(choice)
+    def logs(self, run, query):
+        self.asked.append(query)
         return iter(self.pieces)
 
     def events(self, run, after):
@@ -97,7 +97,7 @@ def test_check_says_why():
 def test_logs_are_lines():
     answers = Answers(DONE, pieces=[b"one\ntw", b"o\n\xff", b" three"])
     assert list(Run(answers, "r-1").logs(tail=3)) == ["one", "two", "\ufffd three"]
-    assert answers.asked[0]["tail"] == 3
+    assert answers.asked[0].tail == 3
 
 
 def test_cancel_asks_until_it_has_ended():

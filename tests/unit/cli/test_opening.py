@@ -39,8 +39,8 @@ class Elsewhere:
     def models(self, run=None):
         return [Model("r-1", "main", 0, "s3://b/m", {"loss": 0.5}, {"lr": 1})]
 
-    def logs(self, run, **choice):
-        return iter([f"{run} {choice['grep']}".encode()])
+    def logs(self, run, query):
+        return iter([f"{run} {query.grep}".encode()])
 
     def cancel(self, run):
         self.cancelled += 1

@@ -9,6 +9,7 @@ from trainmaster.service.run_watcher import (
     ExperimentMoved,
     ExperimentView,
     MoreFailures,
+    RunNews,
     RunView,
     SetupBegun,
     TaskView,
@@ -59,9 +60,9 @@ def test_what_ended_with_its_machine_waits_for_what_that_says(capsys):
     display = PlainDisplay(rents=True)
     lost = replace(ENDED, reason=EndReason.NODE_LOST, message="", said="", is_lost=True)
     gone = Note("node-1 is lost", reason=EndReason.NODE_LOST)
-    display.turned([lost, gone], None, is_over=False)
+    display.show(RunNews((lost, gone), None, is_over=False))
     assert capsys.readouterr().err.splitlines() == ["bye", "node-1 is lost"]
-    display.turned([], None, is_over=True)
+    display.show(RunNews((), None, is_over=True))
     assert capsys.readouterr().err == ""
 
 

@@ -31,9 +31,9 @@ class Shown:
     def __init__(self):
         self.happened, self.lines, self.views = [], [], []
 
-    def turned(self, happened, look, *, is_over):
-        self.happened += happened
-        self.views.append((look(), is_over))
+    def show(self, news):
+        self.happened += news.happened
+        self.views.append((news.view, news.is_over))
 
     def say(self, line):
         self.lines.append(line)
@@ -47,7 +47,7 @@ def watched(tmp_path, **keys):
     service = SimpleNamespace(home_of=lambda _: home, database=None)
     session = SimpleNamespace(run="r", recipe=recipe, lease=SimpleNamespace(token=1))
     shown = Shown()
-    return RunWatcher(service, session, shown), shown
+    return RunWatcher(service, session, shown.say, shown.show, 0.0), shown
 
 
 def failure(number, message="exit code 1"):

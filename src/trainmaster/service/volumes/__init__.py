@@ -6,7 +6,9 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainmaster.service.volumes.stored import RemovedVolume as RemovedVolume
     from trainmaster.service.volumes.stored import StoredVolume as StoredVolume
+    from trainmaster.service.volumes.stored import VolumeInfo as VolumeInfo
     from trainmaster.service.volumes.stored import content as content
     from trainmaster.service.volumes.stored import entries as entries
     from trainmaster.volumes.mounting import mount as mount
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "stored": "StoredVolume content entries",
+        "stored": "RemovedVolume StoredVolume VolumeInfo content entries",
         "trainmaster.volumes.mounting": "mount withdraw",
         "trainmaster.volumes.mounting.mounts": "means_of",
         "trainmaster.volumes.packed": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, UsageError
@@ -25,6 +26,29 @@ from trainmaster.volumes.packed.getting import file_blocks
 from trainmaster.volumes.reading.paths import resolved
 
 
+@dataclass(frozen=True, slots=True)
+class VolumeInfo:
+    """A volume: its URL, and its versions in order."""
+
+    url: str
+    versions: tuple[Head, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedVolume:
+    """What was removed.
+
+    Attributes:
+        url: of the volume.
+        name: as it was asked for.
+        removed: the version, or ``all``; None: nothing, as nobody has said that the whole volume is meant.
+    """
+
+    url: str
+    name: str
+    removed: int | str | None
+
+
 class StoredVolume:
     """A volume, or one version of it.
 
@@ -45,22 +69,24 @@ class StoredVolume:
         self._store = ObjectStore(self.address.url)
         self.url = self._store.url
 
-    def versions(self) -> list[Head]:
-        """All of it that were not removed, in order.
+    def info(self) -> VolumeInfo:
+        """All versions of it that were not removed, in order.
 
         Raises:
             NotFoundError: there never was one.
         """
         if not head_numbers(self._store)[1]:
             raise NotFoundError(f"{self.url}: there is no volume.", "Look at the URL.")
-        return list(alive_heads(self._store))
+        return VolumeInfo(self.url, tuple(alive_heads(self._store)))
 
-    def remove(self) -> None:
-        """Remove the version, or without one the whole volume."""
-        if self.address.version is None:
+    def remove(self, *, whole: bool = False) -> RemovedVolume:
+        """Remove the version; without one the whole volume, if ``whole`` says so, too."""
+        version = self.address.version
+        if version is not None:
+            remove_version(self._store, version)
+        elif whole:
             remove_volume(self._store)
-        else:
-            remove_version(self._store, self.address.version)
+        return RemovedVolume(self.url, str(self.address), version or ("all" if whole else None))
 
     def collect_garbage(self, grace_s: float, *, now: bool) -> Collected:
         """Mark what no version names, and free what was marked; see `packed.garbage`."""

@@ -1,0 +1,247 @@
+"""`EmbeddedClient`: one home, in the caller's process; fulfils `ClientProtocol` and is described there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.api.results import Accepted, Event, Model, RunPlan, RunStatus, Watched
+from trainmaster.api.streams import WorkStream
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service import Service, Session
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.api.protocol import Stream
+    from trainmaster.api.results import LogQuery
+    from trainmaster.control.controller import Controller
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.offer_list import OfferList
+    from trainmaster.service.quoting import QuoteOptions
+    from trainmaster.service.run_planning import PlannedRun, RunPlanner
+    from trainmaster.service.run_watcher import RunNews
+    from trainmaster.service.shells import Shell
+    from trainmaster.service.volumes import RemovedVolume, VolumeInfo
+    from trainmaster.spec import Recipe
+
+_WATCH_S: Final = 0.3
+
+
+class EmbeddedClient:
+    """One home, embedded in this process, which may drive its runs.
+
+    Args:
+        home: its directory; None for what the variables name. Other variables hold as for the command line.
+        makes: the directory, if it is not there.
+
+    Raises:
+        UsageError: the directory cannot be made or written.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None = None, *, makes: bool = True) -> None:
+        self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
+        self._service = Service.from_environment(self._environ, makes=makes)
+        self._plans: dict[str, PlannedRun] = {}
+        self._sessions: dict[str, Session] = {}
+        self.close = weakref.finalize(self, self._service.close)
+        # These it answers as they are.
+        self.resolve, self.find_model = self._service.resolve, self._service.find_model
+        self.listed, self.brief = self._service.runs, self._service.brief
+        self.highlights, self.save_models = self._service.highlights, self._service.save_kept
+        self.clusters, self.score = self._service.clusters, self._service.score
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        return {**os.environ, **self._own}
+
+    @property
+    def directory(self) -> Path:
+        """Of the home."""
+        return self._service.home.root
+
+    def warm_up(self) -> None:
+        """Start what a run on this machine will need in the background."""
+        self._service.warm_up()
+
+    # --- starting, and going on -------------------------------------------------------------------
+
+    def plan_run(
+        self,
+        recipe: Recipe,
+        path: str,
+        *,
+        allow_stale: bool = False,
+        can_agree: bool = True,
+        measure_first: bool = False,
+    ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
+        def plan(planner: RunPlanner, tell: Callable[[Any], None]) -> RunPlan:
+            if measure_first:
+                tell(planner.measured_first(recipe, Path(path)))
+            found = planner.plan(recipe, Path(path), allow_stale=allow_stale, can_agree=can_agree)
+            name = secrets.token_hex(8) if found.is_settled else ""
+            if name:
+                self._plans[name] = found
+            if found.offer is None:
+                return RunPlan(name, recipe.provider)
+            from trainmaster.service.run_planning import awake_notes
+
+            offer, notes = found.offer, awake_notes(found.offer, self._environ) if name else []
+            usd, lines = offer.most_usd_per_hour, tuple(offer.lines)
+            return RunPlan(name, recipe.provider, usd, lines, (*offer.notes, *notes), offer.quote)
+
+        return self._planning(plan)
+
+    def quote_recipe(
+        self, recipe: Recipe, path: str, options: QuoteOptions
+    ) -> Stream[str | ProfileProgress | Quote]:
+        return self._planning(lambda planner, _: planner.quote(recipe, Path(path), options))
+
+    def _planning(self, plan: Callable[[RunPlanner, Callable[[Any], None]], Any]) -> WorkStream[Any]:
+        from trainmaster.service.run_planning import RunPlanner
+
+        planners: list[RunPlanner] = []
+
+        def work(tell: Callable[[Any], None]) -> None:
+            planners.append(RunPlanner(self._service, self._environ, tell, tell))
+            tell(plan(planners[0], tell))
+
+        return WorkStream(work, lambda: sum(planner.interrupt() for planner in planners))
+
+    def accept_run(self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0) -> Accepted:
+        planned = self._plans.get(plan)
+        if planned is None:
+            raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
+        offer, notes = planned.offer, []
+        if offer is not None:
+            from trainmaster.service.renting import check_with_provider
+
+            if offer.most_usd_per_hour > agreed_usd_per_hour:
+                usd = f"{offer.most_usd_per_hour:.4g}"
+                raise UsageError(
+                    f"it costs at most ${usd} per hour, and nobody has agreed to that",
+                    "Nothing was started. Agree to it, or change the recipe.",
+                )
+            notes = check_with_provider(self._service, offer.plans, self._environ)
+        session = self._service.start(planned.recipe, planned.path, self._environ, offer, keep_s)
+        del self._plans[plan]
+        return self._accepted(session, notes)
+
+    def take_run(self, run: str) -> Accepted | None:
+        session = self._service.resume(run, self._environ)
+        return None if session is None else self._accepted(session, [])
+
+    def _accepted(self, session: Session, notes: list[str]) -> Accepted:
+        self._sessions[session.run] = session
+        rents = not capabilities_of(session.recipe.provider).is_here
+        return Accepted(session.run, (*notes, *session.notes), rents)
+
+    def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
+        from trainmaster.service.run_watcher import RunWatcher
+
+        session = self._sessions.pop(run)
+        controllers: list[Controller] = []
+
+        def work(tell: Callable[[RunNews | str], None]) -> None:
+            watcher = RunWatcher(self._service, session, tell, tell, view_every_s)
+            self._service.drive(session, self._environ, watcher, on_start=controllers.append)
+
+        return WorkStream(work, lambda: sum(controller.interrupt() for controller in controllers))
+
+    def detach_run(self, run: str) -> None:
+        from trainmaster.service.background import drive_in_background
+
+        drive_in_background(self._service, self._sessions.pop(run), self._environ)
+
+    def watch_run(self, run: str) -> Iterator[Watched]:
+        rents, seen = (
+            not capabilities_of(self._service.provider_of(run)).is_here,
+            self._service.last_event(run),
+        )
+        while True:
+            brief = self.brief(run)
+            is_driven = brief["driven"]  # looked at first: it may end while we look
+            events = tuple(self.events(run, seen))
+            seen = events[-1].id if events else seen
+            brief = self.brief(run)
+            yield Watched(events, brief, rents)
+            if brief["state"] == "DONE" or not is_driven:
+                return
+            time.sleep(_WATCH_S)
+
+    def cancel(self, run: str) -> None:
+        self._service.cancel(run, self._environ)
+
+    def deliver_left(self, run: str) -> str:
+        return self._service.deliver_left(run, self._environ)
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def status(self, run: str) -> RunStatus:
+        return RunStatus.of(self._service.status(run))
+
+    def models(self, run: str | None = None) -> list[Model]:
+        return [Model(**found) for found in self._service.models(run)]
+
+    def metrics(
+        self, run: str, experiment: str | None = None, task: int | None = None
+    ) -> list[dict[str, Any]]:
+        return list(self._service.metrics(run, experiment, task))
+
+    def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
+        from trainmaster.service.log_streams import LineChoice, LogStreams
+
+        choice = LineChoice.of(query.tail, query.grep, query.since, time.time())
+        streams = LogStreams(self._service, run, query.experiment, query.task, query.member, choice)
+        return streams.read(follow=query.follow)
+
+    def events(self, run: str, after: int = 0) -> list[Event]:
+        return [Event.of(row) for row in self._service.events(run, after)]
+
+    def shell(self, run: str, member: str | None, command: Sequence[str] = ()) -> Stream[str | Shell]:
+        from trainmaster.service.shells import find_shell
+
+        return WorkStream(
+            lambda tell: tell(find_shell(self._service, run, member, command, self._environ, tell))
+        )
+
+    # --- quotes and machines -------------------------------------------------------------------------
+
+    def score_line(self, provider: str) -> str:
+        return self._service.score_line("estimate", provider)
+
+    def offers(
+        self, wishes: OfferFilter, catalogue: str | None = None, sort: str = "price", limit: int | None = None
+    ) -> OfferList:
+        from trainmaster.service.offer_list import list_offers
+
+        return list_offers(self._service.home, self._environ, wishes, catalogue, sort, limit)
+
+    def refresh_prices(self, region: str | None) -> dict[str, int]:
+        from trainmaster.service.offer_list import refresh_prices
+
+        return refresh_prices(self._service.home, self._environ, region)
+
+    def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
+        return WorkStream(lambda tell: tell(self._service.end_clusters(ids, self._environ, tell)))
+
+    # --- volumes -----------------------------------------------------------------------------------
+
+    def volumes(self) -> list[str]:
+        from trainmaster.service.volumes import named_volumes
+
+        return named_volumes()
+
+    def volume(self, url: str) -> VolumeInfo:
+        from trainmaster.service.volumes import StoredVolume
+
+        return StoredVolume(url).info()
+
+    def remove_volume(self, url: str, *, whole: bool = False) -> RemovedVolume:
+        from trainmaster.service.volumes import StoredVolume
+
+        return StoredVolume(url).remove(whole=whole)

@@ -1,0 +1,83 @@
+"""`WorkStream`: what work of this process tells, as an iterator; and Ctrl-C for whoever iterates."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from trainmaster.api.protocol import Stream
+
+T = TypeVar("T")
+
+
+class _Left(BaseException):
+    """Nobody listens any more: the work unwinds as for any other error."""
+
+
+class WorkStream(Iterator[T], Generic[T]):
+    """What work in a thread of its own tells, as it comes; ends as the work does.
+
+    Args:
+        work: gets a function that takes what it tells.
+        interrupt: Ctrl-C; see `Stream.interrupt`.
+    """
+
+    def __init__(
+        self, work: Callable[[Callable[[T], None]], None], interrupt: Callable[[], int] = lambda: 0
+    ) -> None:
+        self.interrupt = interrupt
+        self._told: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
+        self._is_left = False
+        # Signals are for the thread that iterates: in here nothing is cut off in the middle.
+        threading.Thread(target=self._work, args=(work,), name="work", daemon=True).start()
+
+    def __next__(self) -> T:
+        told = self._told.get()
+        if isinstance(told, tuple):
+            return told[0]
+        self._told.put(told)
+        raise told
+
+    def close(self) -> None:
+        """Nobody listens any more: the work ends when it next tells something."""
+        self._is_left = True
+
+    def _tell(self, told: T) -> None:
+        if self._is_left:
+            raise _Left
+        self._told.put((told,))
+
+    def _work(self, work: Callable[[Callable[[T], None]], None]) -> None:
+        try:
+            work(self._tell)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever iterates
+            self._told.put(error)
+        else:
+            self._told.put(StopIteration())
+
+
+@contextmanager
+def interruptible(stream: Stream[T]) -> Iterator[Stream[T]]:
+    """Let Ctrl-C and SIGTERM end what a stream tells of in order; where nothing is to be ended, at once.
+
+    Afterwards all is as before. Python gives signals to the main thread only: in others nothing is changed.
+    """
+
+    def stop(*_: Any) -> None:  # noqa: ANN401 - of a signal handler
+        if not stream.interrupt():
+            raise KeyboardInterrupt
+
+    before = []
+    if threading.current_thread() is threading.main_thread():
+        before = [(number, signal.signal(number, stop)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield stream
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+        stream.close()

@@ -1,0 +1,162 @@
+"""`list_offers`: what can be rented, where, for how much, as ``trainmaster offers`` lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.providers import Catalogue, Offer, OfferFilter, load_catalogue
+from trainmaster.service.candidate_offers import extras_of
+from trainmaster.service.prices import Prices, named_regions
+from trainmaster.spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.providers.extras import Extras
+    from trainmaster.providers.refusal import Refusal
+
+_FLAGS: Final = {
+    "gpu": "--gpu",
+    "gpus": "--gpus",
+    "cpus": "--cpus",
+    "memory_bytes": "--memory",
+    "max_price_usd_per_hour": "--max-price",
+    "region": "--region",
+    "provider": "--provider",
+    "instances": "--instance",
+}
+
+_SORTS: Final[dict[str, Callable[[Offer], Any]]] = {
+    "price": lambda o: o.price_usd_per_hour,
+    "price-per-cpu": lambda o: _share(o.price_usd_per_hour, o.vcpus),
+    "price-per-gpu": lambda o: _share(o.price_usd_per_hour, o.accelerators),
+    "cpus": lambda o: -o.vcpus,
+    "memory": lambda o: -o.memory_bytes,
+    "gpus": lambda o: -o.accelerators,
+    "nic": lambda o: -(o.nic_gbps or 0.0),
+    "region": lambda o: o.place,
+    "instance": lambda o: o.instance_type,
+}
+#: Of what a catalogue has instead, so much is told.
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class OfferList:
+    """What can be rented.
+
+    Attributes:
+        offers: sorted; perhaps only the first ones.
+        total: how many there are.
+        catalogue: its name.
+        as_of: of the oldest price; None without any.
+        warnings: for people.
+        refused: rows of the catalogue that are not offered.
+        extras: what prices of AWS hold.
+    """
+
+    offers: tuple[Offer, ...]
+    total: int
+    catalogue: str
+    as_of: date | None
+    warnings: tuple[str, ...]
+    refused: tuple[Refusal, ...]
+    extras: Extras
+
+    def as_dict(self, *, with_refused: bool) -> dict[str, Any]:
+        """The object of ``trainmaster offers --json``."""
+        rows = [
+            {"file": r.file, "line": r.line, "offer": r.subject, "reason": r.reason} for r in self.refused
+        ]
+        return {
+            "offers": [offer.as_dict() for offer in self.offers],
+            "total": self.total,
+            "catalogue": self.catalogue,
+            "as_of": None if self.as_of is None else self.as_of.isoformat(),
+            "warnings": list(self.warnings),
+            "refused": len(self.refused),
+            **({"refused_rows": rows} if with_refused else {}),
+        }
+
+
+def list_offers(
+    home: Home,
+    environ: Mapping[str, str],
+    wishes: OfferFilter,
+    catalogue: str | None = None,
+    sort: str = "price",
+    limit: int | None = None,
+) -> OfferList:
+    """What can be rented; see `ClientProtocol.offers`."""
+    order = _order(sort)
+    whole = Prices.of(home, environ).catalogue() if catalogue is None else load_catalogue(catalogue)
+    extras = extras_of(environ)
+    billed = whole.where(replace(wishes, max_price_usd_per_hour=None))
+    found = billed.with_offers(extras.added_to(offer) for offer in billed).where(wishes)
+    warnings = [*_warnings(found), *([] if len(found) else [_nothing_because(wishes, whole)])]
+    offers = tuple(sorted(found, key=order)[:limit])
+    return OfferList(offers, len(found), found.name, found.as_of, tuple(warnings), whole.refused, extras)
+
+
+def refresh_prices(home: Home, environ: Mapping[str, str], region: str | None) -> dict[str, int]:
+    """Ask for the prices of now; see `ClientProtocol.refresh_prices`."""
+    prices = Prices.of(home, environ)
+    return prices.refresh(named_regions(region, prices.catalogue(), environ))
+
+
+def _order(sort: str) -> Callable[[Offer], Any]:
+    if sort not in _SORTS:
+        import difflib
+
+        near = difflib.get_close_matches(sort, _SORTS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(_SORTS)}."
+        raise UsageError(f"--sort: offers cannot be sorted by {sort!r}", hint)
+    key = _SORTS[sort]
+    return lambda o: (key(o), o.price_usd_per_hour, o.provider, o.place, o.instance_type, o.spot)
+
+
+def _warnings(found: Catalogue) -> list[str]:
+    notes = list(found.warnings)
+    today = datetime.now(UTC).date()
+    if old := found.stale(today):
+        oldest, newest = min(o.as_of for o in old), max(o.as_of for o in old)
+        dates = f"{oldest}" if oldest == newest else f"{oldest} to {newest}"
+        notes.append(f"warning: old prices ({dates}): they may have changed since")
+    return notes
+
+
+def _nothing_because(wishes: OfferFilter, whole: Catalogue) -> str:
+    if not whole.offers:
+        return f"nothing found: the catalogue '{whole.name}' is empty"
+    blamed = wishes.blamed(whole)
+    parts = []
+    for name in blamed:
+        value = getattr(wishes, name)
+        if name == "spot":
+            parts.append("--spot" if value else "--on-demand")
+        elif name == "memory_bytes":
+            parts.append(f"{_FLAGS[name]} {value / 1e9:g}GB")
+        else:
+            words = value if isinstance(value, tuple) else (value,)
+            texts = [f"{word:g}" if isinstance(word, float) else str(word) for word in words]
+            parts.append(" ".join(f"{_FLAGS[name]} {text}" for text in texts))
+    hint = f"nothing found: the catalogue '{whole.name}' has none with {', '.join(parts)}"
+    if known := _known(blamed[0], whole) if len(blamed) == 1 else "":
+        hint += f" (it has {known})"
+    return hint
+
+
+def _known(name: str, whole: Catalogue) -> str:
+    """What the catalogue does have where a wish names something it does not."""
+    values = {
+        "gpu": {o.accelerator for o in whole if o.accelerator},
+        "provider": {o.provider for o in whole},
+        "region": {o.region for o in whole if o.region},
+    }.get(name, set())
+    return ", ".join(sorted(values)[:_SHOWN])
+
+
+def _share(price: float, count: float) -> float:
+    return price / count if count else float("inf")

@@ -1,0 +1,143 @@
+"""`RunPlanner`: what a run would be and cost, before anybody has agreed to it; and quotes on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainmaster.providers.capabilities import capabilities_of
+
+if TYPE_CHECKING:
+    from trainmaster.advisor.quote.quote import Quote
+    from trainmaster.control.profile_attempt import ProfileProgress
+    from trainmaster.service.candidate_offers import CandidateOffers
+    from trainmaster.service.quoting import QuoteOptions, Quoter
+    from trainmaster.service.renting import RentalOffer
+    from trainmaster.service.service import Service
+    from trainmaster.spec import Recipe
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that may be started as soon as its costs are agreed to.
+
+    Attributes:
+        recipe: with every number of workers settled.
+        path: where it was read.
+        offer: its machines; None on this machine.
+        is_settled: False: the offer is the cheapest that could do it, and nobody is there who could agree.
+    """
+
+    recipe: Recipe
+    path: Path
+    offer: RentalOffer | None = None
+    is_settled: bool = True
+
+
+class RunPlanner:
+    """Plans runs and quotes recipes; a measurement under way can be interrupted.
+
+    Args:
+        service: of the home.
+        environ: of the caller.
+        tell: takes lines for the user.
+        show: takes how far a measurement is.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        environ: Mapping[str, str],
+        tell: Callable[[str], None],
+        show: Callable[[ProfileProgress], None],
+    ) -> None:
+        self._service = service
+        self._environ = environ
+        self._tell = tell
+        self._show = show
+        self._quoter: Quoter | None = None
+
+    def interrupt(self) -> bool:
+        """Ctrl-C: False if nothing is measured now. Signal-safe."""
+        return self._quoter is not None and self._quoter.interrupt()
+
+    def quote(self, recipe: Recipe, path: Path, options: QuoteOptions) -> Quote:
+        """Quote a recipe; see `Quoter.quote`."""
+        quoter = self._make_quoter()
+        if options.catalogue is None:
+            quoter.refresh_prices(recipe, self._environ)
+        return quoter.quote(recipe, path, self._environ, options)
+
+    def measured_first(self, recipe: Recipe, path: Path) -> Quote:
+        """Measure and quote a recipe that is to be run, whatever is known of it."""
+        from trainmaster.service.quoting import QuoteOptions
+
+        self._service.check(recipe, self._environ)  # what is wrong anyway is said before anything is measured
+        return self._make_quoter().quote(recipe, path, self._environ, QuoteOptions(fresh=True))
+
+    def plan(self, recipe: Recipe, path: Path, *, allow_stale: bool, can_agree: bool) -> PlannedRun:
+        """What a run would be; see `ClientProtocol.plan_run`."""
+        if not capabilities_of(recipe.provider).is_here:
+            return self._plan_rental(recipe, path, allow_stale, can_agree)
+        for note in self._service.check_inputs(recipe, self._environ):
+            self._tell(f"note: {note}")
+        if any(e.distributed and e.distributed.is_flexible for e in recipe.experiments.values()):
+            recipe = self._make_quoter().settle(recipe, path, self._environ)
+        return PlannedRun(recipe, path)
+
+    def _plan_rental(self, recipe: Recipe, path: Path, allow_stale: bool, can_agree: bool) -> PlannedRun:
+        from trainmaster.control.preflight import check_parts
+        from trainmaster.service.prices import Prices
+        from trainmaster.service.renting import plan_run
+        from trainmaster.service.run_clusters import check_provider
+        from trainmaster.service.worker_counts import with_fewest
+
+        probe = with_fewest(recipe)
+        check_parts(probe)
+        for note in self._service.check_inputs(probe, self._environ):
+            self._tell(f"note: {note}")
+        check_provider(self._service.home, recipe.provider, self._environ, dials=False)
+        Prices.of(self._service.home, self._environ).keep_fresh(recipe, self._tell)
+
+        def look(cheapest: RentalOffer) -> None:
+            if cheapest.costs and not can_agree:
+                raise _UnagreedError(cheapest)
+
+        try:
+            offer = plan_run(
+                self._service, recipe, path, self._environ, self._make_quoter,
+                allow_stale=allow_stale, before_measuring=look,
+            )  # fmt: skip
+        except _UnagreedError as error:
+            return PlannedRun(error.offer.recipe, path, error.offer, is_settled=False)
+        return PlannedRun(offer.recipe, path, offer)
+
+    def _make_quoter(self, candidate_offers: CandidateOffers | None = None) -> Quoter:
+        from trainmaster.service.quoting import Quoter
+
+        self._quoter = Quoter(self._service, self._tell, self._show, candidate_offers)
+        return self._quoter
+
+
+class _UnagreedError(Exception):
+    """It costs, and nobody is there who could agree."""
+
+    def __init__(self, offer: RentalOffer) -> None:
+        super().__init__()
+        self.offer = offer
+
+
+def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:
+    """Whether this machine must stay awake for a run; machines of one's own do not end themselves."""
+    if not offer.costs:
+        return []
+    from trainmaster.service.awake import Sleepiness, awake_note
+    from trainmaster.service.run_clusters import node_lease_s
+
+    expected = offer.quote.time_s if offer.quote is not None else None
+    sleepiness, now = Sleepiness.of_this_machine(environ), datetime.now().astimezone()
+    note = awake_note(expected.p95 if expected else None, sleepiness, node_lease_s(environ), now)
+    return [note] if note else []

@@ -1,0 +1,53 @@
+"""Runs are started from what was planned, and only at a price that somebody has agreed to."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.api.results import RunPlan
+from trainmaster.service.run_planning import PlannedRun, RunPlanner
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+RECIPE = Recipe.from_dict({"name": "job", "provider": "aws", "experiments": {"main": {"command": "true"}}})
+OFFER = SimpleNamespace(
+    costs=True, most_usd_per_hour=0.4, lines=["main: 1 x m5.large"], notes=("spot",), quote=None, plans=()
+)
+
+
+@pytest.fixture
+def client(tmp_path):
+    client = EmbeddedClient(tmp_path / "home")
+    yield client
+    client.close()
+
+
+def planned(client, monkeypatch, **found):
+    def plan(self, recipe, path, *, allow_stale, can_agree):
+        self._tell("note: one")
+        return PlannedRun(recipe, path, OFFER, **found)
+
+    monkeypatch.setattr(RunPlanner, "plan", plan)
+    note, plan = client.plan_run(RECIPE, "r.yaml", can_agree=False)
+    assert note == "note: one"
+    assert isinstance(plan, RunPlan)
+    return plan
+
+
+def test_a_plan_is_data_and_costs_must_be_agreed_to(client, monkeypatch):
+    plan = planned(client, monkeypatch)
+    assert (plan.provider, plan.most_usd_per_hour) == ("aws", 0.4)
+    assert plan.lines == ("main: 1 x m5.large",)
+    assert plan.notes[0] == "spot"
+    with pytest.raises(UsageError, match=r"at most \$0\.4 per hour, and nobody has agreed"):
+        client.accept_run(plan.id, agreed_usd_per_hour=0.39)
+
+
+def test_what_nobody_could_agree_to_cannot_be_accepted(client, monkeypatch):
+    plan = planned(client, monkeypatch, is_settled=False)
+    assert (plan.id, plan.notes) == ("", ("spot",))
+    with pytest.raises(NotFoundError, match="Plan the run again"):
+        client.accept_run(plan.id, agreed_usd_per_hour=9.0)
