@@ -7,7 +7,8 @@ process id, exit code, signals, the three streams, working directory, umask, ses
 name, command line and environment. What differs:
 
 - All modules and verbs are there already: an import that is missing, slow, or in the wrong order does not
-  show. Therefore the first call of each verb, and with each of its options, in each session is real.
+  show. Therefore the first call of each verb, and with each of its options (but ``--json``), in each session is
+  real, and what is to be interrupted at its start must ask for it.
 - Its parent is the server. All forks share its hash seed, its limits (``ulimit``), and its control group.
 - At its end threads are joined, exit handlers run, and streams are flushed, but modules are not taken down.
 - The environment is set after the imports. What Python and libraries read when they start (`_READ_AT_START`)
@@ -198,7 +199,8 @@ class Commands:
         if _at_start(environ) != _at_start(os.environ):
             return True
         verb = " ".join(word for word in words[1:3] if word.isalpha())  # `models get`; a run's id has a dash
-        used = {verb, *(f"{verb} {word.partition('=')[0]}" for word in words[2:] if word.startswith("-"))}
+        options = {word.partition("=")[0] for word in words[2:] if word.startswith("-")} - {"--json"}
+        used = {verb, *(f"{verb} {option}" for option in options)}
         with self._lock:
             is_new = not used <= self._seen
             self._seen |= used

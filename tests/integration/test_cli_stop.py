@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from command_server import REAL_VARIABLE
 
 TRAPPED = "trap 'echo $TRAINMASTER_TASK >> $NOTES/asked; exit 0' TERM; echo x >> $NOTES/up; sleep 600 & wait"
 DEAF = "trap '' TERM; echo $$ >> $NOTES/up; while true; do sleep 0.1 || true; done"
@@ -51,7 +52,8 @@ def test_a_second_ctrl_c_does_not_wait(tm):
     tm.until_quiet()
 
 
-def test_ctrl_c_at_any_moment(tm):
+def test_ctrl_c_at_any_moment(tm, monkeypatch):
+    monkeypatch.setenv(REAL_VARIABLE, "1")  # while it imports, too
     recipe = tm.task("echo {{x}} >> $NOTES/ran; sleep 0.05", parameters={"x": {"range": "1-40", "step": 1}})
     for step in range(6):
         call = tm.start("run", recipe, "--json")
