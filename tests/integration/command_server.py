@@ -7,8 +7,8 @@ process id, exit code, signals, the three streams, working directory, umask, ses
 name, command line and environment. What differs:
 
 - All modules and verbs are there already: an import that is missing, slow, or in the wrong order does not
-  show. Therefore the first call of each verb, and with each of its options (but ``--json``), in each session is
-  real, and what is to be interrupted at its start must ask for it.
+  show. Therefore the first call of each verb, and with each of its options (but ``--json``), in each session
+  is real, and what is to be interrupted at its start must ask for it.
 - Its parent is the server. All forks share its hash seed, its limits (``ulimit``), and its control group.
 - At its end threads are joined, exit handlers run, and streams are flushed, but modules are not taken down.
 - The environment is set after the imports. What Python and libraries read when they start (`_READ_AT_START`)

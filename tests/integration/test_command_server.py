@@ -10,11 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_server import REAL_VARIABLE, TRAINMASTER, Command, Commands
-
-from conftest import Trainmaster, until
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +30,14 @@ def commands() -> Iterator[Commands]:
     commands.close()
 
 
-def started(commands: Commands, tm: Trainmaster, *arguments: str, **how: object) -> Command:
+def started(commands: Commands, tm: Any, *arguments: str, **how: object) -> Command:
     process = commands.start([TRAINMASTER, *arguments], env=tm.env, cwd=tm.work, **how)
     assert isinstance(process, Command)
     return process
 
 
 def test_a_fork_shows_what_a_real_start_shows(
-    commands: Commands, tm: Trainmaster, monkeypatch: pytest.MonkeyPatch
+    commands: Commands, tm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tm.task("touch $NOTES/begun; sleep 60")
     seen = []
@@ -49,7 +48,7 @@ def test_a_fork_shows_what_a_real_start_shows(
         )
         assert isinstance(process, Command) is not bool(real)
         proc = Path(f"/proc/{process.pid}")
-        until((tm.notes / "begun").exists)  # Python has set its signals long ago
+        tm.until((tm.notes / "begun").exists)  # Python has set its signals long ago
         (tm.notes / "begun").unlink()
         status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines())
         seen.append(
@@ -65,7 +64,7 @@ def test_a_fork_shows_what_a_real_start_shows(
     assert seen[0] == seen[1]
 
 
-def test_exit_codes_and_streams(commands: Commands, tm: Trainmaster) -> None:
+def test_exit_codes_and_streams(commands: Commands, tm: Any) -> None:
     done = commands.run([TRAINMASTER, "status", "--json"], env=tm.env, timeout=60)
     assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, {"runs": []}, "")
     done = commands.run([TRAINMASTER, "status", "nope"], env=tm.env, timeout=60)
@@ -74,7 +73,7 @@ def test_exit_codes_and_streams(commands: Commands, tm: Trainmaster) -> None:
 
 
 def test_a_reader_that_is_gone(
-    commands: Commands, tm: Trainmaster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    commands: Commands, tm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = []
     for real in ("", "1"):
@@ -90,19 +89,19 @@ def test_a_reader_that_is_gone(
     assert seen[0] == seen[1]
 
 
-def test_ctrl_c_and_waiting(commands: Commands, tm: Trainmaster) -> None:
+def test_ctrl_c_and_waiting(commands: Commands, tm: Any) -> None:
     with (tm.root / "err").open("wb") as err:
         process = started(commands, tm, "run", str(tm.task("touch $NOTES/begun; sleep 60")), stderr=err)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
-    until((tm.notes / "begun").exists)
+    tm.until((tm.notes / "begun").exists)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     tm.until_quiet()
 
 
-def test_what_is_read_at_a_start_makes_it_real(commands: Commands, tm: Trainmaster) -> None:
+def test_what_is_read_at_a_start_makes_it_real(commands: Commands, tm: Any) -> None:
     for env in ({**tm.env, "PYTHONPATH": "/nowhere"}, {**tm.env, "LC_ALL": "C"}):
         process = commands.start([TRAINMASTER, "--version"], env=env, stdout=subprocess.DEVNULL)
         assert isinstance(process, subprocess.Popen)
