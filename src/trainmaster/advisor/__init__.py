@@ -10,7 +10,6 @@ from trainmaster.lazy import lazy_exports
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from trainmaster.advisor.model.profile import Point as Point
-    from trainmaster.advisor.model.profile import Profile as Profile
     from trainmaster.advisor.model.profile import Sync as Sync
     from trainmaster.advisor.model.steptime import Prediction as Prediction
     from trainmaster.advisor.model.steptime import StepTimeModel as StepTimeModel
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazy_exports(
     __name__,
     {
-        "model.profile": "Point Profile Sync",
+        "model.profile": "Point Sync",
         "model.steptime": "Prediction StepTimeModel",
         "papers.policies": "BandwidthUnknown NoFeasibleCluster Pick PricedType",
     },

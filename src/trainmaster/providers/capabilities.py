@@ -14,6 +14,7 @@ from typing import Final
 from trainmaster.providers import billing
 from trainmaster.providers.billing import Billing
 from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.log_normal import LogNormal
 
 
 class Reach(StrEnum):
@@ -36,6 +37,11 @@ class OfferSource(StrEnum):
     CATALOGUE = "catalogue"
 
 
+#: Of a provider that says nothing.
+_THERE_S: Final = LogNormal(180.0, 0.8)
+_GIVEN_BACK_S: Final = LogNormal(30.0, 0.6)
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Of a provider. Those of a plug-in that says nothing are those of a cloud.
@@ -51,6 +57,8 @@ class Capabilities:
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
         billing: how it bills.
+        provisioning_s: seconds from asking for machines until they can be worked on, before any were seen.
+        giving_back_s: seconds from the end of the work until machines are paid for no more.
     """
 
     reach: Reach = Reach.SSH
@@ -62,6 +70,8 @@ class Capabilities:
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
     billing: Billing = billing.UNKNOWN
+    provisioning_s: LogNormal = _THERE_S
+    giving_back_s: LogNormal = _GIVEN_BACK_S
 
     @property
     def is_here(self) -> bool:
@@ -73,15 +83,27 @@ _OWN: Final = Capabilities(
     rents=False, costs=False, spot=False, ends_itself=False, billing=billing.NOTHING_BESIDE
 )
 BUILT_IN: Final = {
-    "local": replace(_OWN, reach=Reach.HERE, offers=OfferSource.MACHINE),
-    "hosts": replace(_OWN, labels=True, offers=OfferSource.INVENTORY),
-    "aws": Capabilities(tells_prices=True, billing=billing.AWS),
-    "lab": Capabilities(offers=OfferSource.LAB, billing=billing.NOTHING_BESIDE),
+    "local": replace(_OWN, reach=Reach.HERE, offers=OfferSource.MACHINE, provisioning_s=LogNormal(0.0, 0.0)),
+    "hosts": replace(
+        _OWN,
+        labels=True,
+        offers=OfferSource.INVENTORY,
+        provisioning_s=LogNormal(10.0, 0.7),
+        giving_back_s=LogNormal(0.5, 0.7),
+    ),
+    "aws": Capabilities(tells_prices=True, billing=billing.AWS, provisioning_s=LogNormal(90.0, 0.5)),
+    "lab": Capabilities(
+        offers=OfferSource.LAB,
+        billing=billing.NOTHING_BESIDE,
+        provisioning_s=LogNormal(15.0, 0.5),
+        giving_back_s=LogNormal(3.0, 0.7),
+    ),
 }
 #: Clouds of which offers are known, though nobody rents there yet but plug-ins.
 _CLOUDS: Final = {
-    "azure": Capabilities(billing=billing.AZURE),
-    "gcp": Capabilities(billing=billing.GOOGLE),
+    "azure": Capabilities(billing=billing.AZURE, provisioning_s=LogNormal(150.0, 0.6)),
+    "gcp": Capabilities(billing=billing.GOOGLE, provisioning_s=LogNormal(90.0, 0.5)),
+    "im": Capabilities(provisioning_s=LogNormal(1000.0, 0.4)),  # Jorge et al. waited 15 to 20 minutes
 }
 
 

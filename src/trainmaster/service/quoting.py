@@ -457,16 +457,15 @@ class Quoter:
             busy = [row["id"] for row in here if is_driven(row, now)]
             many = f"{len(busy)} runs" if len(busy) > 1 else "".join(busy)
             return [f"{many} may hold this machine's slots: waiting for them is not counted"] * bool(busy)
-        from trainmaster.advisor.quote.surroundings import provisioning
+        from trainmaster.advisor.quote.quote import Interval
 
         waits = {
-            one.cluster.worker.provider: provisioning(
-                one.cluster.worker.provider, database.cluster_waits(one.cluster.worker.provider)
-            )
-            for one in quote.experiments.values()
+            name: capabilities_of(name).provisioning_s.learnt(database.cluster_waits(name))
+            for name in dict.fromkeys(one.cluster.worker.provider for one in quote.experiments.values())
         }
         return [
-            f"counts {told(wait.interval)} until machines of {name} are there" for name, wait in waits.items()
+            f"counts {told(Interval(*wait.quantiles))} until machines of {name} are there"
+            for name, wait in waits.items()
         ]
 
     def _check(self, recipe: Recipe, catalogue: Catalogue, options: QuoteOptions) -> None:

@@ -168,12 +168,12 @@ def test_the_pick_is_that_of_an_oracle_of_its_own(seed):
             assert choice.considered == len(candidates)
             if expected is None:
                 assert choice.best is None
-                near = choice.drawn.at(np.array([choice.nearest]))
+                near = choice.drawn[np.array([choice.nearest])]
                 excess = max(near.sure_time[0] / deadline, near.sure_cost[0] / budget)
                 assert excess >= least_excess * (1 - 1e-9)
                 continue
             assert choice.best is not None
-            row = choice.drawn.at(np.array([choice.best]))
+            row = choice.drawn[np.array([choice.best])]
             value = weights[0] * row.time_s[0, 1] + weights[1] * row.cost_usd[0, 1]
             found = (row.candidates.machines[0], value, row.candidates.price[0])
             assert found == pytest.approx(expected, rel=1e-9), (seed, weights, tightness)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.advisor.market.network_credits import sent_mbit, slowed
+from trainmaster.advisor.market.credits import sent_mbit, slowed
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import BELIEFS, INDEX, NAMES, achieved_bytes_per_second

@@ -13,7 +13,6 @@ from trainmaster.advisor.papers.policies import (
     choose_server,
     cost_opt,
     scala_opt,
-    scala_opt_m,
     time_opt,
 )
 from trainmaster.spec.errors import UsageError
@@ -51,7 +50,7 @@ def test_scala_opt_is_that_of_the_paper(case):
         types = [worker(t, traffic if t == name else low / 2 + 1e-9) for t in case["types"]]
         pick = scala_opt(types, [server(case["ps"])], max_workers=N_MAX)
         assert (pick.worker.name, pick.count) == (name, count)
-        assert scala_opt_m(worker(name, traffic), [server(case["ps"])], max_workers=N_MAX).count == count
+        assert scala_opt([worker(name, traffic)], [server(case["ps"])], max_workers=N_MAX).count == count
     dearest = time_opt(types, [server(case["ps"])], max_workers=N_MAX)
     if "rate_cut" in case:
         assert 1 - pick.usd_per_hour / dearest.usd_per_hour == pytest.approx(case["rate_cut"], abs=1e-3)
@@ -75,7 +74,7 @@ def test_ties_go_to_the_cheaper_type_as_section_8_4_needs():
 
 
 def test_counts_are_rounded_down_and_the_unrounded_is_told():
-    pick = scala_opt_m(worker("p2.xlarge", 85.0), [server("m4.large")])
+    pick = scala_opt([worker("p2.xlarge", 85.0)], [server("m4.large")])
     assert pick.count == 5
     assert pick.unrounded == pytest.approx(0.95 * 450 / 85)
     assert pick.limit == "server bandwidth"

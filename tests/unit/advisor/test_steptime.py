@@ -13,7 +13,7 @@ from trainmaster.advisor.model import fit
 from trainmaster.advisor.model.fit import Problem
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import NAMES, Prior
-from trainmaster.advisor.model.profile import Point, Profile, Sync
+from trainmaster.advisor.model.profile import Point, Sync
 from trainmaster.advisor.model.shapes import Columns, Context, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 
@@ -256,7 +256,7 @@ def test_the_jacobian_is_the_derivative():
 
 def test_profiles_and_points_refuse_nonsense():
     with pytest.raises(ValueError, match="no measured points"):
-        Profile([], job="a")
+        StepTimeModel.fit([])
     with pytest.raises(ValueError, match="without step_time_s"):
         StepTimeModel.fit([Point(Sync.ALLREDUCE, 1)])
     for values in ({"workers": 0}, {"workers": 1, "step_time_s": -1.0}, {"workers": 1, "latency_ms": -1.0}):

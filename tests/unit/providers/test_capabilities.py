@@ -12,6 +12,7 @@ import pytest
 from trainmaster.providers import capabilities
 from trainmaster.providers.capabilities import BUILT_IN, Capabilities, OfferSource, Reach, capabilities_of
 from trainmaster.providers.finding import PROVIDERS
+from trainmaster.spec.log_normal import LogNormal
 
 CAPABILITIES = Capabilities(costs=False, spot=False, labels=True)
 SOURCE = Path(capabilities.__file__).parents[1]
@@ -82,3 +83,24 @@ def test_nothing_compares_names_of_providers() -> None:
         if compared.search(line) and path.name != "libcloud_json.py"
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "there_s", "given_back_s"),
+    [
+        ("local", (0.0, 0.0), (30.0, 0.6)),
+        ("hosts", (10.0, 0.7), (0.5, 0.7)),
+        ("lab", (15.0, 0.5), (3.0, 0.7)),
+        ("aws", (90.0, 0.5), (30.0, 0.6)),
+        ("gcp", (90.0, 0.5), (30.0, 0.6)),
+        ("azure", (150.0, 0.6), (30.0, 0.6)),
+        ("im", (1000.0, 0.4), (30.0, 0.6)),
+        ("nobody", (180.0, 0.8), (30.0, 0.6)),
+    ],
+)
+def test_how_long_one_waits_for_machines_is_what_their_provider_states(
+    name: str, there_s: tuple[float, float], given_back_s: tuple[float, float]
+) -> None:
+    found = capabilities_of(name)
+    assert found.provisioning_s == LogNormal(*there_s)
+    assert found.giving_back_s == LogNormal(*given_back_s)

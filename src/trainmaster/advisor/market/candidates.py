@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
-from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.model.shapes import Floats, Frame
 
 #: Most nodes of one cluster that are considered, beside what the recipe itself asks for.
 MOST_NODES: Final = 256
@@ -20,7 +20,7 @@ _AT_ONCE: Final = tuple(2**i for i in range(13))
 
 
 @dataclass(frozen=True)
-class Candidates:
+class Candidates(Frame):
     """Clusters as columns of length m.
 
     Attributes:
@@ -44,12 +44,6 @@ class Candidates:
     epochs: Floats
     batch: Floats
     price: Floats
-
-    def __len__(self) -> int:
-        return len(self.machine)
-
-    def __getitem__(self, rows: object) -> Candidates:
-        return Candidates(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     @classmethod
     def of(

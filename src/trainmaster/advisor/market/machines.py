@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.model.shapes import Floats, Frame
 from trainmaster.providers import OfferColumns
 from trainmaster.providers.capabilities import capabilities_of
 
@@ -26,7 +26,7 @@ _ASSUMED_GBPS: Final = (0.25, 10.0)
 
 
 @dataclass(frozen=True)
-class Machines:
+class Machines(Frame):
     """Offers worth a look, as columns of length k.
 
     Attributes:
@@ -58,12 +58,6 @@ class Machines:
     minimum: Floats
     spot: NDArray[np.bool_]
     place: NDArray[np.int_]
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, rows: object) -> Machines:
-        return Machines(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     @classmethod
     def of(cls, columns: OfferColumns, per_node: Floats, place: NDArray[np.int_] | None = None) -> Machines:

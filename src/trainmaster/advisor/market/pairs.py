@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.market.machines import Machines, codes, front, joined
-from trainmaster.advisor.model.shapes import Bools, Floats
+from trainmaster.advisor.model.shapes import Bools, Floats, Frame
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(Frame):
     """Machines that go together, as columns of length p.
 
     Attributes:
@@ -26,9 +26,6 @@ class Pairs:
 
     machine: NDArray[np.int_]
     server: NDArray[np.int_]
-
-    def __len__(self) -> int:
-        return len(self.machine)
 
     @classmethod
     def all_of(cls, machines: Machines, servers: Machines) -> Pairs:
@@ -65,7 +62,7 @@ class Pairs:
         price, other = machines.price[k], servers.price[s]
         rows = _cheapest(group, features, price, other)
         kept = rows[front(group[rows], price[rows], np.column_stack([features[rows], -other[rows]]))]
-        return cls(k[kept], s[kept])
+        return pairs[kept]
 
 
 @dataclass(frozen=True)

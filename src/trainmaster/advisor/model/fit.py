@@ -8,6 +8,7 @@ the place of bounds. Robustness: Student-t residuals by iteratively reweighted l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,8 @@ from trainmaster.advisor.model.shapes import Floats, Shapes
 
 _STEP: Final = 1e-5
 _FREEDOM: Final = 3.0
+#: (R, n) residuals and their (R, n, P) Jacobian -> (R,) loss, and both as least squares see them.
+_Bend = Callable[[Floats, Floats], tuple[Floats, Floats, Floats]]
 
 
 @dataclass(frozen=True)
@@ -63,64 +66,49 @@ class Optimum:
     jacobian: Floats
 
 
-def robust(problem: Problem, starts: Floats, scale: float, iterations: int = 40) -> Optimum:
-    """Fit with independent Student-t residuals of the given scale (log seconds).
+def robust(problem: Problem, starts: Floats, scale: float) -> Optimum:
+    """Fit with independent Student-t residuals of the given scale (log seconds), from (R, P) starts."""
 
-    Args:
-        problem: what to fit.
-        starts: (R, P) where to begin.
-        scale: of the residuals.
-        iterations: at most.
-    """
-    n = len(problem.log_times)
-
-    def loss(residual: Floats) -> tuple[Floats, Floats]:
+    def bend(residual: Floats, jacobian: Floats) -> tuple[Floats, Floats, Floats]:
         square = (residual / scale) ** 2 / _FREEDOM
-        return 0.5 * (_FREEDOM + 1) * np.log1p(square).sum(-1), np.sqrt(
-            (_FREEDOM + 1) / _FREEDOM / (1 + square)
-        ) / scale
+        weight = np.sqrt((_FREEDOM + 1) / _FREEDOM / (1 + square)) / scale
+        loss = 0.5 * (_FREEDOM + 1) * np.log1p(square).sum(-1)
+        return loss, residual * weight, jacobian * weight[..., None]
 
-    z, damping = starts.copy(), np.full(len(starts), 0.1)
-    value, jacobian = problem.linearise(z)
-    cost_of, weight = loss(problem.log_times - value)
-    cost = cost_of + 0.5 * (z**2).sum(-1)
-    for _ in range(iterations):
-        white = jacobian * weight[..., None]
-        target = (problem.log_times - value) * weight
-        step = _solve(white, target, z, damping)
-        trial = z + step
-        new_value, new_jacobian = problem.linearise(trial)
-        new_cost, new_weight = loss(problem.log_times - new_value)
-        new_cost = new_cost + 0.5 * (trial**2).sum(-1)
-        better = new_cost < cost
-        done = np.where(better, cost - new_cost, np.abs(step).max(-1)).max() < 1e-4 * max(1.0, np.sqrt(n))
-        z[better], value[better], jacobian[better] = trial[better], new_value[better], new_jacobian[better]
-        weight[better], cost[better] = new_weight[better], new_cost[better]
-        damping = np.where(better, damping * 0.2, damping * 5.0)
-        if done:
-            break
-    best = int(np.argmin(cost))
-    return Optimum(z[best], float(cost[best]), value[best], jacobian[best])
+    tolerance = 1e-4 * max(1.0, np.sqrt(len(problem.log_times)))
+    return _descend(problem, starts, bend, damping=0.1, iterations=40, tolerance=tolerance)
 
 
-def correlated(problem: Problem, starts: Floats, covariance: Floats, iterations: int = 20) -> Optimum:
+def correlated(problem: Problem, starts: Floats, covariance: Floats) -> Optimum:
     """Fit with jointly normal residuals of the given covariance (n, n), log seconds squared."""
     whitener = np.linalg.inv(np.linalg.cholesky(covariance))
-    z, damping = starts.copy(), np.full(len(starts), 0.01)
+
+    def bend(residual: Floats, jacobian: Floats) -> tuple[Floats, Floats, Floats]:
+        target = residual @ whitener.T
+        return 0.5 * (target**2).sum(-1), target, whitener @ jacobian
+
+    return _descend(problem, starts, bend, damping=0.01, iterations=20, tolerance=1e-3)
+
+
+def _descend(
+    problem: Problem, starts: Floats, bend: _Bend, *, damping: float, iterations: int, tolerance: float
+) -> Optimum:
+    """Levenberg-Marquardt from all starts at once; the best of where they end."""
+    z, damped = starts.copy(), np.full(len(starts), damping)
     value, jacobian = problem.linearise(z)
-    target = (problem.log_times - value) @ whitener.T
-    cost = 0.5 * (target**2).sum(-1) + 0.5 * (z**2).sum(-1)
+    loss, target, white = bend(problem.log_times - value, jacobian)
+    cost = loss + 0.5 * (z**2).sum(-1)
     for _ in range(iterations):
-        step = _solve(whitener @ jacobian, target, z, damping)
+        step = _solve(white, target, z, damped)
         trial = z + step
         new_value, new_jacobian = problem.linearise(trial)
-        new_target = (problem.log_times - new_value) @ whitener.T
-        new_cost = 0.5 * (new_target**2).sum(-1) + 0.5 * (trial**2).sum(-1)
+        loss, new_target, new_white = bend(problem.log_times - new_value, new_jacobian)
+        new_cost = loss + 0.5 * (trial**2).sum(-1)
         better = new_cost < cost
-        done = np.where(better, cost - new_cost, np.abs(step).max(-1)).max() < 1e-3
+        done = np.where(better, cost - new_cost, np.abs(step).max(-1)).max() < tolerance
         z[better], value[better], jacobian[better] = trial[better], new_value[better], new_jacobian[better]
-        target[better], cost[better] = new_target[better], new_cost[better]
-        damping = np.where(better, damping * 0.2, damping * 5.0)
+        target[better], white[better], cost[better] = new_target[better], new_white[better], new_cost[better]
+        damped = np.where(better, damped * 0.2, damped * 5.0)
         if done:
             break
     best = int(np.argmin(cost))

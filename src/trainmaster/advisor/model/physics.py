@@ -69,12 +69,11 @@ def step_time(theta: Floats, shapes: Shapes, free: str = "", slowness: Floats | 
     return out
 
 
-def own_time(theta: Floats, shapes: Shapes, slowness: Floats | float = 1.0) -> Floats:
+def own_time(theta: Floats, shapes: Shapes) -> Floats:
     """(S, m) seconds that a worker needs for itself: no step is shorter (of one worker, if asynchronous)."""
     natural = np.exp(theta)
     par = _Parameters(**{name: natural[:, INDEX[name], None] for name in NAMES})
-    own: Floats = _compute(par, shapes, "") * slowness
-    return own / np.where(shapes.kind == 2, shapes.workers, 1.0)
+    return _compute(par, shapes, "") / np.where(shapes.kind == 2, shapes.workers, 1.0)
 
 
 def _compute(par: _Parameters, x: Shapes, free: str) -> Floats:

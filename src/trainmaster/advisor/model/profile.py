@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -80,35 +79,3 @@ class Point:
                 raise ValueError(f"{name} is {value:g}; a positive number is needed")
         if self.latency_ms is not None and not (self.latency_ms >= 0 and math.isfinite(self.latency_ms)):
             raise ValueError(f"latency_ms is {self.latency_ms:g}; zero or more is needed")
-
-
-@dataclass(frozen=True)
-class Profile:
-    """The measured points of one job.
-
-    Attributes:
-        points: each has a ``step_time_s``.
-        job: what it is called.
-        fingerprint: of code, data, parameters, image and device; another one voids it.
-    """
-
-    points: Sequence[Point] = field(default_factory=tuple)
-    job: str = ""
-    fingerprint: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse a profile without times.
-
-        Raises:
-            ValueError: no points, or one without ``step_time_s``.
-        """
-        if not self.points:
-            raise ValueError(f"job {self.job!r} has no measured points")
-        if any(point.step_time_s is None for point in self.points):
-            raise ValueError(f"job {self.job!r} has a point without step_time_s")
-
-    def __iter__(self) -> Iterator[Point]:
-        return iter(self.points)
-
-    def __len__(self) -> int:
-        return len(self.points)

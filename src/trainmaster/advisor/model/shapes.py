@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,29 @@ KINDS = (Sync.ALLREDUCE, Sync.PS_SYNC, Sync.PS_ASYNC)
 
 
 @dataclass(frozen=True)
-class Columns:
+class Frame:
+    """Columns of one length: the fields of a dataclass, which are arrays or frames themselves."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, rows: object) -> Self:
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """One after the other."""
+        columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
+        return cls(
+            **{
+                name: each[0].joined(each) if isinstance(each[0], Frame) else np.concatenate(each)
+                for name, each in columns.items()
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Columns(Frame):
     """Shapes as they were given, one array of length m per column; NaN is "unknown".
 
     Attributes:
@@ -34,12 +57,6 @@ class Columns:
     latency: Floats
     nic: Floats
     gradient: Floats
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def __getitem__(self, rows: object) -> Columns:
-        return Columns(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> Columns:
@@ -100,7 +117,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Shapes:
+class Shapes(Frame):
     """Shapes with nothing left unknown, one array of length m per column.
 
     Attributes:
@@ -122,12 +139,6 @@ class Shapes:
     nic: Floats
     gradient: Floats
     guess: Floats
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def __getitem__(self, rows: object) -> Shapes:
-        return Shapes(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod
     def of(cls, columns: Columns, context: Context) -> Shapes:

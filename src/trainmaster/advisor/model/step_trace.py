@@ -53,7 +53,6 @@ class Steady:
         blocks: how many blocks.
         drift: by how much the second half is slower than the first, relative.
         warmup_s: what the steps before took beyond what steady ones take.
-        warmup_steps: how many those were.
         pause_s: per epoch, what came at its end beyond its steps; None if no epoch was seen to end.
         examples_per_step: as reported, None if nobody counts them.
     """
@@ -68,7 +67,6 @@ class Steady:
     blocks: int
     drift: float
     warmup_s: float
-    warmup_steps: float
     pause_s: float | None
     examples_per_step: float | None
 
@@ -259,7 +257,6 @@ class StepTrace:
             blocks=len(blocks),
             drift=_drift(blocks, step_time_s),
             warmup_s=max(0.0, sum(i.seconds - i.steps * step_time_s for i in warm)),
-            warmup_steps=float(sum(i.steps for i in warm)),
             pause_s=self._pause_s(ends, step_time_s),
             examples_per_step=(
                 sum(i.examples or 0.0 for i in counted) / sum(i.steps for i in counted) if counted else None

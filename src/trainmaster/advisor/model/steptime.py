@@ -17,7 +17,7 @@ from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.fit import Optimum, Problem, correlated, robust
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import NAMES, Prior
-from trainmaster.advisor.model.profile import Point, Profile
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Bools, Columns, Context, Floats, Shapes
 
 _CHUNK: Final = 1000
@@ -78,19 +78,20 @@ class StepTimeModel:
 
     @classmethod
     def fit(
-        cls, profile: Profile | Sequence[Point], seed: int = 0, experience: Experience | None = None
+        cls, points: Sequence[Point], seed: int = 0, experience: Experience | None = None
     ) -> StepTimeModel:
         """Fit to the measured points of one job.
 
         Args:
-            profile: at least one point, each with ``step_time_s``.
+            points: at least one, each with ``step_time_s``.
             seed: of the posterior's draws.
             experience: what other jobs have shown of the same machines.
 
         Raises:
             ValueError: there are no points, or one has no time.
         """
-        points = tuple(profile if isinstance(profile, Profile) else Profile(profile))
+        if not points or any(point.step_time_s is None for point in points):
+            raise ValueError("no measured points" if not points else "a point without step_time_s")
         times = np.array([point.step_time_s for point in points], dtype=float)
         return cls.fit_columns(Columns.of(points), times, seed, experience)
 

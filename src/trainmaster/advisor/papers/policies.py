@@ -1,4 +1,4 @@
-"""FC2's four policies: one type of worker and one parameter server for a budget per hour.
+"""FC2's policies: one type of worker and one parameter server for a budget per hour.
 
 Ta, "FC2: cloud-based cluster provisioning for distributed machine learning", Cluster Computing 2019,
 section 5.2. They know prices and bandwidths, no times; the paper leaves corners open, and each
@@ -208,23 +208,6 @@ def scala_opt(
         return best or slow
 
     return _first_server("scala-opt", dearest_first, servers, budget_per_hour, fit)
-
-
-def scala_opt_m(
-    worker: PricedType,
-    servers: Sequence[PricedType],
-    *,
-    budget_per_hour: float | None = None,
-    max_workers: int | None = None,
-    headroom: float = HEADROOM,
-) -> Pick:
-    """Scala-Opt-M, FC2 section 5.2.4: the user names the worker type, the policy counts.
-
-    Arguments and errors are those of ``scala_opt``.
-    """
-    return scala_opt(
-        [worker], servers, budget_per_hour=budget_per_hour, max_workers=max_workers, headroom=headroom
-    )
 
 
 def _some(workers: Sequence[PricedType]) -> Sequence[PricedType]:

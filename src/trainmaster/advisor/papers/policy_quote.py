@@ -10,7 +10,7 @@ from typing import Final
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.papers.lookup import Measured, lookup
-from trainmaster.advisor.papers.policies import PricedType, cost_opt, scala_opt, scala_opt_m, time_opt
+from trainmaster.advisor.papers.policies import PricedType, cost_opt, scala_opt, time_opt
 from trainmaster.advisor.quote.quote import ClusterShape, ExperimentQuote, Interval, Quote, Rented
 from trainmaster.providers import Catalogue, Offer, OfferFilter
 from trainmaster.providers.capabilities import capabilities_of
@@ -123,16 +123,15 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
         for o in hosts
     ]
     most = _most(workload, given.max_workers)
-    if policy == "scala-opt-m":
-        if len(workers) != 1:
-            raise UsageError(
-                f"{where}.instance: scala-opt-m counts workers of one type, {len(workers)} are possible",
-                "Name one type under hardware.instance.",
-            )
-        pick = scala_opt_m(workers[0], servers, budget_per_hour=given.usd_per_hour, max_workers=most)
-    else:
-        by_name = {"cost-opt": cost_opt, "time-opt": time_opt, "scala-opt": scala_opt}
-        pick = by_name[policy](workers, servers, budget_per_hour=given.usd_per_hour, max_workers=most)
+    if policy == "scala-opt-m" and len(workers) != 1:
+        raise UsageError(
+            f"{where}.instance: scala-opt-m counts workers of one type, {len(workers)} are possible",
+            "Name one type under hardware.instance.",
+        )
+    rules = {"cost-opt": cost_opt, "time-opt": time_opt}
+    pick = rules.get(policy, scala_opt)(
+        workers, servers, budget_per_hour=given.usd_per_hour, max_workers=most
+    )
     notes = (*_unsuitable(workload, pick.count), *_left_out(pick.skipped))
     if pick.unrounded != pick.count:
         notes += (f"{pick.unrounded:.2f} workers before rounding down, limited by {pick.limit}",)

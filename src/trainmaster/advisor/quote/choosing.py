@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.market.candidates import Candidates
-from trainmaster.advisor.model.shapes import Bools, Floats
+from trainmaster.advisor.model.shapes import Bools, Floats, Frame
 from trainmaster.advisor.quote.equivalence import Equivalence
 from trainmaster.advisor.quote.quantiles import QuantileRanks
 
@@ -92,7 +92,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Drawn(Frame):
     """Candidates with what their draws say.
 
     Attributes:
@@ -106,9 +106,6 @@ class Drawn:
     cost_usd: Floats
     sure_time: Floats
     sure_cost: Floats
-
-    def __len__(self) -> int:
-        return len(self.candidates)
 
     @classmethod
     def of(cls, candidates: Candidates, drawing: Drawing) -> Drawn:
@@ -132,22 +129,6 @@ class Drawn:
         """(m,) keeps both limits with 90 %."""
         kept: Bools = (self.sure_time <= limits.deadline_s) & (self.sure_cost <= limits.budget_usd)
         return kept
-
-    def at(self, rows: NDArray[np.int_]) -> Drawn:
-        """Some of them."""
-        return Drawn(**{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
-
-    @classmethod
-    def joined(cls, parts: list[Drawn]) -> Drawn:
-        """One after the other."""
-        names = [name for name in cls.__dataclass_fields__ if name != "candidates"]
-        columns = {
-            name: np.concatenate([getattr(part.candidates, name) for part in parts])
-            for name in Candidates.__dataclass_fields__
-        }
-        return cls(
-            Candidates(**columns), **{n: np.concatenate([getattr(part, n) for part in parts]) for n in names}
-        )
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from typing import Final
 
 import numpy as np
 
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.shapes import Floats
-from trainmaster.advisor.quote.joint import together
+from trainmaster.advisor.quote.joint import schedule, together
+from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.quote import Interval
-from trainmaster.advisor.quote.surroundings import (
-    GIVING_BACK_ELSEWHERE_S,
-    GIVING_BACK_S,
-    OVERHEAD_S,
-    LogNormal,
-    provisioning,
-)
+from trainmaster.advisor.quote.surroundings import OVERHEAD_S
 from trainmaster.advisor.quote.timing import DRAWS, Timing
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec.log_normal import LogNormal
 
 #: How much the time to come differs from what the time until now says (log): others use the machine too.
 _LATER: Final = 0.06
@@ -104,8 +100,7 @@ def forecast(
     ending = OVERHEAD_S.median * np.exp(OVERHEAD_S.spread * rng.standard_normal(DRAWS))
     time_s = elapsed_s + rest * later + ending
     cost = np.broadcast_to(np.asarray(cost_usd, dtype=float), (len(time_s),))
-    marks = (0.05, 0.5, 0.95)
-    return Interval(*np.quantile(time_s, marks).tolist()), Interval(*np.quantile(cost, marks).tolist())
+    return interval(time_s), interval(cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +146,13 @@ def forecast_rented(
         return values
 
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
-    wait = drawn(provisioning(provider, waited_s))
+    there = capabilities_of(provider)
+    wait = drawn(there.provisioning_s.learnt(waited_s))
     ending = drawn(OVERHEAD_S)
-    giving_back = drawn(GIVING_BACK_S.get(provider, GIVING_BACK_ELSEWHERE_S))
+    giving_back = drawn(there.giving_back_s)
     absent = {name for part in parts if not part.is_there for name in part.experiments}
-    begins: dict[str, Floats] = {}
-    ends: dict[str, Floats] = {}
-    graph = {name: [each for each in after.get(name, ()) if each in left] for name in left}
-    for name in TopologicalSorter(graph).static_order():
-        begins[name] = (
-            np.max([ends[each] for each in graph[name]], axis=0) if graph[name] else np.zeros(DRAWS)
-        )
-        ends[name] = begins[name] + left[name] * later + (wait if name in absent else 0.0)
+    takes = {name: left[name] * later + (wait if name in absent else 0.0) for name in left}
+    begins, ends = schedule(takes, after)
     rest = np.max(list(ends.values()), axis=0) if ends else np.zeros(DRAWS)
     cost = np.full(DRAWS, spent_usd)
     for part in parts:
@@ -173,8 +163,7 @@ def forecast_rented(
         since = 0.0 if part.is_there else np.min([begins[name] for name in mine], axis=0)
         cost = cost + part.usd_per_hour / 3600 * (until - since + ending + giving_back)
     time_s = elapsed_s + rest + ending + giving_back
-    marks = (0.05, 0.5, 0.95)
-    return Interval(*np.quantile(time_s, marks).tolist()), Interval(*np.quantile(cost, marks).tolist())
+    return interval(time_s), interval(cost)
 
 
 def _left(task: Floats, training: Floats, tail: Floats, running: RunningTask, has_steps: bool) -> Floats:

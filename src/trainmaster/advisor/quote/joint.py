@@ -61,19 +61,21 @@ class JointPlan:
     feasible: bool
 
 
-def critical_path(times: Mapping[str, Floats], after: Mapping[str, Sequence[str]]) -> Floats:
-    """(DRAWS,) seconds until the last experiment has ended; each starts when those before it have.
+def schedule(
+    times: Mapping[str, Floats], after: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """(DRAWS,) seconds until each experiment begins, and has ended: it starts when those before it have.
 
-    >>> critical_path({"a": np.array([1.0]), "b": np.array([2.0]), "c": np.array([4.0])}, {"c": ["a"]})
+    >>> schedule({"a": np.array([1.0]), "b": np.array([2.0]), "c": np.array([4.0])}, {"c": ["a"]})[1]["c"]
     array([5.])
     """
+    begins: dict[str, Floats] = {}
     ends: dict[str, Floats] = {}
     graph = {name: [a for a in after.get(name, ()) if a in times] for name in times}
     for name in TopologicalSorter(graph).static_order():
-        begin = np.max([ends[a] for a in graph[name]], axis=0) if graph[name] else 0.0
-        ends[name] = begin + times[name]
-    result: Floats = np.max(list(ends.values()), axis=0)
-    return result
+        begins[name] = np.max([ends[a] for a in graph[name]] or [np.zeros_like(times[name])], axis=0)
+        ends[name] = begins[name] + times[name]
+    return begins, ends
 
 
 def together(
@@ -90,7 +92,7 @@ def together(
     >>> together(alone, {}, {"a": 1.0, "b": 0.5}), together(alone, {})
     (array([5.5]), array([4.]))
     """
-    path = critical_path(times, after)
+    path: Floats = np.max(list(schedule(times, after)[1].values()), axis=0)
     if load is None:
         return path
     work: Floats = np.sum([load[name] * time_s for name, time_s in times.items()], axis=0)

@@ -10,6 +10,7 @@ import numpy as np
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.quantiles import interval
 from trainmaster.advisor.quote.quote import Interval, NextMeasurement
 from trainmaster.advisor.quote.timing import Timing
 
@@ -21,7 +22,7 @@ _NARROW: Final = 1.12
 _WORTH: Final = 0.9
 
 
-def next_measurement(timing: Timing, target: Candidates, seconds: float = LOOK_S) -> NextMeasurement | None:
+def next_measurement(timing: Timing, target: Candidates) -> NextMeasurement | None:
     """The shape on the chosen machine whose measurement says most about the chosen cluster, per dollar.
 
     What a measurement at s leaves of the variance at the target is ``1 - correlation^2`` of their
@@ -59,7 +60,7 @@ def next_measurement(timing: Timing, target: Candidates, seconds: float = LOOK_S
         shared = float(np.cov(log_step, log_target)[0, 1])
         left = 1 - shared**2 / max(now**2 * (float(np.var(log_step)) + noise**2), 1e-12)
         then = min(math.hypot(now * math.sqrt(min(max(left, 0.0), 1.0)), noise), now)
-        duration = timing.knowledge.startup_s + timing.knowledge.warmup_s + seconds
+        duration = timing.knowledge.startup_s + timing.knowledge.warmup_s + LOOK_S
         nodes = float(row.machines[0])
         price = (timing.machines.price[machine] * nodes) * duration / 3600
         if then <= _WORTH * now:
@@ -89,7 +90,7 @@ def _time_then(timing: Timing, target: Candidates, left: float) -> Interval:
         :, 0
     ]  # several worlds for each draw of a step's time, one block after another
     times = whole * np.tile(1 - training + training * factor, len(whole) // len(training))
-    return Interval(*np.quantile(times, (0.05, 0.5, 0.95)).tolist())
+    return interval(times)
 
 
 def _log_step(timing: Timing, some: Candidates) -> Floats:

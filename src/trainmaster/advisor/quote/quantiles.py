@@ -10,9 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.model.shapes import Floats
+from trainmaster.advisor.quote.quote import Interval
 
 #: Deadline and budget must hold with this probability.
 SURE: Final = 0.9
+
+
+def interval(draws: Floats) -> Interval:
+    """Of (count,) draws of one quantity."""
+    return Interval(*np.quantile(draws, (0.05, 0.5, 0.95)).tolist())
 
 
 def sure(draws: Floats) -> Floats:

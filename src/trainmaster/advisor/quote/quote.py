@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
@@ -67,14 +67,7 @@ class Rented:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {
-            "instance": self.instance,
-            "count": self.count,
-            "spot": self.spot,
-            "provider": self.provider,
-            "region": self.region,
-            "usd_per_hour": self.usd_per_hour,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.knowledge import Knowledge
-from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.quote.choosing import Choice, Drawn, Limits, choose, pareto
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote, no_feasible
 from trainmaster.advisor.quote.joint import JointPlan, Option, plan
@@ -30,7 +29,7 @@ from trainmaster.advisor.quote.market import (
 )
 from trainmaster.advisor.quote.next_point import next_measurement
 from trainmaster.advisor.quote.own_machine import own_load
-from trainmaster.advisor.quote.quantiles import sure
+from trainmaster.advisor.quote.quantiles import interval, sure
 from trainmaster.advisor.quote.quote import (
     Alternative,
     ClusterShape,
@@ -187,7 +186,7 @@ class _Asked:
         known = self.subject.knowledge
         step = None
         if known.model is not None:
-            step = Interval(*np.quantile(self.timing.step_s(one)[:, 0], (0.05, 0.5, 0.95)).tolist())
+            step = interval(self.timing.step_s(one)[:, 0])
         return ExperimentQuote(
             name=self.subject.workload.name,
             cluster=self.shape(one, 0),
@@ -230,10 +229,10 @@ def _several(asked: Sequence[_Asked], limits: Limits, market: Market) -> Quote:
         name = each.subject.workload.name
         choice = choose(each.candidates, each.timing, alone)
         assert choice.best is not None  # without limits everything is feasible
-        picked = choice.drawn.at(np.array([choice.best]))
+        picked = choice.drawn[np.array([choice.best])]
         rows = Drawn.joined([picked, _front_rows(each), *_frugal(each, limits)])
         order = np.argsort(rows.time_s[:, 1], kind="stable")
-        drawn[name], considered[name] = rows.at(order), choice.considered
+        drawn[name], considered[name] = rows[order], choice.considered
         start[name] = int(np.flatnonzero(order == 0)[0])
         outcomes = each.timing.outcomes(drawn[name].candidates)
         load = own_load(each.subject.workload, drawn[name].candidates, market.slots or 1)
@@ -249,7 +248,7 @@ def _several(asked: Sequence[_Asked], limits: Limits, market: Market) -> Quote:
     for each in asked:
         name = each.subject.workload.name
         quotes[name] = each.quote(drawn[name], best.taken[name], considered[name])
-    return _whole(quotes, _interval(best.time_s), _interval(best.cost_usd), market)
+    return _whole(quotes, interval(best.time_s), interval(best.cost_usd), market)
 
 
 def _whole(
@@ -270,7 +269,7 @@ def _front_rows(asked: _Asked) -> Drawn:
     near = order[cost[order] <= np.minimum.accumulate(cost[order]) * _NEAR + 1e-12]
     some = near[np.linspace(0, len(near) - 1, min(len(near), _FRONT)).astype(int)]
     drawn = Drawn.of(asked.candidates[some], asked.timing)
-    return drawn.at(pareto(drawn))
+    return drawn[pareto(drawn)]
 
 
 def _frugal(asked: _Asked, limits: Limits) -> list[Drawn]:
@@ -288,7 +287,7 @@ def _frugal(asked: _Asked, limits: Limits) -> list[Drawn]:
                 replace(limits, deadline_s=math.inf, budget_usd=math.inf),
             )
             assert choice.best is not None
-            found.append(choice.drawn.at(np.array([choice.best])))
+            found.append(choice.drawn[np.array([choice.best])])
     return found
 
 
@@ -387,7 +386,3 @@ def _infeasible_plan(
 
 def _least_hourly(options: Sequence[Option]) -> int:
     return min(range(len(options)), key=lambda row: sum(options[row].usd_per_hour))
-
-
-def _interval(draws: Floats) -> Interval:
-    return Interval(*np.quantile(draws, (0.05, 0.5, 0.95)).tolist())

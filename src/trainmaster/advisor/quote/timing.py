@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from trainmaster.advisor.market.bill import Bill
 from trainmaster.advisor.market.candidates import Candidates
-from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, with_credits
+from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
 from trainmaster.advisor.market.machines import Machines, codes, joined
-from trainmaster.advisor.market.network_credits import sent_mbit, slowed
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.market.preemption import preemptions
-from trainmaster.advisor.market.server_cpu import served_s
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -27,8 +25,9 @@ from trainmaster.advisor.model.shapes import KINDS, Columns, Floats, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.advisor.quote import surroundings
 from trainmaster.advisor.quote.equivalence import Equivalence, alike
-from trainmaster.advisor.quote.surroundings import LogNormal
 from trainmaster.providers import Offer
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec.log_normal import LogNormal
 
 _COPIES: Final = 3
 #: A job that keeps less than this share of the cores busy is not limited by them.
@@ -280,7 +279,7 @@ class Timing:
     def _waits(self) -> tuple[Floats, Floats]:
         """(k,) each: median and spread (log) of the seconds until the workers' machines are there."""
         providers = [self.offers[index].provider for index in self.machines.index.tolist()]
-        known = {name: surroundings.provisioning(name, self.waited_s) for name in set(providers)}
+        known = {name: capabilities_of(name).provisioning_s.learnt(self.waited_s) for name in set(providers)}
         found = [known[name] for name in providers]
         return np.array([b.median for b in found]), np.array([b.spread for b in found])
 
