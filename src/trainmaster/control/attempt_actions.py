@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +47,7 @@ LOOPBACK = "127.0.0.1"
 FindModels = Callable[[str, str | None], list[tuple[int, str]]]
 
 
+@dataclass(kw_only=True)
 class AttemptActions:
     """Performs what the loop decided for one run.
 
@@ -62,36 +63,27 @@ class AttemptActions:
         owner: what its artifacts say of whose they are; without one they say nothing.
     """
 
-    def __init__(
-        self,
-        *,
-        home: Home,
-        run: str,
-        recipe: Recipe,
-        base: Mapping[str, str],
-        secrets: Mapping[str, Mapping[str, str]],
-        find_models: FindModels,
-        slots: int,
-        site: Site | None = None,
-        owner: Owner | None = None,
-    ) -> None:
-        self.jobs = Jobs(THREADS if site is None else MOST_STAGED)
-        self._home = home
-        self._run = run
-        self._recipe = recipe
-        self._base = base
-        self._secrets = secrets
-        self._find_models = find_models
-        self._slots = slots
-        self._site = site
-        self._owner = owner
-        self._spaces: dict[str, TaskSpace] = {}
-        self._launchers: dict[str, Launcher] = {}
-        self._searchers: dict[str, Searcher] = {}
-        self._listings: dict[Path, Listing] = {}
-        self._environments_of_setups: dict[str, Path] = {}
-        self._images: Images | None = None
-        self._adopted: set[tuple[str, int, int]] = set()
+    home: Home
+    run: str
+    recipe: Recipe
+    base: Mapping[str, str]
+    secrets: Mapping[str, Mapping[str, str]]
+    find_models: FindModels
+    slots: int
+    site: Site | None = None
+    owner: Owner | None = None
+    jobs: Jobs = field(init=False)
+    _spaces: dict[str, TaskSpace] = field(default_factory=dict, init=False)
+    _launchers: dict[str, Launcher] = field(default_factory=dict, init=False)
+    _searchers: dict[str, Searcher] = field(default_factory=dict, init=False)
+    _listings: dict[Path, Listing] = field(default_factory=dict, init=False)
+    _environments_of_setups: dict[str, Path] = field(default_factory=dict, init=False)
+    _images: Images | None = field(default=None, init=False)
+    _adopted: set[tuple[str, int, int]] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare for jobs; none is begun."""
+        self.jobs = Jobs(THREADS if self.site is None else MOST_STAGED)
 
     def columns(self, experiment: BoardExperiment, number: int) -> Mapping[str, object] | None:
         """The columns of a task that gets its row now: its parameters; None if it has to wait for others."""
@@ -110,9 +102,9 @@ class AttemptActions:
         from trainmaster.control.progress import read_curve
 
         return read_curve(
-            self._recipe.experiments[task.experiment],
+            self.recipe.experiments[task.experiment],
             (
-                self._home.attempt(self._run, task.experiment, task.number, attempt)
+                self.home.attempt(self.run, task.experiment, task.number, attempt)
                 for attempt in range(1, task.attempt + 1)
             ),
         )
@@ -120,7 +112,7 @@ class AttemptActions:
     def parameters(self, experiment: str, number: int) -> dict[str, ParameterValue]:
         """A task's parameters; none where a sampler chooses them."""
         if experiment not in self._spaces:
-            self._spaces[experiment] = self._recipe.experiments[experiment].tasks(self._recipe.seed)
+            self._spaces[experiment] = self.recipe.experiments[experiment].tasks(self.recipe.seed)
         return dict(self._spaces[experiment].parameters(number) or {})
 
     def context(self, task: Task) -> TaskContext:
@@ -129,7 +121,7 @@ class AttemptActions:
 
     def request(self, task: Task) -> GangRequest:
         """What the executor is to start. A gang that needs ports or staging waits for `launch`."""
-        context, site = self.context(task), self._site
+        context, site = self.context(task), self.site
         experiment = context.experiment
         hold = self._needs_hold(context)
         if not hold:
@@ -146,7 +138,7 @@ class AttemptActions:
             MemberRequest(
                 name=member.name,
                 script=launcher.script(gang, member, script),
-                cwd=self._path(self._home.code_directory(self._run)),
+                cwd=self._path(self.home.code_directory(self.run)),
                 env=environments.get(member.name, {}),
                 ports=launcher.ports_per_member(member.role),
                 essential=launcher.is_essential(gang, member),
@@ -157,12 +149,12 @@ class AttemptActions:
             for member in gang.members
         )
         request = GangRequest(
-            attempt=attempt_id(self._run, experiment.name, task.number, task.attempt),
+            attempt=attempt_id(self.run, experiment.name, task.number, task.attempt),
             directory=self._path(context.place.directory),
             members=members,
             slots=slots_of(experiment),
-            group=f"{self._run}/{experiment.name}",
-            group_slots=min(self._slots, slots_per_member(experiment) * (experiment.workers or self._slots)),
+            group=f"{self.run}/{experiment.name}",
+            group_slots=min(self.slots, slots_per_member(experiment) * (experiment.workers or self.slots)),
             hold=hold,
             grace_s=experiment.grace_s,
             share_gpus=launcher.shares_gpus,
@@ -172,14 +164,14 @@ class AttemptActions:
         return replace(
             request,
             slots=slots_on_nodes(experiment),
-            group_slots=spread_on_nodes(experiment, site.slots(experiment.name), self._slots),
+            group_slots=spread_on_nodes(experiment, site.slots(experiment.name), self.slots),
             per_node=workers_per_node(experiment),
             directories=tuple(map(self._path, (context.place.checkpoint, *context.parts.values()))),
         )
 
     def _path(self, here: Path) -> str:
         """Where members find what lies here."""
-        return str(here) if self._site is None else self._site.path(here)
+        return str(here) if self.site is None else self.site.path(here)
 
     def launch_environment(self, task: Task, gang: GangStatus) -> dict[str, dict[str, str]]:
         """The members' variables, now that their ports are known."""
@@ -197,7 +189,7 @@ class AttemptActions:
                 models: dict[str, list[tuple[int, str]]] = {}
                 work = partial(staging.stage, context, models)
                 quick = (
-                    self._site is None
+                    self.site is None
                     and task.attempt == 1
                     and all(each.directory is not None for each in context.experiment.data.values())
                     and context.experiment.setup is None
@@ -207,7 +199,7 @@ class AttemptActions:
                 try:
                     for name, source in context.experiment.data.items():
                         if source.experiment is not None:
-                            models[name] = self._find_models(source.experiment, source.best)
+                            models[name] = self.find_models(source.experiment, source.best)
                 except UsageError as error:
                     work, quick = partial(Job, done=True, error=str(error), users_fault=True), True
             case EffectKind.SAVE:
@@ -217,7 +209,7 @@ class AttemptActions:
             case EffectKind.KEEP:
                 # The model of one that is recovered was lost.
                 has_won = EffectKind.RECOVER not in self.jobs.of(task.experiment, task.number, task.attempt)
-                work, quick = partial(unpublished.keep, context, has_won=has_won), self._site is None
+                work, quick = partial(unpublished.keep, context, has_won=has_won), self.site is None
             case EffectKind.CHECKPOINT:
                 work = partial(saving.checkpoint, context)
             case _:
@@ -227,8 +219,8 @@ class AttemptActions:
     def adopt(self, task: Task) -> None:
         """An attempt that an earlier driver began goes on: what that did for it all the time is done here."""
         self._adopted.add((task.experiment, task.number, task.attempt))
-        if self._site is not None:
-            self._site.adopt(self.context(task))
+        if self.site is not None:
+            self.site.adopt(self.context(task))
 
     def follow(self, task: Task, known: TaskProgress | None) -> TaskProgress:
         """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
@@ -254,50 +246,50 @@ class AttemptActions:
         recovered = last is not None and last.done and not last.error
         is_published = save is not None and save.done and "model_uri" in save.fields
         saved = save is not None and recover is None and (recovered or is_published)
-        if self._site is not None:
+        if self.site is not None:
             is_left = last is not None and not saved and (last.unsaved or not last.done)
-            self._site.clean_up(context, is_saved=not is_left)
+            self.site.clean_up(context, is_saved=not is_left)
         saving.clean_up(context, keep_output=not saved, keep_checkpoint=not (saved or recovered))
 
     def _searcher(self, experiment: str) -> Searcher | None:
-        found = self._recipe.experiments[experiment]
+        found = self.recipe.experiments[experiment]
         if found.search is None:
             return None
         if experiment not in self._searchers:
             from trainmaster.control.searching import Searcher
 
-            self._searchers[experiment] = Searcher(found, self._recipe.seed, self.curve)
+            self._searchers[experiment] = Searcher(found, self.recipe.seed, self.curve)
         return self._searchers[experiment]
 
     def _context(
         self, experiment: str, number: int, attempt: int, bad: tuple[int, ...], task: Task | None = None
     ) -> TaskContext:
-        found = self._recipe.experiments[experiment]
+        found = self.recipe.experiments[experiment]
         return TaskContext(
-            home=self._home,
-            run=self._run,
-            recipe=self._recipe,
+            home=self.home,
+            run=self.run,
+            recipe=self.recipe,
             experiment=found,
             launcher=self._launcher(found),
             task=number,
             attempt=attempt,
-            place=self._home.attempt(self._run, experiment, number, attempt),
+            place=self.home.attempt(self.run, experiment, number, attempt),
             members=tuple(f"{role}-{index}" for role, index in member_names(found)),
             bad_checkpoints=bad,
             parameters=self.parameters(experiment, number) or dict(task.parameters if task else {}),
             parent=task.parent if task else None,
             kept_model=task.kept_model if task else None,
             kept_checkpoint=task.kept_checkpoint if task else None,
-            variables={**found.env, **self._secrets.get(experiment, {})},
+            variables={**found.env, **self.secrets.get(experiment, {})},
             images=self._images_of(found),
             environments=self._environments_of_setups,
             listings=self._listings,
-            site=self._site,
-            owner=self._owner,
+            site=self.site,
+            owner=self.owner,
         )
 
     def _images_of(self, experiment: Experiment) -> Images | None:
-        if experiment.container is None or self._site is not None:
+        if experiment.container is None or self.site is not None:
             return None
         if self._images is None:
             from trainmaster.control.images import Images
@@ -307,9 +299,9 @@ class AttemptActions:
 
     def _source_of(self, experiment: Experiment) -> ImageSource | None:
         """Where the experiment's image comes from, wherever its tasks run."""
-        if experiment.container is None or self._site is None:
+        if experiment.container is None or self.site is None:
             return self._images_of(experiment)
-        return self._site.images
+        return self.site.images
 
     def _launcher(self, experiment: Experiment) -> Launcher:
         if experiment.name not in self._launchers:
@@ -321,7 +313,7 @@ class AttemptActions:
         experiment = context.experiment
         restores = context.attempt > 1 or context.parent is not None
         prepares = experiment.setup is not None or experiment.container is not None
-        scattered = self._site is not None and len(context.members) > 1  # they are told where the others are
+        scattered = self.site is not None and len(context.members) > 1  # they are told where the others are
         return ports or restores or prepares or scattered or bool(experiment.data)
 
     def _environments(
@@ -331,4 +323,4 @@ class AttemptActions:
         addresses: Mapping[str, str] | None = None,
     ) -> dict[str, dict[str, str]]:
         gang = gang_of(context.experiment, LOOPBACK, ports, addresses)
-        return gang_environments(context, gang, self._base, self._source_of(context.experiment))
+        return gang_environments(context, gang, self.base, self._source_of(context.experiment))

@@ -180,7 +180,7 @@ class Controller:
                 self._watcher.turned(self.run_state, turn, self._progress)
             if self.run_state.state is State.DONE:
                 break
-            self._observe(0.0 if turn.changes else self._patience_s())
+            self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else IDLE_S)
         if self._recorder is not None:
             self._recorder.flush(self._clock())
         if self.interrupts:
@@ -254,9 +254,6 @@ class Controller:
         if now - self._renewed_at >= RENEW_S:
             self._database.renew(self._lease, self._wall())
             self._renewed_at = now
-
-    def _patience_s(self) -> float:
-        return JOB_POLL_S if self.jobs.pending else IDLE_S
 
     def _look(self, task: Task, wanted: EndReason | None) -> Seen:
         attempt = self._id(task)

@@ -85,11 +85,8 @@ def _decide_experiment(
 
 
 def _begin_tasks(experiment: Experiment, plan: Plan) -> Iterator[TaskChange]:
-    active = 0
-    for task in experiment.live.values():  # rows that `resume` made WAITING again
-        if task.state is not State.WAITING:
-            active += 1
-    for task in list(experiment.live.values()):
+    active = sum(task.state is not State.WAITING for task in experiment.live.values())
+    for task in list(experiment.live.values()):  # rows that `resume` made WAITING again
         if task.state is State.WAITING and active < experiment.window:
             active += 1
             yield TaskChange(experiment.name, task.number, task.attempt, State.WAITING, State.PLANNED)

@@ -103,11 +103,7 @@ def begin(task: Task, kind: EffectKind, now: float) -> list[Step]:
     # An earlier driver may have written it with a clock that was ahead.
     if now < task.try_at <= now + LONGEST_PAUSE_S:
         return []
-    begun = effect(task, kind)
-    if not task.try_at:
-        return [begun]
-    # While it is set, a job that has failed is counted, and waits its turn: the next one is not yet.
-    return [Progress(task.experiment, task.number, {"try_at": 0.0}), begun]
+    return _begun(task, kind)
 
 
 def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | None = None) -> list[Step]:
@@ -130,37 +126,18 @@ def finish(task: Task, seen: Seen, job: Job, now: float, reason: EndReason | Non
             fields["kept_model"] = None
     else:
         fields.pop("model_uri", None)  # published, but something else failed: it is no model of ours
-    steps: list[Step] = [
-        *told,
-        TaskChange(
-            task.experiment,
-            task.number,
-            task.attempt,
-            task.state,
-            State.DONE,
-            reason,
-            message,
-            fields,
-            closes=_closed(task, seen, job, reason, now, message) if task.attempt else None,
-        ),
-    ]
-    return [*steps, forget(task)] if task.attempt else steps
+    closes = _closed(task, seen, job, reason, now, message) if task.attempt else None
+    done = replace(move(task, State.DONE, reason, message, fields), closes=closes)
+    return [*told, done, forget(task)] if task.attempt else [*told, done]
 
 
 def next_attempt(
     task: Task, fields: Mapping[str, object] | None = None, closes: ClosedAttempt | None = None
 ) -> TaskChange:
     """The next attempt is opened."""
-    return TaskChange(
-        task.experiment,
-        task.number,
-        task.attempt + 1,
-        task.state,
-        State.ACQUIRING,
-        fields={**(fields or {}), **_no_more_tries(task), "restored": None, "end_reason": None},
-        opens=True,
-        closes=closes,
-    )
+    fresh = {**(fields or {}), **_no_more_tries(task), "restored": None, "end_reason": None}
+    opened = move(task, State.ACQUIRING, fields=fresh)
+    return replace(opened, attempt=task.attempt + 1, opens=True, closes=closes)
 
 
 def reason_of(task: Task) -> EndReason:
@@ -208,7 +185,7 @@ def _last_word(task: Task, seen: Seen, kind: EffectKind, now: float) -> Job | li
         words = job.error or (last.error if last else "") or "there was no money left to wait for it"
         return Job(done=True, error=words, fields=job.fields, unsaved=True, place=job.place)
     if not job.done:
-        return _keep(task) if kept is None and must_keep else []
+        return _begun(task, EffectKind.KEEP) if kept is None and must_keep else []
     if not job.unsaved:
         return _with_reason(job, last) if kept is not None else job
     is_side = kind is EffectKind.RECOVER or "model_uri" in job.fields
@@ -218,7 +195,7 @@ def _last_word(task: Task, seen: Seen, kind: EffectKind, now: float) -> Job | li
         if seen.wanted is EndReason.PRUNED and kind is EffectKind.RECOVER:
             return job
         if must_end or (is_side and task.tries >= CHECKPOINT_TRIES):
-            return _keep(task)
+            return _begun(task, EffectKind.KEEP)
         return _again(task, kind, job, seen, now)
     if must_end:
         return _with_reason(job, last)
@@ -243,9 +220,11 @@ def _is_stopped(seen: Seen) -> bool:
     return seen.wanted is not None and seen.wanted is not EndReason.PRUNED
 
 
-def _keep(task: Task) -> list[Step]:
-    begun = effect(task, EffectKind.KEEP)
-    return [Progress(task.experiment, task.number, {"try_at": 0.0}), begun] if task.try_at else [begun]
+def _begun(task: Task, kind: EffectKind) -> list[Step]:
+    """Begin a job now."""
+    # While it is set, a job that has failed is counted, and waits its turn: the next one is not yet.
+    cleared = [Progress(task.experiment, task.number, {"try_at": 0.0})] if task.try_at else []
+    return [*cleared, effect(task, kind)]
 
 
 def _again(task: Task, kind: EffectKind, job: Job, seen: Seen, now: float) -> list[Step]:

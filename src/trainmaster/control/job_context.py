@@ -165,15 +165,12 @@ class ImageSource(Protocol):
 
     def request(self, context: TaskContext, data: Mapping[str, Path]) -> Container:
         """The container of an attempt's members; what it mounts is there once it was staged."""
-        ...
 
     def environment(self, name: str) -> dict[str, str]:
         """What a member finds in an image that is ready, with what every member gets on top."""
-        ...
 
     def additions(self, name: str) -> dict[str, str]:
         """What every member gets that the image does not set."""
-        ...
 
 
 class OwnImages(ImageSource, Protocol):
@@ -181,11 +178,9 @@ class OwnImages(ImageSource, Protocol):
 
     def prepare(self, context: TaskContext) -> Image:
         """Bring an image here unless it is."""
-        ...
 
     def set_up(self, context: TaskContext, venv: Path, output: BinaryIO, marker: Mapping[str, str]) -> int:
         """Run the recipe's ``setup`` in it; gives the exit code."""
-        ...
 
 
 class Site(Protocol):
@@ -198,24 +193,19 @@ class Site(Protocol):
     @property
     def library(self) -> str:
         """See above."""
-        ...
 
     @property
     def images(self) -> ImageSource:
         """What experiments name as ``container``, as nodes have it."""
-        ...
 
     def slots(self, experiment: str) -> Sequence[int]:
         """Slots of each node of an experiment's cluster; empty if nobody knows."""
-        ...
 
     def environment(self, experiment: str) -> Mapping[str, str]:
         """What members find on a node before anything of the recipe is added; nothing of the caller's."""
-        ...
 
     def path(self, here: Path) -> str:
         """Where a path of this machine's home or cache, or of the user's data, lies on every node."""
-        ...
 
     def provide(self, context: TaskContext, name: str, models: Sequence[tuple[int, str]]) -> None:
         """Have the nodes of an attempt get data themselves, from where they lie.
@@ -230,11 +220,9 @@ class Site(Protocol):
             UsageError: there is no such volume.
             TrainmasterError: a node cannot be reached, or has failed to get them.
         """
-        ...
 
     def adopt(self, context: TaskContext) -> None:
         """Go on with what an earlier driver did for an attempt while it runs; never waits."""
-        ...
 
     def bring(self, context: TaskContext) -> None:
         """Put everything that a staged attempt needs on the nodes that its gang was granted.
@@ -243,7 +231,6 @@ class Site(Protocol):
             UsageError: the recipe's ``setup`` failed on a node, or its ``container`` cannot be had there.
             TrainmasterError: a node cannot be reached or has no room.
         """
-        ...
 
     def fetch_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> bool:
         """Make the attempt's checkpoint directory here what those of its nodes are together.
@@ -259,7 +246,6 @@ class Site(Protocol):
             NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
             TrainmasterError: a node cannot be reached.
         """
-        ...
 
     def fetch_output(
         self, context: TaskContext, *, is_final: bool = True, limit_bytes: int | None = None
@@ -274,7 +260,6 @@ class Site(Protocol):
         Raises:
             TrainmasterError: a node cannot be reached.
         """
-        ...
 
     def publish_checkpoint(self, context: TaskContext, *, is_patient: bool = False) -> int | None:
         """Have the nodes upload the attempt's checkpoint directories, and commit them as one checkpoint.
@@ -292,7 +277,6 @@ class Site(Protocol):
             NodeGoneError: a node is gone: its part is lost, and the rest is no checkpoint.
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
-        ...
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """Have the nodes upload what an attempt that ended well left, and commit it as its model.
@@ -308,7 +292,6 @@ class Site(Protocol):
             RelayError: the nodes cannot use the store.
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
-        ...
 
     def restore_checkpoint(self, context: TaskContext, uri: str, *, is_own: bool = True) -> None:
         """Have the nodes download a checkpoint to where the attempt finds it.
@@ -322,22 +305,18 @@ class Site(Protocol):
             RelayError: the nodes cannot use the store; or it is damaged.
             TrainmasterError: a node cannot be reached.
         """
-        ...
 
     def where(self, context: TaskContext) -> str:
         """Where what an attempt left lies, in words: its nodes, and the directory there."""
-        ...
 
     def full_disks(self, context: TaskContext) -> str:
         """Which of an attempt's nodes have no room left, in words; empty if none, or if nobody knows.
 
         A member that fails for want of room can hardly write down why.
         """
-        ...
 
     def lost_data(self, context: TaskContext) -> tuple[bool, str]:
         """Whether nodes of an attempt lost data that they had; what went wrong there with data, in words."""
-        ...
 
     def clean_up(self, context: TaskContext, *, is_saved: bool = True) -> None:
         """Remove an attempt's directories from its nodes, unless what it left should be here and is not.
@@ -348,4 +327,3 @@ class Site(Protocol):
             context: the attempt.
             is_saved: nothing is there that could be saved, and is not.
         """
-        ...

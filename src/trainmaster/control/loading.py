@@ -40,10 +40,7 @@ def load_board(database: Database, run: str, recipe: Recipe, slots: int) -> RunS
         recipe: of the run.
         slots: how many tasks may run at once at most.
     """
-    shapes = {}
-    for name in recipe.order():
-        found = recipe.experiments[name]
-        shapes[name] = shape_of(found, slots)
+    shapes = {name: shape_of(recipe.experiments[name], slots) for name in recipe.order()}
     return board_from_rows(
         shapes,
         database.run_row(run),

@@ -18,7 +18,7 @@ from trainmaster.control.measuring import MIN_BLOCKS, measurement_of
 from trainmaster.control.outcome import classify
 from trainmaster.control.progress import TaskProgress
 from trainmaster.control.run_state import Task
-from trainmaster.executors.base import Capacity, Executor, GangStatus, MemberStatus, Phase
+from trainmaster.executors.base import Capacity, Executor, GangStatus, Phase
 from trainmaster.executors.logs import read_tail
 from trainmaster.spec import Experiment, ParameterValue
 from trainmaster.spec.errors import ExecutorError, InterruptedByUser, TrainmasterError, UsageError
@@ -290,7 +290,9 @@ class ProfileAttempt:
 
     def _last_lines(self) -> list[str]:
         """Of the member that failed first, or of any that said something."""
-        failed = sorted((m for m in self._status.members if m.exit_code or m.signal), key=_ended)
+        failed = sorted(
+            (m for m in self._status.members if m.exit_code or m.signal), key=lambda m: m.ended_at or 0.0
+        )
         names = [member.name for member in failed if not member.stopped]
         for name in dict.fromkeys([*names, *self._context.members]):
             tail = read_tail(self._context.place.directory, name, FAILURE_TAIL_BYTES)
@@ -309,10 +311,6 @@ class ProfileAttempt:
             f"If a step takes longer than that, raise {self._where}.profile.seconds "
             f"({self._window.seconds:g} s now).",
         )
-
-
-def _ended(member: MemberStatus) -> float:
-    return member.ended_at or 0.0
 
 
 def _interrupted() -> InterruptedByUser:

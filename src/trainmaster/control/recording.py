@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ class _Followed:
     late: bool
 
 
+@dataclass(kw_only=True)
 class Recorder:
     """Of one run, in one control process.
 
@@ -82,30 +83,20 @@ class Recorder:
         keep: stores measurements; must not raise.
     """
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        recipe: Recipe,
-        policies: Mapping[str, Policy],
-        where: Callable[[str], Where],
-        attempt_directory: Callable[[str, int, int], Path],
-        keep: Callable[[Sequence[Recorded]], None],
-    ) -> None:
-        self._run = run
-        self._recipe = recipe
-        self._policies = policies
-        self._where = where
-        self._directory = attempt_directory
-        self._keep = keep
-        self._followed: dict[str, _Followed] = {}
-        self._durations: list[tuple[Effect, GangStatus]] = []
-        self._short: Counter[str] = Counter()
-        self._traced: Counter[str] = Counter()
+    run: str
+    recipe: Recipe
+    policies: Mapping[str, Policy]
+    where: Callable[[str], Where]
+    attempt_directory: Callable[[str, int, int], Path]
+    keep: Callable[[Sequence[Recorded]], None]
+    _followed: dict[str, _Followed] = field(default_factory=dict, init=False)
+    _durations: list[tuple[Effect, GangStatus]] = field(default_factory=list, init=False)
+    _short: Counter[str] = field(default_factory=Counter, init=False)
+    _traced: Counter[str] = field(default_factory=Counter, init=False)
 
     def look(self, task: Task, progress: TaskProgress, gang: GangStatus | None, now: float) -> None:
         """A task runs, and this is what it has told so far."""
-        attempt = attempt_id(self._run, task.experiment, task.number, task.attempt)
+        attempt = attempt_id(self.run, task.experiment, task.number, task.attempt)
         known = self._followed.get(attempt)
         if known is None:
             started_at = gang.started_at if gang is not None else None
@@ -116,11 +107,11 @@ class Recorder:
             if gang is not None and self._traced[task.experiment] < MOST_TRACES:
                 found = self._measure(task.experiment, known, progress.directory, gang, None, now)
                 if found is not None:
-                    self._keep([Recorded(attempt, task.experiment, found)])
+                    self.keep([Recorded(attempt, task.experiment, found)])
 
     def ended(self, effect: Effect, gang: GangStatus | None, now: float) -> None:
         """An attempt is over, and its end is recorded."""
-        attempt = attempt_id(self._run, effect.experiment, effect.task, effect.attempt)
+        attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
         known = self._followed.pop(attempt, None)
         if gang is None or gang.phase is not Phase.EXITED or gang.started_at is None or gang.ended_at is None:
             return
@@ -133,7 +124,7 @@ class Recorder:
             )
             if found is not None and found.point is not None:
                 self._traced[effect.experiment] += 1
-                self._keep([Recorded(attempt, effect.experiment, found)])
+                self.keep([Recorded(attempt, effect.experiment, found)])
                 return
         if self._short[effect.experiment] < MOST_DURATIONS and self._end_of(effect, gang) is not None:
             self._short[effect.experiment] += 1
@@ -146,20 +137,20 @@ class Recorder:
         found, self._durations = self._durations, []
         recorded = []
         for effect, gang in found:
-            directory = self._directory(effect.experiment, effect.task, effect.attempt)
+            directory = self.attempt_directory(effect.experiment, effect.task, effect.attempt)
             end = self._end_of(effect, gang)
             measured = self._measure(effect.experiment, None, directory, gang, end, now)
             if measured is not None:
-                attempt = attempt_id(self._run, effect.experiment, effect.task, effect.attempt)
+                attempt = attempt_id(self.run, effect.experiment, effect.task, effect.attempt)
                 recorded.append(Recorded(attempt, effect.experiment, measured))
         if recorded:
-            self._keep(recorded)
+            self.keep(recorded)
 
     def _end_of(self, effect: Effect, gang: GangStatus) -> float | None:
         """When it ended, if it ended by itself and well."""
         from trainmaster.control.outcome import classify
 
-        outcome = classify(gang, None, self._policies[effect.experiment].helpers)
+        outcome = classify(gang, None, self.policies[effect.experiment].helpers)
         return gang.ended_at if outcome.reason.is_success else None
 
     def _measure(
@@ -174,10 +165,10 @@ class Recorder:
         from trainmaster.control.measuring import measurement_of
 
         trace = followed.progress.trace if followed is not None and not followed.late else None
-        where = self._where(experiment)
+        where = self.where(experiment)
         places = {place for member, place in gang.addresses.items() if member.startswith("worker-")}
         return measurement_of(
-            self._recipe.experiments[experiment],
+            self.recipe.experiments[experiment],
             trace,
             directory,
             started_at=gang.started_at or now,

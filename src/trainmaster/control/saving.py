@@ -356,17 +356,6 @@ def clean_up(context: TaskContext, *, keep_output: bool, keep_checkpoint: bool) 
 
 
 def _remove_if_empty(directory: Path) -> None:
-    for child in _directories(directory):
-        _remove_if_empty(child)
-    try:
-        directory.rmdir()
-    except OSError:
-        return
-
-
-def _directories(directory: Path) -> list[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
+    for path, _, _ in os.walk(directory, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(path)  # noqa: PTH106 - it takes any text

@@ -8,7 +8,6 @@ from trainmaster.db.changes import (
     ExperimentChange,
     Note,
     Progress,
-    QueueChange,
     RunChange,
     TaskChange,
 )
@@ -32,7 +31,6 @@ __all__ = [
     "Note",
     "Patience",
     "Progress",
-    "QueueChange",
     "RunChange",
     "TaskChange",
     "Truth",

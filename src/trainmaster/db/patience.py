@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
@@ -52,6 +52,7 @@ class Try:
     waited_s: float = 0.0
 
 
+@dataclass
 class Patience:
     """A budget of seconds for each transaction, spent in growing waits.
 
@@ -65,41 +66,30 @@ class Patience:
         hurried: asked before every wait; True ends the patience.
     """
 
-    def __init__(
-        self,
-        seconds: float = 0.0,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.seconds = seconds
-        self.tell: Callable[[str], None] | None = None
-        self.hurried: Callable[[], bool] | None = None
-        self._clock = clock
-        self._sleep = sleep
+    seconds: float = 0.0
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+    sleep: Callable[[float], None] = field(default=time.sleep, kw_only=True)
+    tell: Callable[[str], None] | None = field(default=None, init=False)
+    hurried: Callable[[], bool] | None = field(default=None, init=False)
 
     def begin(self) -> Wait:
         """Begin a transaction."""
-        return Wait(self, self._clock, self._sleep)
+        return Wait(self)
 
 
 class Wait:
     """The waits of one transaction; see `Patience.begin`."""
 
-    def __init__(
-        self, patience: Patience, clock: Callable[[], float], sleep: Callable[[float], None]
-    ) -> None:
+    def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        self._clock = clock
-        self._sleep = sleep
-        self._began_at = clock()
+        self._began_at = patience.clock()
         self._next_s = FIRST_WAIT_S
         self._told = False
 
     @property
     def spent_s(self) -> float:
         """Seconds since it began."""
-        return self._clock() - self._began_at
+        return self._patience.clock() - self._began_at
 
     def once_more(self, trouble: str) -> Try | None:
         """Wait a while; None if the patience is over."""
@@ -110,7 +100,7 @@ class Wait:
         if patience.tell is not None and not self._told and self._next_s > FIRST_WAIT_S:
             self._told = True  # a reconnect that works at once is not worth a line
             patience.tell(f"the database is away ({trouble}); trying again for {left_s:.0f} s")
-        self._sleep(min(self._next_s, left_s))
+        patience.sleep(min(self._next_s, left_s))
         self._next_s = min(2 * self._next_s, LONGEST_WAIT_S)
         return Try(again=True, waited_s=self.spent_s)
 

@@ -152,8 +152,8 @@ def take_lease(connection: Connection, run: str, owner: str, now: float, lease_n
                 lease_owner=owner,
                 lease_token=token,
                 lease_expires_at=lease_now + LEASE_S,
-                earlier_s=row["earlier_s"] + _last_session_s(row, now),
-                queued_s=row["queued_s"] + _last_wait_s(row, now),
+                earlier_s=row["earlier_s"] + _until_now(row["session_at"], driven_until(row, now), now),
+                queued_s=row["queued_s"] + _until_now(row["queued_at"], driven_until(row, now), now),
                 queued_at=None,
                 queued_for=None,
                 session_at=now,
@@ -218,16 +218,6 @@ def driven_until(row: Mapping[Any, Any], now: float) -> float:
     seen_at = float(row["lease_expires_at"] or row["session_at"] or now)
     # not given up in order: its last sign of life was earlier
     return seen_at if row["lease_owner"] is None else seen_at - LEASE_S
-
-
-def _last_session_s(row: RowMapping, now: float) -> float:
-    """How long the run was driven by the one before."""
-    return _until_now(row["session_at"], driven_until(row, now), now)
-
-
-def _last_wait_s(row: RowMapping, now: float) -> float:
-    """How long it was queued when the one before was seen last."""
-    return _until_now(row["queued_at"], driven_until(row, now), now)
 
 
 def _until_now(since: float | None, until: float, now: float) -> float:

@@ -92,23 +92,16 @@ def _write_rows(connection: Connection, rows: dict[tuple[int, int], Row], new: s
 
 
 def _closed(experiment: int, task: int, closes: ClosedAttempt) -> Row:
-    return {
-        "b_experiment": experiment,
-        "b_task": task,
-        "b_number": closes.number,
-        "reason": closes.reason,
-        "message": storable(closes.message),
-        "started_at": closes.started_at,
-        "ended_at": closes.ended_at,
-        "restored": closes.restored,
-        "members": closes.members,
-    }
+    columns = {name: getattr(closes, name) for name in _CLOSED} | {"message": storable(closes.message)}
+    return {"b_experiment": experiment, "b_task": task, "b_number": closes.number, **columns}
 
 
 def _encoded(name: str, value: object) -> object:
     return json_column(value) if name in JSON_COLUMNS else value
 
 
+#: Columns of an attempt that its end gives.
+_CLOSED = tuple(name for name in ClosedAttempt.__slots__ if name != "number")
 _CLOSE_ATTEMPT = (
     t.attempt.update()
     .where(
@@ -116,12 +109,7 @@ _CLOSE_ATTEMPT = (
         t.attempt.c.task == sa.bindparam("b_task"),
         t.attempt.c.number == sa.bindparam("b_number"),
     )
-    .values(
-        {
-            name: sa.bindparam(name)
-            for name in ("reason", "message", "started_at", "ended_at", "restored", "members")
-        }
-    )
+    .values({name: sa.bindparam(name) for name in _CLOSED})
 )
 _update_statements: dict[tuple[str, ...], sa.Update] = {}
 

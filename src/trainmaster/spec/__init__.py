@@ -11,25 +11,18 @@ from trainmaster.lazy import lazy_exports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from trainmaster.spec.batch import Batch as Batch
     from trainmaster.spec.budget import Budget as Budget
     from trainmaster.spec.data_source import DataSource as DataSource
     from trainmaster.spec.distributed import Distributed as Distributed
-    from trainmaster.spec.distributed import Strategy as Strategy
     from trainmaster.spec.experiment import Experiment as Experiment
     from trainmaster.spec.habits import Checkpoint as Checkpoint
-    from trainmaster.spec.habits import Metrics as Metrics
-    from trainmaster.spec.habits import ProfilePlan as ProfilePlan
     from trainmaster.spec.hardware import Hardware as Hardware
-    from trainmaster.spec.objective import Objective as Objective
     from trainmaster.spec.parameter import Parameter as Parameter
     from trainmaster.spec.parameter import Sampling as Sampling
     from trainmaster.spec.recipe import Recipe as Recipe
     from trainmaster.spec.recipe import read_recipe as read_recipe
-    from trainmaster.spec.role import Role as Role
     from trainmaster.spec.search import Search as Search
     from trainmaster.spec.states import EndReason as EndReason
-    from trainmaster.spec.states import State as State
     from trainmaster.spec.task_space import TaskSpace as TaskSpace
     from trainmaster.spec.units import parse_bytes as parse_bytes
     from trainmaster.spec.units import parse_duration as parse_duration
@@ -41,19 +34,16 @@ _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 __all__, _look_up = lazy_exports(
     __name__,
     {
-        "batch": "Batch",
         "budget": "Budget",
         "data_source": "DataSource",
-        "distributed": "Distributed Strategy",
+        "distributed": "Distributed",
         "experiment": "Experiment",
-        "habits": "Checkpoint Metrics ProfilePlan",
+        "habits": "Checkpoint",
         "hardware": "Hardware",
-        "objective": "Objective",
         "parameter": "Parameter Sampling",
         "recipe": "Recipe read_recipe",
-        "role": "Role",
         "search": "Search",
-        "states": "EndReason State",
+        "states": "EndReason",
         "task_space": "TaskSpace",
         "units": "parse_bytes parse_duration parse_money",
         "values": "ParameterValue format_value",

@@ -28,7 +28,7 @@ def read_framework(node: YamlNode, path: Path, problems: Problems) -> str:
     right = f"write {', '.join(sorted(set(LAUNCHERS.values())))}, pytorch or the name of a launcher"
     if node.kind is Kind.SCALAR and re.search(r"[/:]", node.text):
         raise problems.refuse(node, path, f"{node.describe()}; an image goes beside it, as `container:`")
-    found: str = pattern(r"[A-Za-z][A-Za-z0-9_-]*", right)(node, path, problems)
+    found = pattern(r"[A-Za-z][A-Za-z0-9_-]*", right)(node, path, problems)
     if found.lower() not in LAUNCHERS and (near := nearest(found, list(LAUNCHERS))):
         raise problems.refuse(node, path, f"unknown framework '{found}'; did you mean '{near}'?")
     return found

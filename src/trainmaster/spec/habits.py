@@ -22,7 +22,7 @@ class Checkpoint(Noun):
 
 
 def _pattern(node: YamlNode, path: Path, problems: Problems) -> str:
-    found: str = text("write a regular expression with named groups")(node, path, problems)
+    found = text("write a regular expression with named groups")(node, path, problems)
     try:
         compiled = re.compile(found)
     except (re.error, OverflowError, RecursionError) as error:
@@ -46,8 +46,7 @@ def _shapes(node: YamlNode, path: Path, problems: Problems) -> tuple[int, ...]:
     if node.kind is Kind.SCALAR and node.value == "auto":
         return ()
     right = "write auto or a list of numbers of workers"
-    found: tuple[int, ...] = list_of(integer(1, 65536), right)(node, path, problems)
-    return found
+    return list_of(integer(1, 65536), right)(node, path, problems)
 
 
 class ProfilePlan(Noun):

@@ -17,8 +17,7 @@ def _gpu_model(node: YamlNode, path: Path, problems: Problems) -> str:
     if node.kind is Kind.SCALAR and node.text.isdecimal() and int(node.text) < _MOST_GPUS:
         message = f"{node.describe()}; did you mean `gpus: {int(node.text)}`? `gpu` is a model such as v100"
         raise problems.refuse(node, path, message)
-    found: str = text(_MODEL_RIGHT)(node, path, problems)
-    return found
+    return text(_MODEL_RIGHT)(node, path, problems)
 
 
 class Hardware(Noun):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, number
+from trainmaster.spec.reading import Key, Noun, Path, Problems, choice, number, read_noun
 
 
 class Objective(Noun):
@@ -35,8 +35,6 @@ class Objective(Noun):
 
 def read_objective(node: YamlNode, path: Path, problems: Problems) -> Objective:
     """Read ``cheapest``, ``fastest`` or ``{time: a, cost: b}``."""
-    from trainmaster.spec.reading import read_noun
-
     if node.kind is Kind.MAPPING:
         return read_noun(Objective, node, path, problems)
     word = choice("cheapest", "fastest")(node, path, problems)

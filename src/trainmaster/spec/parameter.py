@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final
 
 from trainmaster.spec.node import Kind, YamlNode
-from trainmaster.spec.reading import Key, Noun, Path, Problems, Refused, choice
+from trainmaster.spec.reading import Key, Noun, Path, Problems, Refused, choice, read_noun
 from trainmaster.spec.values import ParameterValue, format_value
 
 _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -193,8 +193,6 @@ def _scaled(text: str, unit: int) -> int:
 
 def read_parameter(node: YamlNode, path: Path, problems: Problems) -> Parameter:
     """Read a scalar, a list of scalars or ``{range, sampling, step}``."""
-    from trainmaster.spec.reading import read_noun
-
     if node.kind is Kind.MAPPING:
         return read_noun(Parameter, node, path, problems)
     items = node.items if node.kind is Kind.LIST else [node]

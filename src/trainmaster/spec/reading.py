@@ -21,9 +21,12 @@ from trainmaster.spec.node import Kind, YamlNode, nearest
 from trainmaster.spec.units import parse_bytes, parse_duration, parse_money
 
 T = TypeVar("T")
+M = TypeVar("M", bound=float)
 Path = tuple[str, ...]
 
 _MAX_TEXT_IN_MESSAGE: Final = 60
+#: Of what a pattern describes.
+_MAX_TEXT: Final = 100
 
 
 class Refused(Exception):  # noqa: N818 - never leaves this package
@@ -61,7 +64,8 @@ class Problems:
             return
 
 
-Reader = Callable[[YamlNode, Path, Problems], Any]
+#: How a value of a type is read.
+Reader = Callable[[YamlNode, Path, Problems], T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Key:
     """
 
     name: str
-    read: Reader
+    read: Reader[Any]
     required: str = ""
 
 
@@ -162,12 +166,12 @@ def shorten(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_IN_MESSAGE else text[: _MAX_TEXT_IN_MESSAGE - 3] + "..."
 
 
-def noun(kind: type[N]) -> Reader:
+def noun(kind: type[N]) -> Reader[N]:
     """Read a model."""
     return lambda node, path, problems: read_noun(kind, node, path, problems)
 
 
-def text(right: str = "write a text") -> Reader:
+def text(right: str = "write a text") -> Reader[str]:
     """Read a text that is not empty. Numbers and true or false count with their source text."""
 
     def read(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -180,18 +184,18 @@ def text(right: str = "write a text") -> Reader:
     return read
 
 
-def pattern(allowed: str, right: str, max_length: int = 100) -> Reader:
+def pattern(allowed: str, right: str) -> Reader[str]:
     """Read a text of which a regular expression describes the whole."""
     compiled = re.compile(allowed)
     read_text = text(right)
 
     def read(node: YamlNode, path: Path, problems: Problems) -> str:
-        found: str = read_text(node, path, problems)
+        found = read_text(node, path, problems)
         if not compiled.fullmatch(found):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
-        if len(found) > max_length:
+        if len(found) > _MAX_TEXT:
             raise problems.refuse(
-                node, path, f"{node.describe()}; at most {max_length} characters are allowed"
+                node, path, f"{node.describe()}; at most {_MAX_TEXT} characters are allowed"
             )
         return found
 
@@ -207,7 +211,7 @@ def verbatim(node: YamlNode, path: Path, problems: Problems) -> str:
     return node.text
 
 
-def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader:
+def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader[int]:
     """Read a whole number."""
     least = "" if minimum is None else f" of at least {minimum}"
 
@@ -222,7 +226,7 @@ def integer(minimum: int | None = None, maximum: int = (1 << 63) - 1) -> Reader:
     return read
 
 
-def number(minimum: float) -> Reader:
+def number(minimum: float) -> Reader[float]:
     """Read a finite number."""
 
     def read(node: YamlNode, path: Path, problems: Problems) -> float:
@@ -242,7 +246,7 @@ def boolean(node: YamlNode, path: Path, problems: Problems) -> bool:
     return value
 
 
-def choice(*known: str) -> Reader:
+def choice(*known: str) -> Reader[str]:
     """Read one of some words."""
 
     def read(node: YamlNode, path: Path, problems: Problems) -> str:
@@ -255,27 +259,8 @@ def choice(*known: str) -> Reader:
     return read
 
 
-def duration(*, may_be_zero: bool = False) -> Reader:
-    """Read a duration in seconds."""
-    return _measured(
-        parse_duration, 0.0 if may_be_zero else None, "write a duration such as 60s, 30m or 1h30m"
-    )
-
-
-def size(node: YamlNode, path: Path, problems: Problems) -> int:
-    """Read a size in bytes."""
-    found: int = _measured(parse_bytes, None, "write a size such as 16GB or 16GiB")(node, path, problems)
-    return found
-
-
-def money(node: YamlNode, path: Path, problems: Problems) -> float:
-    """Read an amount in US dollars."""
-    found: float = _measured(parse_money, None, "write an amount such as $20 or 20 USD")(node, path, problems)
-    return found
-
-
-def _measured(parse: Callable[[str], float], least: float | None, right: str) -> Reader:
-    def read(node: YamlNode, path: Path, problems: Problems) -> float:
+def _measured(parse: Callable[[str], M], right: str, *, may_be_zero: bool = False) -> Reader[M]:
+    def read(node: YamlNode, path: Path, problems: Problems) -> M:
         if node.kind is not Kind.SCALAR or node.is_null or isinstance(node.value, bool):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
         if node.text.lstrip().startswith("-"):
@@ -284,20 +269,31 @@ def _measured(parse: Callable[[str], float], least: float | None, right: str) ->
             value = parse(node.text)
         except ValueError as error:
             raise problems.refuse(node, path, str(error)) from None
-        if value <= 0 and least is None:
+        if value <= 0 and not may_be_zero:
             raise problems.refuse(node, path, f"{node.describe()} is zero; {right}")
         return value
 
     return read
 
 
-def list_of(read_item: Reader, right: str, *, single: bool = False) -> Reader:
+def duration(*, may_be_zero: bool = False) -> Reader[float]:
+    """Read a duration in seconds."""
+    return _measured(parse_duration, "write a duration such as 60s, 30m or 1h30m", may_be_zero=may_be_zero)
+
+
+#: Read a size in bytes.
+size: Final = _measured(parse_bytes, "write a size such as 16GB or 16GiB")
+#: Read an amount in US dollars.
+money: Final = _measured(parse_money, "write an amount such as $20 or 20 USD")
+
+
+def list_of(read_item: Reader[T], right: str, *, single: bool = False) -> Reader[tuple[T, ...]]:
     """Read a list without repetitions; with ``single``, a value stands for the list of it."""
 
-    def read(node: YamlNode, path: Path, problems: Problems) -> tuple[Any, ...]:
+    def read(node: YamlNode, path: Path, problems: Problems) -> tuple[T, ...]:
         if node.kind is Kind.MAPPING or (node.kind is Kind.SCALAR and (node.is_null or not single)):
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
-        found: list[Any] = []
+        found: list[T] = []
         refused = False
         for index, item in enumerate(node.items if node.kind is Kind.LIST else [node]):
             try:
@@ -316,7 +312,7 @@ def list_of(read_item: Reader, right: str, *, single: bool = False) -> Reader:
     return read
 
 
-def mapping_of(read_value: Reader, right: str, *, name: str, what: str) -> Reader:
+def mapping_of(read_value: Reader[T], right: str, *, name: str, what: str) -> Reader[dict[str, T]]:
     """Read a mapping from names of one's own choice.
 
     Args:
@@ -327,10 +323,10 @@ def mapping_of(read_value: Reader, right: str, *, name: str, what: str) -> Reade
     """
     compiled = re.compile(name)
 
-    def read(node: YamlNode, path: Path, problems: Problems) -> dict[str, Any]:
+    def read(node: YamlNode, path: Path, problems: Problems) -> dict[str, T]:
         if node.kind is not Kind.MAPPING:
             raise problems.refuse(node, path, f"{node.describe()}; {right}")
-        found: dict[str, Any] = {}
+        found: dict[str, T] = {}
         refused = False
         for key, value in node.entries.items():
             if len(key) > 100 or not compiled.fullmatch(key):

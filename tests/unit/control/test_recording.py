@@ -150,7 +150,7 @@ def test_attempts_with_steps_are_not_kept_without_end(bench):
 
 def test_what_ran_elsewhere_says_on_what_and_on_how_many_machines(tmp_path):
     bench = Bench(tmp_path)
-    bench.recorder._where = lambda _: Where("m4.large", 4)
+    bench.recorder.where = lambda _: Where("m4.large", 4)
     addresses = {"chief-0": "10.0.0.1", "worker-0": "10.0.0.1", "worker-1": "10.0.0.2", "ps-0": "10.0.0.3"}
     plain = bench.gang
     bench.gang = lambda *given, **more: replace(plain(*given, **more), addresses=addresses)

@@ -96,8 +96,8 @@ def patient(database: Database, seconds: float = 60.0) -> list[float]:
     """Waits that are only counted; gives them."""
     waits: list[float] = []
     database.patience.seconds = seconds
-    database.patience._sleep = waits.append
-    database.patience._clock = lambda: sum(waits)
+    database.patience.sleep = waits.append
+    database.patience.clock = lambda: sum(waits)
     return waits
 
 
@@ -128,7 +128,7 @@ def test_a_lease_that_was_taken_meanwhile_is_lost(database, lease, trouble):
         database.acquire("r-1", NOW)
 
     patient(database)
-    database.patience._sleep = sleep
+    database.patience.sleep = sleep
     trouble.after = lambda: True
     with pytest.raises(LeaseLostError):
         database.commit(lease, [planned(0)], NOW)
@@ -188,7 +188,7 @@ def test_a_database_that_another_process_has_locked(database, lease, url):
         database.commit(lease, [planned(0)], NOW)
     assert "locked" in caught.value.hint
     waits.clear()
-    database.patience._sleep = lambda seconds: (waits.append(seconds), other.execute("COMMIT"))
+    database.patience.sleep = lambda seconds: (waits.append(seconds), other.execute("COMMIT"))
     database.commit(lease, [planned(0)], NOW)
     assert len(waits) == 1
     other.close()
@@ -218,7 +218,7 @@ def test_a_server_that_is_down_for_a_while(database, lease, postgres):
     database.patience.tell = told.append
     postgres.stop()
     try:
-        database.patience._sleep = lambda s: (waits.append(s), len(waits) == 5 and postgres.start())
+        database.patience.sleep = lambda s: (waits.append(s), len(waits) == 5 and postgres.start())
         database.commit(lease, [planned(0)], NOW)
     finally:
         if not postgres.is_running:

@@ -45,8 +45,7 @@ class Bill:
         if len(self.servers) and (some.server >= 0).any():
             billed = _billed(time_s, self.servers, some.server)
             cost = cost + billed * (self.servers.price[some.server] * some.servers / 3600)
-        result: Floats = cost + self._egress_usd(time_s, some)
-        return result
+        return cost + self._egress_usd(time_s, some)
 
     def _egress_usd(self, time_s: Floats, some: Candidates) -> Floats | float:
         """Models once, and each task's checkpoints as often as they are taken."""
@@ -56,8 +55,7 @@ class Bill:
         every = self.workload.checkpoint_every_s or _CHECKPOINT_EVERY_S
         taken = np.ceil(time_s / every) * np.minimum(some.at_once, self.workload.tasks)
         leaving = known.output_bytes * self.workload.tasks + known.checkpoint_bytes * taken
-        result: Floats = self._usd_per_gb[some.machine] * leaving / 1e9
-        return result
+        return self._usd_per_gb[some.machine] * leaving / 1e9
 
     @cached_property
     def _usd_per_gb(self) -> Floats:
@@ -68,5 +66,4 @@ class Bill:
 def _billed(time_s: Floats, machines: Machines, which: NDArray[np.int_]) -> Floats:
     """Seconds on the bill: at least the minimum, rounded up to the quantum."""
     quantum = np.maximum(machines.quantum[which], 1e-3)
-    billed: Floats = np.ceil(np.maximum(time_s, machines.minimum[which]) / quantum) * quantum
-    return billed
+    return np.ceil(np.maximum(time_s, machines.minimum[which]) / quantum) * quantum

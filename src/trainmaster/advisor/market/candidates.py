@@ -83,7 +83,7 @@ class Candidates(Frame):
             most_at_once = np.minimum(slots, workload.spread or slots)
             must = (g == 1) & (workers[n] == workers.min())
             good = must | ((members <= slots) & (g <= most_at_once))
-        elif _is_gang(workload):
+        elif workload.servers > 0 or max(workload.lengths) > 1:  # gangs
             nodes = np.ceil(workers[n] / per_node)
             total = nodes * g
             helpers = np.full(len(k), float(workload.servers if len(servers) else 0)) * g
@@ -117,7 +117,3 @@ class Candidates(Frame):
             price=price,
         )
         return found[good]
-
-
-def _is_gang(workload: Workload) -> bool:
-    return workload.servers > 0 or max(workload.lengths) > 1

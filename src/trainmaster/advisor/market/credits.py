@@ -40,8 +40,7 @@ def with_credits(
     share = np.where(np.isnan(baseline), 1.0, baseline)
     burst = np.where(share < 1, launch_s / np.maximum(1 - share, 1e-9), np.inf)
     beyond = np.maximum(busy_s - burst, 0.0)
-    result: Floats = busy_s - beyond + beyond / np.maximum(share, 1e-3)
-    return result
+    return busy_s - beyond + beyond / np.maximum(share, 1e-3)
 
 
 def with_nic_credits(

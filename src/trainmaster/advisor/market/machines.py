@@ -178,8 +178,7 @@ def codes(values: NDArray[np.generic] | NDArray[np.object_]) -> NDArray[np.int_]
     if values.dtype == object:
         known: dict[object, int] = {}
         return np.array([known.setdefault(value, len(known)) for value in values], dtype=int)
-    found: NDArray[np.int_] = np.unique(values, return_inverse=True)[1].astype(int)
-    return found
+    return np.unique(values, return_inverse=True)[1].astype(int)
 
 
 def joined(*parts: NDArray[np.int_]) -> NDArray[np.int_]:

@@ -189,8 +189,7 @@ class Knowledge:
         asked = np.where(np.isnan(batch), sizes.max(), batch)
         if len(set(sizes.tolist())) >= 2:
             slope, base = np.polyfit(sizes, peaks, 1)
-            line: Floats = np.maximum(base, 0) + max(slope, 0.0) * asked
-            return line
+            return np.maximum(base, 0) + max(slope, 0.0) * asked
         return np.asarray(peaks.max() * (0.3 + 0.7 * asked / sizes.max()), dtype=float)
 
 

@@ -91,8 +91,7 @@ def _straggle(par: _Parameters, x: Shapes, free: str) -> Floats:
     """How much the slowest of n workers is behind one worker: expected maximum of n normals."""
     if free == "straggle":
         return np.ones((len(par.compute), len(x)))
-    slowest: Floats = 1 + par.straggle * np.sqrt(2 * np.log(x.workers))
-    return slowest
+    return 1 + par.straggle * np.sqrt(2 * np.log(x.workers))
 
 
 def _allreduce(par: _Parameters, x: Shapes, compute: Floats, free: str) -> Floats:
@@ -147,8 +146,7 @@ def _parameter_server(par: _Parameters, x: Shapes, compute: Floats, free: str) -
     g = 1 + np.minimum(np.where(barrier, par.burst, par.queueing), 9.0)
     queue = np.expm1(g * np.log(x.workers)) * np.exp(g * np.log(np.maximum(push / cycle, 1e-30)))
     time = cycle * np.exp(np.log1p(queue) / g)
-    per_step: Floats = time / np.where(x.kind == 2, x.workers, 1.0)
-    return per_step
+    return time / np.where(x.kind == 2, x.workers, 1.0)
 
 
 def _norm(a: Floats, b: Floats, g: Floats | float) -> Floats:

@@ -51,8 +51,7 @@ def draw(problem: Problem, optimum: Optimum, covariance: Floats, seed: int) -> F
     moves = int(np.clip(_EVALUATIONS / (DRAWS * len(problem.log_times) * 3), 2, 5))
     for _ in range(moves):
         z, ratio = _slice_step(z, ratio, optimum.z, root, log_ratio, rng)
-    theta: Floats = problem.prior.mean + z @ problem.prior.root.T
-    return theta
+    return problem.prior.mean + z @ problem.prior.root.T
 
 
 def _slice_step(

@@ -212,8 +212,7 @@ class StepTimeModel:
 
     def samples(self, shapes: Shapes) -> Floats:
         """(S, m) log seconds that would be measured, drawn from the posterior predictive."""
-        drawn: Floats = np.log(step_time(self.draws, shapes)) + self.deviations(shapes)
-        return drawn
+        return np.log(step_time(self.draws, shapes)) + self.deviations(shapes)
 
     def deviations(self, shapes: Shapes) -> Floats:
         """(S, m) what to add to the log of the physics' seconds: discrepancy and noise, drawn.
@@ -228,8 +227,7 @@ class StepTimeModel:
         scale, noise = self._hyper_draws
         model, repeat = self._errors
         spread = np.sqrt(scale[:, None] ** 2 * left + shapes.guess**2)
-        drawn: Floats = mean + spread * model[:, None] + (noise * repeat)[:, None]
-        return drawn
+        return mean + spread * model[:, None] + (noise * repeat)[:, None]
 
     @cached_property
     def _residuals(self) -> Floats:
@@ -267,8 +265,7 @@ class StepTimeModel:
     def theta(self) -> Floats:
         """(P,) the most probable log parameters."""
         prior = self._problem.prior
-        theta: Floats = prior.mean + prior.root @ self._optimum.z
-        return theta
+        return prior.mean + prior.root @ self._optimum.z
 
 
 def _near(shapes: Shapes) -> Near:
@@ -298,8 +295,7 @@ def _normal_quantiles(p: Floats) -> Floats:
     tail = np.sqrt(-2 * np.log(np.minimum(p, 1 - p)))
     top = 2.515517 + tail * (0.802853 + 0.010328 * tail)
     bottom = 1 + tail * (1.432788 + tail * (0.189269 + 0.001308 * tail))
-    quantiles: Floats = np.sign(p - 0.5) * (tail - top / bottom)
-    return quantiles
+    return np.sign(p - 0.5) * (tail - top / bottom)
 
 
 def _chi_square_4(p: Floats) -> Floats:

@@ -106,7 +106,12 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
             "`trainmaster offers` with the same wishes as options shows which one excludes all.",
         )
     workers = [
-        PricedType(offer.instance_type, offer.price_usd_per_hour, _traffic(offer, given)) for offer in offers
+        PricedType(
+            offer.instance_type,
+            offer.price_usd_per_hour,
+            given.bandwidth_mbps.get(offer.instance_type.lower()),
+        )
+        for offer in offers
     ]
     wanted = replace(OfferFilter.from_hardware(workload.server_hardware), gpu=None, gpus=None)
     if given.server:
@@ -228,10 +233,6 @@ def _most(workload: Workload, asked: int | None) -> int | None:
     if not workload.is_bounded:
         return asked
     return min(asked or workload.most_workers, workload.most_workers)
-
-
-def _traffic(offer: Offer, given: PolicyInput) -> float | None:
-    return given.bandwidth_mbps.get(offer.instance_type.lower())
 
 
 def _cheapest_of_each_type(catalogue: Catalogue, wishes: OfferFilter) -> list[Offer]:

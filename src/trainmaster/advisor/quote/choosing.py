@@ -87,8 +87,7 @@ class Limits:
 
     def objective(self, time_s: Floats, cost_usd: Floats) -> Floats:
         """What is to be small; where machines cost nothing, "cheapest" means fastest."""
-        weighted: Floats = self.time_weight * time_s + self.cost_weight * cost_usd
-        return weighted
+        return self.time_weight * time_s + self.cost_weight * cost_usd
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,7 @@ class Drawn(Frame):
 
     def feasible(self, limits: Limits) -> Bools:
         """(m,) keeps both limits with 90 %."""
-        kept: Bools = (self.sure_time <= limits.deadline_s) & (self.sure_cost <= limits.budget_usd)
-        return kept
+        return (self.sure_time <= limits.deadline_s) & (self.sure_cost <= limits.budget_usd)
 
 
 @dataclass(frozen=True)
@@ -344,12 +342,10 @@ def _nearest(drawn: Drawn, limits: Limits) -> int:
 
 def _over(time_s: Floats, cost_usd: Floats, limits: Limits) -> Floats:
     """(m,) share of the deadline or of the budget that is needed, the larger; above 1 a limit is not kept."""
-    worst: Floats = np.maximum(_share(time_s, limits.deadline_s), _share(cost_usd, limits.budget_usd))
-    return worst
+    return np.maximum(_share(time_s, limits.deadline_s), _share(cost_usd, limits.budget_usd))
 
 
 def _share(needed: Floats, limit: float) -> Floats:
     if limit > 0:
-        share: Floats = needed / limit  # of an infinite one nothing
-        return share
+        return needed / limit  # of an infinite one nothing
     return np.where(needed > 0, np.inf, 0.0)

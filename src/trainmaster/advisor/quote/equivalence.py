@@ -68,8 +68,7 @@ def _pairs(some: Candidates, machines: Machines, servers: Machines, node: Ints) 
         ]
         theirs = [np.where(server >= 0, column, 0) for column in columns]
     kinds = joined(node[machine], *cards, *theirs)
-    found: Ints = kinds[back.ravel()]
-    return found
+    return kinds[back.ravel()]
 
 
 def _numbered(values: Floats) -> Ints:

@@ -74,8 +74,7 @@ def remaining_s(timing: Timing, one: Candidates, doing: Doing) -> Floats:
     work = waiting * task + (np.sum(begun, axis=0) if begun else 0.0)
     # the last ones end one after the other: half a task is lost on average
     work = work / slots + 0.5 * task * (1 - 1 / slots)
-    left: Floats = np.maximum(work, longest)
-    return left
+    return np.maximum(work, longest)
 
 
 def forecast(
@@ -142,8 +141,7 @@ def forecast_rented(
     rng = np.random.default_rng(6)
 
     def drawn(belief: LogNormal) -> Floats:
-        values: Floats = belief.median * np.exp(belief.spread * rng.standard_normal(DRAWS))
-        return values
+        return belief.median * np.exp(belief.spread * rng.standard_normal(DRAWS))
 
     later = np.exp(_LATER * rng.standard_normal(DRAWS))
     there = capabilities_of(provider)
@@ -169,17 +167,13 @@ def forecast_rented(
 def _left(task: Floats, training: Floats, tail: Floats, running: RunningTask, has_steps: bool) -> Floats:
     """(DRAWS,) seconds that one running task still takes."""
     if running.share is None and not has_steps:
-        left: Floats = np.maximum(task - running.elapsed_s, _LEFT * task)
-        return left
+        return np.maximum(task - running.elapsed_s, _LEFT * task)
     if not running.share:  # it still starts
-        starting: Floats = np.maximum(task - running.elapsed_s, training + tail)
-        return starting
-    done: Floats = training * (1 - min(running.share, 1.0)) + tail
-    return done
+        return np.maximum(task - running.elapsed_s, training + tail)
+    return training * (1 - min(running.share, 1.0)) + tail
 
 
 def _copies(values: Floats) -> Floats:
     """(S, 1) to (DRAWS,): the draws that share a posterior draw."""
     flat = np.broadcast_to(values, (len(values), 1))[:, 0]
-    result: Floats = np.tile(flat, DRAWS // len(flat))
-    return result
+    return np.tile(flat, DRAWS // len(flat))

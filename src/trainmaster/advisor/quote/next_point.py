@@ -99,8 +99,7 @@ def _log_step(timing: Timing, some: Candidates) -> Floats:
     assert model is not None
     shapes = timing.shapes(some)
     slow = timing.slowness(some)
-    log_step: Floats = np.log(step_time(model.draws, shapes, slowness=slow)) + model.deviations(shapes)
-    return log_step
+    return np.log(step_time(model.draws, shapes, slowness=slow)) + model.deviations(shapes)
 
 
 def _with(target: Candidates, workers: int, per_node: float, batch: int | None) -> Candidates:

@@ -34,8 +34,7 @@ def own_timing(
 def own_load(workload: Workload, some: Candidates, slots: int) -> Floats:
     """(m,) share of the machine that an experiment keeps busy."""
     members = (some.workers + workload.servers + workload.chief) * workload.slots_per_member
-    load: Floats = np.minimum(members * some.at_once / max(slots, 1), 1.0)
-    return load
+    return np.minimum(members * some.at_once / max(slots, 1), 1.0)
 
 
 def own_cluster(timing: Timing, slots: int, workers: int, at_once: int, nodes: int = 1) -> Candidates:

@@ -27,8 +27,7 @@ def sure(draws: Floats) -> Floats:
     >>> sure(np.arange(12.0)).item()  # ten of twelve are at most 9, eleven at most 10
     10.0
     """
-    held: Floats = np.sort(draws, axis=0)[_sure_row(len(draws))]
-    return held
+    return np.sort(draws, axis=0)[_sure_row(len(draws))]
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,12 @@ class QuantileRanks:
         """(m,) at a mark, by its position."""
         at = self.marks[number] * (self.count - 1)
         low, high = self.values[2 * number], self.values[2 * number + 1]
-        between: Floats = low + (at - min(int(at), max(self.count - 2, 0))) * (high - low)
-        return between
+        return low + (at - min(int(at), max(self.count - 2, 0))) * (high - low)
 
     @property
     def sure(self) -> Floats:
         """(m,) what holds with 90 %."""
-        held: Floats = self.values[-1]
-        return held
+        return self.values[-1]
 
 
 def _sure_row(count: int) -> int:

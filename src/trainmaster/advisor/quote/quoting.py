@@ -361,7 +361,8 @@ def _infeasible_plan(
     shares_machine: bool,
 ) -> NoFeasibleQuote:
     if best.usd_per_hour > limits.usd_per_hour * (1 + 1e-9):
-        frugal = {name: _least_hourly(each) for name, each in options.items()}
+        prices = {name: [sum(one.usd_per_hour) for one in each] for name, each in options.items()}
+        frugal = {name: each.index(min(each)) for name, each in prices.items()}
         least = plan(options, frugal, after, Limits(), shares_machine).usd_per_hour
         raise NoFeasibleQuote(
             "no clusters for the experiments that may run at the same time cost at most "
@@ -382,7 +383,3 @@ def _infeasible_plan(
         deadline = float(sure(patient.time_s)) if patient.feasible else None
     nearest = (float(sure(best.time_s)), float(sure(best.cost_usd)))
     return no_feasible(limits, budget, deadline, nearest)
-
-
-def _least_hourly(options: Sequence[Option]) -> int:
-    return min(range(len(options)), key=lambda row: sum(options[row].usd_per_hour))

@@ -117,8 +117,7 @@ class Timing:
         rows = some.machine[first]
         waits = medians[rows] * np.exp(spreads[rows] * self._world(0))
         least = waits + _draw(surroundings.OVERHEAD_S, self._world(1))
-        time_s: Floats = work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
-        return time_s
+        return work + least.reshape(-1, len(work), len(rows)).min(0)[:, back.ravel()]
 
     def at_least_s(self, some: Candidates) -> Floats:
         """(m,) what no time is below, as the parameter servers' processors need it."""
@@ -157,8 +156,7 @@ class Timing:
         """(S, 1) seconds from the last step to the end of a task."""
         known = self.knowledge
         seen = known.tail_s if known.tail_s is not None else _UNSEEN_TAIL * known.startup_s
-        tail: Floats = seen * np.exp(_TAIL_SPREAD * self._normal(3))
-        return tail
+        return seen * np.exp(_TAIL_SPREAD * self._normal(3))
 
     def held_up_by(self, some: Candidates) -> str:
         """What beside its steps costs the first one more than a tenth of its time, in words; or nothing."""
@@ -180,8 +178,7 @@ class Timing:
         model = self.knowledge.model
         if model is None:
             noise = (self.knowledge.duration_s or 0.0) * np.exp(self._task_noise)
-            seconds: Floats = noise * self.slowness(some) * self._contention(some)
-            return seconds
+            return noise * self.slowness(some) * self._contention(some)
         shapes = self.shapes(some)
         theta = self._theta(model)
         if alone:
@@ -208,8 +205,7 @@ class Timing:
         """(S, m) seconds of a step on the measured device without communication; many shapes are the same."""
         keys = np.column_stack([shapes.workers, shapes.per_node, shapes.batch])
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        found: Floats = own_time(theta, shapes[first])[:, back.ravel()]
-        return found
+        return own_time(theta, shapes[first])[:, back.ravel()]
 
     def _pauses(self, some: Candidates, step: Floats) -> Floats:
         seen = self.knowledge.pause_s
@@ -229,8 +225,7 @@ class Timing:
         # the credits of a machine are for all the tasks that it is given, one after the other
         launch_s = LAUNCH_CREDIT_S / self._waves(some)
         busy = with_credits(busy_s + start, self.machines.baseline[some.machine], launch_s)
-        total: Floats = busy + tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4))
-        return total
+        return busy + tail + _draw(surroundings.TASK_OVERHEAD_S, self._normal(4))
 
     # --- all tasks, on rented machines ----------------------------------------------------------
 
@@ -243,8 +238,7 @@ class Timing:
         work = np.tile(task_s * waves * (1.0 + late), (1 if self.central else _COPIES, 1))
         work = work + _draw(surroundings.OVERHEAD_S, self._world(1))
         work = work + self._lost_s(work, some, wait)
-        time_s: Floats = wait + work
-        return time_s
+        return wait + work
 
     def _lost_s(self, work: Floats, some: Candidates, wait: Floats) -> Floats | float:
         """Preemptions: each costs what was done since the last checkpoint, and a restart.
@@ -265,15 +259,13 @@ class Timing:
         since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
         saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
         count = rate * work if self.central else preemptions(rate * work, self.seed)
-        lost: Floats = count * (every * since + restart) + saving
-        return lost
+        return count * (every * since + restart) + saving
 
     # --- what draws and columns are made of ------------------------------------------------------
 
     def _waves(self, some: Candidates) -> Floats:
         """(m,) how many tasks each place is given, one after the other."""
-        waves: Floats = np.ceil(self.workload.tasks / some.at_once)
-        return waves
+        return np.ceil(self.workload.tasks / some.at_once)
 
     @cached_property
     def _waits(self) -> tuple[Floats, Floats]:
@@ -307,8 +299,7 @@ class Timing:
         mean, spread = means[some.machine[rows]], spreads[some.machine[rows]]
         if not spread.any() and not mean.any():
             return np.ones((1, len(some)))
-        slow: Floats = np.exp(-mean + spread * self._normal(5))[:, back.ravel()]
-        return slow
+        return np.exp(-mean + spread * self._normal(5))[:, back.ravel()]
 
     @cached_property
     def _speeds(self) -> NDArray[np.int_]:
@@ -338,7 +329,9 @@ class Timing:
         for i, index in enumerate(self.machines.index.tolist()):
             offer = self.offers[index]
             cores = min(offer.vcpus / max(float(self.machines.per_node[i]), 1.0), most)
-            device = Device(_wanted(self.workload, offer), cores, offer.instance_type)
+            # the job uses an accelerator only if it asks for one
+            accelerator = offer.accelerator if self.workload.hardware.gpu_count else ""
+            device = Device(accelerator, cores, offer.instance_type)
             ratios.append(speed_ratio(device, measured))
         return np.array([r.log for r in ratios]), np.array([r.spread for r in ratios])
 
@@ -351,8 +344,7 @@ class Timing:
         keys = np.column_stack([shapes.workers, shapes.nodes, shapes.batch, shapes.guess])
         _, first, back = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         own = model.deviations(shapes[first]) + self.knowledge.extra_spread * self._normal(0)
-        found: Floats = np.exp(own)[:, back.ravel()]
-        return found
+        return np.exp(own)[:, back.ravel()]
 
     def _contention(self, some: Candidates) -> Floats | float:
         """On one machine, tasks at the same time share its cores."""
@@ -362,16 +354,14 @@ class Timing:
         measured = max(self.knowledge.measured.cores, 1.0)
         cores = each * some.workers
         wanted = cores * some.at_once
-        crowded: Floats = np.maximum(wanted / measured, 1.0) / np.maximum(cores / measured, 1.0)
-        return crowded
+        return np.maximum(wanted / measured, 1.0) / np.maximum(cores / measured, 1.0)
 
     @cached_property
     def _task_noise(self) -> Floats:
         """(S, 1) log: the mean duration of tasks without steps, known from a few of them."""
         known = self.knowledge
         spread = math.hypot(known.task_spread / math.sqrt(max(known.points, 1)), known.extra_spread, 0.03)
-        noise: Floats = spread * self._normal(6)
-        return noise
+        return spread * self._normal(6)
 
     def _theta(self, model: StepTimeModel) -> Floats:
         return model.theta[None] if self.central else model.draws
@@ -389,11 +379,5 @@ class Timing:
         return np.random.default_rng((self.seed, 10 + stream)).standard_normal((DRAWS, 1))
 
 
-def _wanted(workload: Workload, offer: Offer) -> str:
-    """The accelerator that the job will use there: none unless it asks for one."""
-    return offer.accelerator if workload.hardware.gpu_count else ""
-
-
 def _draw(belief: LogNormal, normal: Floats) -> Floats:
-    drawn: Floats = belief.median * np.exp(belief.spread * normal)
-    return drawn
+    return belief.median * np.exp(belief.spread * normal)
