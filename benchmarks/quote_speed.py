@@ -20,13 +20,14 @@ from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import DRAWS, Timing
 from trainmaster.providers import Catalogue, Offer
+from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware
 
 TARGET_S = 1.0
@@ -76,14 +77,14 @@ def catalogue(count: int, types: int, seed: int = 0, *, mixed: bool = False) -> 
     return Catalogue("made up", tuple(offers))
 
 
-def subject(shapes: int, sync: Sync = Sync.ALLREDUCE) -> Subject:
+def subject(shapes: int, sync: Strategy = Strategy.ALLREDUCE) -> Subject:
     """A job measured on one, two and four V100s."""
     servers = int(sync.has_servers)
     points = [
         Measurement(
             Point(
                 sync, n, nodes=n, parameter_servers=servers, local_batch=b, nic_mbps=10_000.0,
-                step_time_s=(0.02 + 0.002 * b + 0.01 * (n > 1)) / (n if sync is Sync.PS_ASYNC else 1),
+                step_time_s=(0.02 + 0.002 * b + 0.01 * (n > 1)) / (n if sync is Strategy.PS_ASYNC else 1),
             ),
             startup_s=5.0,
             offer="type-0",
@@ -100,7 +101,7 @@ def subject(shapes: int, sync: Sync = Sync.ALLREDUCE) -> Subject:
     return Subject(work, knowledge)
 
 
-def same_as_brute_force(shapes: int, sync: Sync) -> bool:
+def same_as_brute_force(shapes: int, sync: Strategy) -> bool:
     """On a case small enough to draw everything: every machine, and with servers every pair in a region."""
     place, asked = catalogue(40, 40, mixed=True), subject(shapes, sync)
     offers = tuple(replace(offer, region=f"region-{i % 3}") for i, offer in enumerate(place))
@@ -130,7 +131,7 @@ def same_as_brute_force(shapes: int, sync: Sync) -> bool:
 def main() -> None:
     chosen = options(__doc__ or "", offers=50_000, shapes=64, repeats=5)
     results = {}
-    for sync in Sync:
+    for sync in Strategy:
         asked = subject(chosen.shapes, sync)
         asked.knowledge.model.draws  # noqa: B018 - the fit is not what is measured here
         for types, mixed in ((400, False), (chosen.offers, False), (400, True)):
@@ -164,7 +165,7 @@ def main() -> None:
             "ok": slowest < TARGET_S,
             "slowest_s": slowest,
             "slowest_cpu_s": max(found["cpu_seconds"] for found in results.values()),
-            "pick_is_that_of_brute_force": {sync.value: same_as_brute_force(16, sync) for sync in Sync},
+            "pick_is_that_of_brute_force": {sync.value: same_as_brute_force(16, sync) for sync in Strategy},
             "quotes": results,
         },
         {name: found["seconds"] for name, found in results.items()},

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import nnls
 from sklearn.ensemble import RandomForestRegressor
 
-from trainmaster.advisor.model.profile import Sync
+from trainmaster.spec import Strategy
 
 
 def _features(points):
@@ -41,10 +41,10 @@ def ernest(train, times, test):
         if any(p.latency_ms for p in train):
             latency = np.array([p.latency_ms or 0 for p in points], float)
             columns += [latency * (n > 1), latency * np.log(n)]
-        if train[0].sync is not Sync.ALLREDUCE:
+        if train[0].sync is not Strategy.ALLREDUCE:
             servers = np.array([p.parameter_servers or 1 for p in points], float)
             columns += [n / servers]
-        if train[0].sync is Sync.PS_ASYNC:
+        if train[0].sync is Strategy.PS_ASYNC:
             columns = [c / n for c in columns]
         return np.column_stack(columns)
 

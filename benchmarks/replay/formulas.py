@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
+from trainmaster.spec import Strategy
 
 
 def _log_normal(rng: np.random.Generator, median: float, spread: float) -> float:
@@ -62,7 +63,7 @@ class OptimusJob:
     """Step time linear in workers per server, workers and servers."""
 
     rng: np.random.Generator
-    sync: Sync = Sync.PS_ASYNC
+    sync: Strategy = Strategy.PS_ASYNC
     nic_gbps: float = float("nan")
     gradient: float = float("nan")
 
@@ -85,6 +86,6 @@ class OptimusJob:
         n, servers = point.workers, int(point.parameter_servers or 1)
         scale = 1 - self.per_sample + self.per_sample * float(point.local_batch or 1) / self.batch
         time = self.compute * scale + self.push * n / servers + self.worker * n + self.server * servers
-        if self.sync is Sync.PS_ASYNC:
+        if self.sync is Strategy.PS_ASYNC:
             time /= n
         return float(time * np.exp(self.rng.standard_t(5) * self.noise * 0.8))

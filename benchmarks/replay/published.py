@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
+from trainmaster.spec import Strategy
 
 HERE = Path(__file__).parent
 HALVES = ("develop", "report")
@@ -30,7 +31,7 @@ def published() -> dict[str, list[Point]]:
             for row in csv.DictReader(file):
                 jobs.setdefault(row["job"], []).append(
                     Point(
-                        Sync(row["sync"]),
+                        Strategy(row["sync"]),
                         int(row["workers"]),
                         nodes=int(row["nodes"]),
                         parameter_servers=int(row["parameter_servers"]),
@@ -129,7 +130,7 @@ def cases(which: str, seed: int = 0) -> dict[str, list[tuple[str, Case]]]:
     """
     found: dict[str, list[tuple[str, Case]]] = {}
     for job, points in published().items():
-        servers = points[0].sync is not Sync.ALLREDUCE
+        servers = points[0].sync is not Strategy.ALLREDUCE
         if half(job, servers=servers) != which:
             continue
         for name, split in (SERVERS if servers else ALLREDUCE).items():

@@ -23,9 +23,9 @@ from scenarios import all_scenarios
 from scores import Scores
 from splits import anwar, anwar_splits, machine_splits, regular
 
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.model.shapes import Columns, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.spec import Strategy
 
 OURS = "trainmaster"
 SURE = "trainmaster, 80 % sure"
@@ -108,7 +108,7 @@ def regret_of_size() -> dict[str, dict[str, float]]:
 
 def picks(train, times, test) -> dict[str, int]:
     """What each method takes for the cheapest cluster with at least 80 % of the best throughput."""
-    work = np.array([(p.local_batch or 1) * (p.workers if p.sync != Sync.PS_ASYNC else 1) for p in test])
+    work = np.array([(p.local_batch or 1) * (p.workers if p.sync != Strategy.PS_ASYNC else 1) for p in test])
     price = prices(test)
     chosen = {}
     for method in (OURS, *BASELINES):
@@ -148,7 +148,7 @@ def regret_of_cost(jobs: int, seed: int, which: str) -> dict[str, dict[str, dict
             if len(set(price)) < 2:
                 continue
             work = np.array(
-                [(p.local_batch or 1) * (p.workers if p.sync != Sync.PS_ASYNC else 1) for p in test]
+                [(p.local_batch or 1) * (p.workers if p.sync != Strategy.PS_ASYNC else 1) for p in test]
             )
             enough = work / truth >= 0.8 * (work / truth).max()
             for method, pick in picks(train, times, test).items():

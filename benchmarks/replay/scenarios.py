@@ -9,7 +9,8 @@ import numpy as np
 from formulas import OptimusJob, PolluxJob
 from synthetic import AllReduceJob, ServerJob
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
+from trainmaster.spec import Strategy
 
 Case = tuple[list[Point], np.ndarray, list[Point], np.ndarray]
 
@@ -41,7 +42,7 @@ def allreduce(kind: str, count: int, seed: int, pollux: bool = False) -> Iterato
 
         def at(nodes: int, per: int, factor: float = 1.0, b: float = b, lat: float | None = lat) -> Point:
             return Point(
-                Sync.ALLREDUCE,
+                Strategy.ALLREDUCE,
                 nodes * per,
                 nodes=nodes,
                 parameter_servers=0,
@@ -82,7 +83,7 @@ def allreduce(kind: str, count: int, seed: int, pollux: bool = False) -> Iterato
         yield _case(job, train, test, rng, reveal=rng.uniform() < 0.3 and np.isfinite(job.gradient))
 
 
-def servers(sync: Sync, kind: str, count: int, seed: int, optimus: bool = False) -> Iterator[Case]:
+def servers(sync: Strategy, kind: str, count: int, seed: int, optimus: bool = False) -> Iterator[Case]:
     """Jobs with parameter servers.
 
     ``tenfold``: three small clusters -> up to ten times the workers. ``diagonal``: servers in proportion to
@@ -131,7 +132,7 @@ def all_scenarios(count: int, seed: int) -> dict[str, Iterator[Case]]:
         for kind in ("one-node", "two-nodes", "same-regime", "eightfold", "few", "grid"):
             named[f"{'pollux ' if pollux else ''}allreduce {kind}"] = allreduce(kind, count, seed, pollux)
     for optimus in (False, True):
-        for sync in (Sync.PS_SYNC, Sync.PS_ASYNC):
+        for sync in (Strategy.PS_SYNC, Strategy.PS_ASYNC):
             for kind in ("tenfold", "diagonal", "grid"):
                 named[f"{'optimus ' if optimus else ''}{sync} {kind}"] = servers(
                     sync, kind, count, seed, optimus

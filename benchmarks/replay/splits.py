@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
+from trainmaster.spec import Strategy
 
 HERE = Path(__file__).parent
 Split = tuple[np.ndarray, np.ndarray]
@@ -44,7 +45,7 @@ def anwar() -> Data:
             steps = 50 if n == 1 and batch <= 6400 else 70
             points.append(
                 Point(
-                    Sync.ALLREDUCE,
+                    Strategy.ALLREDUCE,
                     n,
                     nodes=n,
                     local_batch=batch / n,
@@ -62,7 +63,7 @@ def this_machine() -> dict[str, Data]:
         for row in csv.DictReader(file):
             jobs.setdefault(row["job"], []).append(
                 Point(
-                    Sync(row["sync"]),
+                    Strategy(row["sync"]),
                     int(row["workers"]),
                     nodes=int(row["nodes"]),
                     parameter_servers=int(row["parameter_servers"]),

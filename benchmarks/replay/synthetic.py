@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
+from trainmaster.spec import Strategy
 
 # name: (effective Tflop/s, launch s per layer, memory GB/s, NIC Gbit/s, GB/s between devices of a node)
 DEVICES = {
@@ -90,8 +91,8 @@ class AllReduceJob:
     def is_worth_distributing(self) -> bool:
         """False for jobs that nobody runs: a step on two nodes that is over six times that of one device."""
         batch = self.natural_batch()
-        alone = Point(Sync.ALLREDUCE, 1, nodes=1, local_batch=batch)
-        two = Point(Sync.ALLREDUCE, 2 * self.gpus, nodes=2, local_batch=batch)
+        alone = Point(Strategy.ALLREDUCE, 1, nodes=1, local_batch=batch)
+        two = Point(Strategy.ALLREDUCE, 2 * self.gpus, nodes=2, local_batch=batch)
         return self.time(two) < 6 * self.time(alone)
 
     def time(self, point: Point) -> float:
@@ -152,7 +153,7 @@ class ServerJob:
     """One job with parameter servers."""
 
     rng: np.random.Generator
-    sync: Sync = Sync.PS_ASYNC
+    sync: Strategy = Strategy.PS_ASYNC
 
     def __post_init__(self) -> None:
         rng = self.rng
@@ -186,7 +187,7 @@ class ServerJob:
         wire = self.gradient / (self.nic_gbps * 1e9 / 8 * self.fraction) * (1 + self.incast * n)
         own = 2 * wire * min(self.per_host, n) * (1 - self.hides)
         stations = np.array([wire * largest, wire * largest, self.cpu * largest, self.coordination])
-        if self.sync is Sync.PS_ASYNC:
+        if self.sync is Strategy.PS_ASYNC:
             time = 1 / _throughput(compute + own, stations, n)
         else:
             slowest = compute * (1 + self.jitter * np.sqrt(2 * np.log(max(n, 1))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.control.budget import Meter
@@ -26,7 +27,7 @@ from trainmaster.spec.errors import InterruptedByUser, LeaseLostError, StoreErro
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
-    from trainmaster.control.ports import Actions, Background, Clusters, Forecaster, Records
+    from trainmaster.control.ports import Actions, Clusters, Forecaster, Records
     from trainmaster.control.progress import TaskProgress
     from trainmaster.control.recording import Recorder
     from trainmaster.control.store_silence import StoreSilence
@@ -59,6 +60,7 @@ class Watcher(Protocol):
         """Something that belongs to the run, and is no event of it: a line for the user."""
 
 
+@dataclass(kw_only=True)
 class Controller:
     """Drives one run to its end.
 
@@ -80,43 +82,27 @@ class Controller:
         wall: gives Unix seconds as other processes have them, for what they read.
     """
 
-    def __init__(
-        self,
-        *,
-        database: Records,
-        lease: Lease,
-        run_state: RunState,
-        actions: Actions,
-        executor: Executor,
-        policies: Mapping[str, Policy],
-        watcher: Watcher | None = None,
-        meter: Meter | None = None,
-        forecaster: Forecaster | None = None,
-        recorder: Recorder | None = None,
-        machines: Clusters | None = None,
-        saving: SavingMoney | None = None,
-        silence: StoreSilence | None = None,
-        clock: Callable[[], float] = steady_s,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self.run_state = run_state
-        self.jobs: Background = actions.jobs
-        self.interrupts = 0
-        self._database = database
-        self._lease = lease
-        self._actions = actions
-        self._executor = executor
-        self._policies = policies
-        self._watcher = watcher
-        self._meter = meter
-        self._forecaster = forecaster
-        self._recorder = recorder
-        self._machines = machines
-        self._saving = saving or SavingMoney()
-        self._notes = JobNotes(self._saving)
-        self._silence = silence
-        self._clock = clock
-        self._wall = wall
+    database: Records
+    lease: Lease
+    run_state: RunState
+    actions: Actions
+    executor: Executor
+    policies: Mapping[str, Policy]
+    watcher: Watcher | None = None
+    meter: Meter | None = None
+    forecaster: Forecaster | None = None
+    recorder: Recorder | None = None
+    machines: Clusters | None = None
+    saving: SavingMoney = field(default_factory=SavingMoney)
+    silence: StoreSilence | None = None
+    clock: Callable[[], float] = steady_s
+    wall: Callable[[], float] = time.time
+    interrupts: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is known of any attempt yet."""
+        self.jobs = self.actions.jobs
+        self._notes = JobNotes(self.saving)
         self._gangs: dict[str, GangStatus] = {}
         self._launched: set[str] = set()
         self._stopping: dict[str, float] = {}
@@ -126,10 +112,9 @@ class Controller:
         self._doomed: dict[tuple[str, int], str] = {}
         self._wanted: EndReason | None = None
         self._why_wanted = ""
-        self._renewed_at = self._clock()
+        self._renewed_at = self._forecast_at = self.clock()
         self._read_at = self._stored_at = self._asked_at = self._machines_at = self._saving_at = 0.0
         self._left_s = math.inf
-        self._forecast_at = self._renewed_at
 
     @property
     def is_idle(self) -> bool:
@@ -156,33 +141,33 @@ class Controller:
         """
         self._adopt()
         while True:
-            now = self._clock()
+            now = self.clock()
             told = self._look_at_machines(now)
             self._watch_budget(now)
             self._watch_saving(now)
             wanted = EndReason.CANCELLED if self.interrupts else self._wanted
-            turn = reconcile(self.run_state, self._look, self._policies, self._actions.columns, wanted, now)
+            turn = reconcile(self.run_state, self._look, self.policies, self.actions.columns, wanted, now)
             turn.changes += self._progress_changes(now)
             turn.changes += self._notes.look(self.run_state, self.jobs, self._checkpoint_at, now)
-            if self._silence is not None:
-                turn.changes += self._silence.look(self.run_state, self.jobs.pending, now)
-            place = None if self.run_state.state is State.DONE else self._executor.queue_place()
+            if self.silence is not None:
+                turn.changes += self.silence.look(self.run_state, self.jobs.pending, now)
+            place = None if self.run_state.state is State.DONE else self.executor.queue_place()
             turn.changes += self.run_state.queue_wait.look(place, now)
             turn.changes += self._forecasts(now)
             turn.changes += told
             if turn.changes:
-                self._database.commit(self._lease, turn.changes, self._wall())
+                self.database.commit(self.lease, turn.changes, self.wall())
                 self._renewed_at = now
             for effect in turn.effects:
                 self._keep_lease()  # who was asleep while another took over must not act any more
                 self._perform(effect)
-            if self._watcher:
-                self._watcher.turned(self.run_state, turn, self._progress)
+            if self.watcher:
+                self.watcher.turned(self.run_state, turn, self._progress)
             if self.run_state.state is State.DONE:
                 break
             self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else IDLE_S)
-        if self._recorder is not None:
-            self._recorder.flush(self._clock())
+        if self.recorder is not None:
+            self.recorder.flush(self.clock())
         if self.interrupts:
             raise InterruptedByUser(
                 f"{self.run_state.run} was interrupted",
@@ -196,16 +181,16 @@ class Controller:
         """Learn what became of the attempts that an earlier controller had begun."""
         tasks = {self._id(task): task for task in self.run_state.live_tasks() if task.attempt}
         self._find(list(tasks))
-        for status in self._executor.observe(list(tasks)):
+        for status in self.executor.observe(list(tasks)):
             if tasks[status.attempt].state is not State.WAITING:
                 self._gangs[status.attempt] = status
                 if status.started_at is not None:
-                    self._running_since[status.attempt] = min(status.started_at, self._clock())
+                    self._running_since[status.attempt] = min(status.started_at, self.clock())
                 if State.RUNNING is (task := tasks[status.attempt]).state or status.phase is Phase.RUNNING:
-                    self._actions.adopt(task)
+                    self.actions.adopt(task)
             elif status.phase is Phase.EXITED:  # recorded, but its controller died before it said so
-                self._executor.forget([status.attempt])
-        self._wanted = self._database.stop_wanted(self.run_state.run)
+                self.executor.forget([status.attempt])
+        self._wanted = self.database.stop_wanted(self.run_state.run)
 
     def _find(self, attempts: list[str]) -> None:
         """Wait for the machines that attempts may run on: of what cannot be asked nothing can be said.
@@ -213,13 +198,13 @@ class Controller:
         Who asks once for the end wants saved what has ended meanwhile; but a machine may never answer.
         """
         asked_at = float("inf")
-        while self._machines is not None and not self._machines.find(attempts):
-            now = self._clock()
+        while self.machines is not None and not self.machines.find(attempts):
+            now = self.clock()
             if notes := self._look_at_machines(now):
-                self._database.commit(self._lease, notes, self._wall())
+                self.database.commit(self.lease, notes, self.wall())
                 self._renewed_at = now
             self._watch_budget(now)
-            wanted = self._wanted or self._database.stop_wanted(self.run_state.run)
+            wanted = self._wanted or self.database.stop_wanted(self.run_state.run)
             if self.interrupts > 1 or wanted in (EndReason.BUDGET, EndReason.INTERNAL):
                 return  # that cannot wait
             if self.interrupts or wanted:
@@ -229,30 +214,30 @@ class Controller:
             self._keep_lease()
 
     def _observe(self, timeout_s: float) -> None:
-        for status in self._executor.changes(timeout_s):
+        for status in self.executor.changes(timeout_s):
             if status.attempt in self._gangs:  # not news of what is recorded already
                 self._gangs[status.attempt] = status
                 if status.phase is Phase.RUNNING:
-                    self._running_since.setdefault(status.attempt, self._clock())
+                    self._running_since.setdefault(status.attempt, self.clock())
         self.jobs.collect()
-        if self._watcher:
+        if self.watcher:
             tasks = {self._id(task): task for task in self.run_state.live_tasks() if task.attempt}
-            for attempt, member in self._executor.output():
+            for attempt, member in self.executor.output():
                 if attempt in tasks:
-                    self._watcher.output(tasks[attempt], member)
-        now = self._clock()
+                    self.watcher.output(tasks[attempt], member)
+        now = self.clock()
         if now - self._asked_at >= IDLE_S:  # a busy loop must not spend its time on asking
             self._asked_at = now
-            self._wanted = self._database.stop_wanted(self.run_state.run)
+            self._wanted = self.database.stop_wanted(self.run_state.run)
         self._keep_lease()
         if now - self._read_at >= PROGRESS_S:
             self._read_at = now
             self._read_progress(now)
 
     def _keep_lease(self) -> None:
-        now = self._clock()
+        now = self.clock()
         if now - self._renewed_at >= RENEW_S:
-            self._database.renew(self._lease, self._wall())
+            self.database.renew(self.lease, self.wall())
             self._renewed_at = now
 
     def _look(self, task: Task, wanted: EndReason | None) -> Seen:
@@ -271,22 +256,22 @@ class Controller:
             running_since=self._running_since.get(attempt),
             last_checkpoint_at=self._checkpoint_at.get(attempt)
             or self._running_since.get(attempt)
-            or self._clock(),
-            is_wait_over=self._saving.is_used,
-            saving_usd=self._saving.spent_usd,
+            or self.clock(),
+            is_wait_over=self.saving.is_used,
+            saving_usd=self.saving.spent_usd,
             left_s=self._left_s,
-            is_store_silent=self._silence is not None and self._silence.is_silent,
+            is_store_silent=self.silence is not None and self.silence.is_silent,
             more_memory=self._more_memory(task, gang),
         )
 
     def _more_memory(self, task: Task, gang: GangStatus) -> MoreMemory | None:
         """Larger machines for the next attempt of one that ran out of memory, where they are rented."""
-        if self._machines is None or task.state is not State.RECOVERING:
+        if self.machines is None or task.state is not State.RECOVERING:
             return None
         jobs = self.jobs.of(task.experiment, task.number, task.attempt).values()
         if EndReason.OOM not in (task.end_reason, *(job.reason for job in jobs)):
             return None
-        return self._machines.more_memory(gang, self._why_over(task))
+        return self.machines.more_memory(gang, self._why_over(task))
 
     def _why_over(self, task: Task) -> str:
         """What is known of the end of an attempt, for people."""
@@ -297,18 +282,18 @@ class Controller:
         running = {}
         for task in self.run_state.live_tasks():
             if task.state is State.RUNNING:
-                progress = self._actions.follow(task, self._progress.get(task.key))
+                progress = self.actions.follow(task, self._progress.get(task.key))
                 progress.update(now)
                 running[task.key] = progress
-                if self._recorder is not None:
-                    self._recorder.look(task, progress, self._gangs.get(self._id(task)), now)
+                if self.recorder is not None:
+                    self.recorder.look(task, progress, self._gangs.get(self._id(task)), now)
         self._progress = running
         for experiment in self.run_state.experiments.values():
             if experiment.state is State.RUNNING and experiment.results is not None:
                 of_it = {
                     number: found for (name, number), found in running.items() if name == experiment.name
                 }
-                for number, why in self._actions.judge(experiment, of_it).items():
+                for number, why in self.actions.judge(experiment, of_it).items():
                     self._doomed[experiment.name, number] = why
 
     def _progress_changes(self, now: float) -> list[Progress]:
@@ -327,44 +312,44 @@ class Controller:
 
     def _watch_budget(self, now: float) -> None:
         """End the run in time to stay below its cap; written down, so that no other controller forgets it."""
-        if self._meter is not None and self._wanted is None and self._meter.must_end(now):
-            self._database.want_stop(self.run_state.run, EndReason.BUDGET)
+        if self.meter is not None and self._wanted is None and self.meter.must_end(now):
+            self.database.want_stop(self.run_state.run, EndReason.BUDGET)
             self._wanted = EndReason.BUDGET
 
     def _watch_saving(self, now: float) -> None:
         """How long what cannot be saved may wait: at last its money, or that of the run, is used up."""
-        if self._meter is None:
+        if self.meter is None:
             return
         if self._wanted is EndReason.BUDGET:
-            self._left_s = self._meter.must_be_over(now) - now
+            self._left_s = self.meter.must_be_over(now) - now
         if now - self._saving_at >= SAVING_LOOK_S:
             self._saving_at = now
-            usd_per_hour = self._meter.bill(now + 3600) - self._meter.bill(now)
-            self._saving.look(self.run_state.live_tasks(), usd_per_hour, now)
+            usd_per_hour = self.meter.bill(now + 3600) - self.meter.bill(now)
+            self.saving.look(self.run_state.live_tasks(), usd_per_hour, now)
 
     def _look_at_machines(self, now: float) -> list[Note]:
         """What was rented and given back; if there is no way to have what is needed, the run ends."""
         if (
-            self._machines is None
+            self.machines is None
             or now - self._machines_at < MACHINES_LOOK_S
             or self._wanted is EndReason.INTERNAL
         ):
             return []
         self._machines_at = now
         try:
-            return self._machines.look(self.run_state, self._meter, now)
+            return self.machines.look(self.run_state, self.meter, now)
         except (LeaseLostError, StoreError):
             raise
         except TrainmasterError as error:
-            self._database.want_stop(self.run_state.run, EndReason.INTERNAL)
+            self.database.want_stop(self.run_state.run, EndReason.INTERNAL)
             self._wanted, self._why_wanted = EndReason.INTERNAL, one_line(error)
             return [Note(self._why_wanted)]
 
     def _forecasts(self, now: float) -> list[Note]:
-        if self._forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:
+        if self.forecaster is None or now - self._forecast_at < FORECAST_LOOK_S:
             return []
         self._forecast_at = now
-        return [Note(text) for text in self._forecaster.look(self.run_state, self._progress, now)]
+        return [Note(text) for text in self.forecaster.look(self.run_state, self._progress, now)]
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -372,14 +357,14 @@ class Controller:
         attempt = attempt_id(self.run_state.run, effect.experiment, effect.task, effect.attempt)
         task = self.run_state.experiments[effect.experiment].live.get(effect.task)
         if effect.kind is EffectKind.FORGET:
-            self._actions.clean_up(effect)
+            self.actions.clean_up(effect)
             gang = self._gangs.get(attempt)
-            if self._recorder is not None:
-                self._recorder.ended(effect, gang, self._clock())
+            if self.recorder is not None:
+                self.recorder.ended(effect, gang, self.clock())
             if gang is None or gang.phase is not Phase.EXITED:
                 # Given up without having seen its end: the node must not bring it back to life.
-                self._executor.stop(attempt, 0.0)
-            self._executor.forget([attempt])
+                self.executor.stop(attempt, 0.0)
+            self.executor.forget([attempt])
             self.jobs.drop(effect.experiment, effect.task, effect.attempt)
             for memory in (self._gangs, self._stopping, self._checkpoint_at, self._running_since):
                 memory.pop(attempt, None)
@@ -394,24 +379,24 @@ class Controller:
                 self._launched.discard(attempt)
                 # What was staged for a place that it has lost says nothing about the next one.
                 self.jobs.drop(effect.experiment, effect.task, effect.attempt)
-                self._executor.submit([self._actions.request(task)])
+                self.executor.submit([self.actions.request(task)])
                 self._gangs[attempt] = GangStatus(attempt, Phase.QUEUED)
             case EffectKind.LAUNCH:
-                self._executor.launch(attempt, self._actions.launch_environment(task, self._gangs[attempt]))
+                self.executor.launch(attempt, self.actions.launch_environment(task, self._gangs[attempt]))
                 self._launched.add(attempt)
             case EffectKind.STOP:
                 if self._stopping.get(attempt, float("inf")) > effect.grace_s:
-                    self._executor.stop(attempt, effect.grace_s)
+                    self.executor.stop(attempt, effect.grace_s)
                     self._stopping[attempt] = effect.grace_s
             case EffectKind.ENLARGE:
-                if self._machines is not None:
+                if self.machines is not None:
                     gang = self._gangs.get(attempt) or GangStatus(attempt, Phase.UNKNOWN)
-                    self._machines.enlarge(gang, self._why_over(task))
+                    self.machines.enlarge(gang, self._why_over(task))
             case EffectKind.CHECKPOINT:
-                self._checkpoint_at[attempt] = self._clock()
-                self._actions.begin(effect.kind, task)
+                self._checkpoint_at[attempt] = self.clock()
+                self.actions.begin(effect.kind, task)
             case _:
-                self._actions.begin(effect.kind, task)
+                self.actions.begin(effect.kind, task)
 
     def _id(self, task: Task) -> str:
         return attempt_id(self.run_state.run, task.experiment, task.number, task.attempt)

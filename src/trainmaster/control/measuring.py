@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.step_trace import Steady, StepTrace
 from trainmaster.advisor.model.time_shares import TimeShares
 from trainmaster.control.gangs import member_names
 from trainmaster.executors.usage import Usage, read_usage
-from trainmaster.spec import Experiment
+from trainmaster.spec import Experiment, Strategy
 
 #: Fewer blocks of steps than that are no measurement of a step.
 MIN_BLOCKS = 3
@@ -163,14 +163,14 @@ def _point(
     nodes: int,
 ) -> Point:
     distributed = experiment.distributed
-    sync = Sync(distributed.strategy) if distributed else Sync.ALLREDUCE
+    sync = distributed.strategy if distributed else Strategy.ALLREDUCE
     roles = [role for role, _ in member_names(experiment)]
     workers = [each for name, each in usage.items() if name.startswith("worker-")]
     servers = [each.usage for name, each in usage.items() if name.startswith("ps-")]
     batch: float | None = experiment.builtin_values().get("batch_per_worker")
     if batch is None and found.examples_per_step is not None:
         # A step of all together, but where each worker goes its own way.
-        batch = found.examples_per_step / (1 if sync is Sync.PS_ASYNC else roles.count("worker"))
+        batch = found.examples_per_step / (1 if sync is Strategy.PS_ASYNC else roles.count("worker"))
     device_memory = max((each.usage.gpu_memory_bytes or 0 for each in workers), default=0)
     return Point(
         sync=sync,

@@ -89,13 +89,13 @@ def _jobs(table: Table, recipe: Recipe) -> dict[str, list[int]]:
 
 def _measurement(table: Table, row: int, experiment: Experiment, catalogue: Catalogue) -> Measurement:
     from trainmaster.advisor.model.measurement import Measurement
-    from trainmaster.advisor.model.profile import Sync
     from trainmaster.advisor.quote.surroundings import STARTUP_UNSEEN_S
+    from trainmaster.spec import Strategy
 
     point = table.point(row)
     if point.nodes is None:  # as the recipe would spread them
         point = replace(point, nodes=math.ceil(point.workers / workers_per_node(experiment)))
-    wanted = Sync(experiment.distributed.strategy) if experiment.distributed else Sync.ALLREDUCE
+    wanted = Strategy(experiment.distributed.strategy) if experiment.distributed else Strategy.ALLREDUCE
     if point.sync is not wanted:
         raise UsageError(
             f"{table.where(row)}: sync: found '{point.sync}'; experiments.{experiment.name} is '{wanted}'",

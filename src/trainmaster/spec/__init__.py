@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainmaster.spec.budget import Budget as Budget
     from trainmaster.spec.data_source import DataSource as DataSource
     from trainmaster.spec.distributed import Distributed as Distributed
+    from trainmaster.spec.distributed import Strategy as Strategy
     from trainmaster.spec.experiment import Experiment as Experiment
     from trainmaster.spec.habits import Checkpoint as Checkpoint
     from trainmaster.spec.hardware import Hardware as Hardware
@@ -36,7 +37,7 @@ __all__, _look_up = lazy_exports(
     {
         "budget": "Budget",
         "data_source": "DataSource",
-        "distributed": "Distributed",
+        "distributed": "Distributed Strategy",
         "experiment": "Experiment",
         "habits": "Checkpoint",
         "hardware": "Hardware",

@@ -67,7 +67,9 @@ def make_sampler(experiment: Experiment, seed: int) -> Sampler:
         UsageError: an unknown name or option, or a space that this sampler cannot search.
         MissingPartError: a library that it needs is not installed.
     """
-    search = _search(experiment)
+    search = experiment.search
+    if search is None:
+        raise ValueError(f"{experiment.name} does not search")
     check_search(search)
     space = SearchSpace(experiment.parameters, len(experiment.tasks(seed)), seed)
     return sampler_class(search.sampler)(space, Goal(search.goal), search.all_options)
@@ -77,12 +79,6 @@ def make_pruner(search: Search) -> Pruner | None:
     """The pruner of a search, if it has one. Raises as `make_sampler` does."""
     kind = None if search.pruner is None else pruner_class(search.pruner)
     return None if kind is None else kind(Goal(search.goal), search.all_options)
-
-
-def _search(experiment: Experiment) -> Search:
-    if experiment.search is None:
-        raise ValueError(f"{experiment.name} does not search")
-    return experiment.search
 
 
 def check_search(search: Search) -> None:

@@ -6,10 +6,11 @@ from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quoting import Subject
 from trainmaster.providers import Catalogue, Offer
+from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware
 
 GB = 10**9
@@ -53,7 +54,7 @@ def step_s(workers, batch, compute=0.002, network=0.01):
     return 0.02 + compute * batch + (network * (workers - 1) / workers if workers > 1 else 0.0)
 
 
-def measured(workers, batch, offer="p3.2xlarge", sync=Sync.ALLREDUCE, **more):
+def measured(workers, batch, offer="p3.2xlarge", sync=Strategy.ALLREDUCE, **more):
     point = Point(
         sync,
         workers,
@@ -78,7 +79,7 @@ def knowledge(*measurements, similar=()):
 def workload(name="train", *, total_batch=256, epochs=10, examples=50_000, most=16, **more):
     steps = epochs * -(-examples // total_batch)
     lengths = {n: Length(steps, epochs, total_batch // n) for n in range(1, most + 1) if total_batch % n == 0}
-    facts = {"sync": Sync.ALLREDUCE, "tasks": 1, "hardware": Hardware(gpus=1), "most_workers": most}
+    facts = {"sync": Strategy.ALLREDUCE, "tasks": 1, "hardware": Hardware(gpus=1), "most_workers": most}
     return Workload(name=name, lengths=lengths, **{**facts, **more})
 
 

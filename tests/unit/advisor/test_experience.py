@@ -4,20 +4,21 @@ import numpy as np
 
 from trainmaster.advisor.model.experience import BETWEEN, Experience
 from trainmaster.advisor.model.priors import INDEX
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.spec import Strategy
 
 
 def job(compute, network, workers=(1, 2, 4, 8)):
     """A job on machines whose network takes so long per exchange."""
     return [
-        Point(Sync.ALLREDUCE, n, nodes=n, local_batch=32, step_time_s=compute + network * 2 * (n - 1) / n)
+        Point(Strategy.ALLREDUCE, n, nodes=n, local_batch=32, step_time_s=compute + network * 2 * (n - 1) / n)
         for n in workers
     ]
 
 
 def spread(model, n):
-    found = model.predict([Point(Sync.ALLREDUCE, n, nodes=n, local_batch=32)])
+    found = model.predict([Point(Strategy.ALLREDUCE, n, nodes=n, local_batch=32)])
     return float(found.typical[0]), (float(found.low[0]), float(found.high[0]))
 
 

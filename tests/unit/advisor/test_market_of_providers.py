@@ -8,10 +8,10 @@ import pytest
 from quote_world import GB, knowledge, market, measured, offer, step_s, training, workload
 
 from trainmaster.advisor.market.memory_floor import LEAST_MEMORY_BYTES, Shares, roomy
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.quote.choosing import Limits
 from trainmaster.advisor.quote.market import offers_for, per_node_of
 from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware
 
 CPUS = {"gpus": 0.0, "gpu": ""}
@@ -113,8 +113,8 @@ def test_a_single_task_has_all_cores_of_its_machine():
 def test_servers_that_sit_with_workers_cost_nothing_of_their_own():
     kind, server = offer("p3.2xlarge", 3.06), offer("m4.large", 0.1, **CPUS)
     job = Subject(
-        workload(sync=Sync.PS_ASYNC, servers=1),
-        knowledge(*(measured(n, b, sync=Sync.PS_ASYNC) for n in (1, 2, 4) for b in (32, 128))),
+        workload(sync=Strategy.PS_ASYNC, servers=1),
+        knowledge(*(measured(n, b, sync=Strategy.PS_ASYNC) for n in (1, 2, 4) for b in (32, 128))),
     )
     apart = make_quote([job], market(kind, server), Limits()).main.cluster
     assert apart.server is not None
@@ -126,7 +126,7 @@ def test_servers_that_sit_with_workers_cost_nothing_of_their_own():
 
 
 def test_servers_on_hosts_are_no_machines_of_their_own():
-    subject = on_cpus(sync=Sync.PS_ASYNC, servers=1)
+    subject = on_cpus(sync=Strategy.PS_ASYNC, servers=1)
     one = make_quote([subject], own_hosts(2), Limits()).main
     assert one.cluster.server is None
     assert math.isfinite(one.time_s.p95)

@@ -7,10 +7,10 @@ from quote_world import knowledge, market, measured, offer, training, workload
 
 from trainmaster.advisor.model.knowledge import prepared
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.model.time_shares import TimeShares
 from trainmaster.advisor.quote.choosing import Limits
 from trainmaster.advisor.quote.quoting import Subject, make_quote
+from trainmaster.spec import Strategy
 
 V100 = offer("p3.2xlarge", 3.06)
 
@@ -34,7 +34,7 @@ def test_all_of_it_survives_the_database():
 )
 def test_the_gradient_follows_from_the_bytes_per_step(sync, gradient):
     """A worker sends one to its servers for each step of its own; a global step is a fourth of these."""
-    assert prepared(seen(4, sync=Sync(sync)), None).gradient_bytes == pytest.approx(gradient)
+    assert prepared(seen(4, sync=Strategy(sync)), None).gradient_bytes == pytest.approx(gradient)
 
 
 def test_several_machines_have_no_loopback_between_them():

@@ -11,8 +11,9 @@ from trainmaster.advisor.market.credits import sent_mbit, slowed
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import BELIEFS, INDEX, NAMES, achieved_bytes_per_second
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, Context, Shapes
+from trainmaster.spec import Strategy
 
 MEAN = np.log([belief.median for belief in BELIEFS.values()])
 SPREAD = np.array([belief.spread for belief in BELIEFS.values()])
@@ -36,7 +37,9 @@ def shapes(*some: Point) -> Shapes:
 
 
 def ring(nodes: int, per_node: int = 1) -> Point:
-    return Point(Sync.ALLREDUCE, workers=nodes * per_node, nodes=nodes, local_batch=64, nic_mbps=CARD_MBPS)
+    return Point(
+        Strategy.ALLREDUCE, workers=nodes * per_node, nodes=nodes, local_batch=64, nic_mbps=CARD_MBPS
+    )
 
 
 def test_a_ring_of_all_workers_sends_more_than_one_of_the_nodes() -> None:
@@ -52,7 +55,7 @@ def test_a_ring_of_all_workers_sends_more_than_one_of_the_nodes() -> None:
 
 
 def test_servers_and_workers_send_what_they_hand_over() -> None:
-    for sync, worker, server in ((Sync.PS_SYNC, 2.0, 4.0), (Sync.PS_ASYNC, 0.25, 0.5)):
+    for sync, worker, server in ((Strategy.PS_SYNC, 2.0, 4.0), (Strategy.PS_ASYNC, 0.25, 0.5)):
         point = Point(sync, workers=8, nodes=4, parameter_servers=2, local_batch=64)
         sent = sent_mbit(theta(gradient=1e6 / 8), shapes(point), np.nan)
         assert [each.item() for each in sent] == pytest.approx([worker, server])

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from trainmaster.advisor.model.bottleneck import WORDS, name_bottlenecks
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import BELIEFS, NAMES, achieved_bytes_per_second
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, Context, Shapes
+from trainmaster.spec import Strategy
 
 MEAN = np.log([belief.median for belief in BELIEFS.values()])
 SPREAD = np.array([belief.spread for belief in BELIEFS.values()])
@@ -17,7 +18,7 @@ SPREAD = np.array([belief.spread for belief in BELIEFS.values()])
 thetas = st.lists(st.floats(-3, 3), min_size=len(NAMES), max_size=len(NAMES)).map(
     lambda z: (MEAN + SPREAD * np.array(z))[None]
 )
-syncs = st.sampled_from(list(Sync))
+syncs = st.sampled_from(list(Strategy))
 PARTS = [
     "compute",
     "input",
@@ -86,7 +87,7 @@ def test_what_cannot_help_does_not_help(theta, point, factor):
 def test_more_of_everything(theta, point, factor):
     """More nodes never shorten a synchronous step, and always the time per asynchronous global step."""
     before, after = pair(theta, point, workers=point.workers * factor, nodes=point.nodes * factor)
-    if point.sync is Sync.PS_ASYNC:
+    if point.sync is Strategy.PS_ASYNC:
         assert after <= before * (1 + 1e-9)
     else:
         assert after >= before * (1 - 1e-9)
@@ -113,14 +114,14 @@ def test_a_shape_does_not_depend_on_its_neighbours(theta, some):
 
 
 def test_one_worker_alone_pays_for_no_network():
-    alone = shapes(Point(Sync.ALLREDUCE, 1, nodes=1, local_batch=32, latency_ms=100))
+    alone = shapes(Point(Strategy.ALLREDUCE, 1, nodes=1, local_batch=32, latency_ms=100))
     for part in ("nic", "hop_inter", "trips", "intra", "hop_intra"):
         assert step_time(MEAN[None], alone, free=part) == step_time(MEAN[None], alone)
 
 
 def test_an_asynchronous_worker_alone_is_a_synchronous_one():
     sync, asynchronous = (
-        Point(s, 1, parameter_servers=2, local_batch=8) for s in (Sync.PS_SYNC, Sync.PS_ASYNC)
+        Point(s, 1, parameter_servers=2, local_batch=8) for s in (Strategy.PS_SYNC, Strategy.PS_ASYNC)
     )
     assert step_time(MEAN[None], shapes(sync)) == pytest.approx(step_time(MEAN[None], shapes(asynchronous)))
 
@@ -128,15 +129,15 @@ def test_an_asynchronous_worker_alone_is_a_synchronous_one():
 @pytest.mark.parametrize(
     ("parameter", "value", "point", "word"),
     [
-        ("fixed", 1.0, Point(Sync.ALLREDUCE, 1, nodes=1), "compute"),
-        ("input", 50.0, Point(Sync.ALLREDUCE, 8, nodes=1), "input"),
-        ("nic", 1e6, Point(Sync.ALLREDUCE, 8, nodes=8), "nic"),
-        ("intra", 1e6, Point(Sync.ALLREDUCE, 8, nodes=1), "intra"),
-        ("trips", 50.0, Point(Sync.ALLREDUCE, 8, nodes=8, latency_ms=100), "trips"),
-        ("straggle", 9.0, Point(Sync.ALLREDUCE, 64, nodes=64), "straggle"),
-        ("hop_inter", 9.0, Point(Sync.ALLREDUCE, 8, nodes=8), "hop_inter"),
-        ("server", 1e-6, Point(Sync.PS_SYNC, 16, parameter_servers=1), "server"),
-        ("nic", 1e6, Point(Sync.PS_ASYNC, 16, parameter_servers=1), "server_nic"),
+        ("fixed", 1.0, Point(Strategy.ALLREDUCE, 1, nodes=1), "compute"),
+        ("input", 50.0, Point(Strategy.ALLREDUCE, 8, nodes=1), "input"),
+        ("nic", 1e6, Point(Strategy.ALLREDUCE, 8, nodes=8), "nic"),
+        ("intra", 1e6, Point(Strategy.ALLREDUCE, 8, nodes=1), "intra"),
+        ("trips", 50.0, Point(Strategy.ALLREDUCE, 8, nodes=8, latency_ms=100), "trips"),
+        ("straggle", 9.0, Point(Strategy.ALLREDUCE, 64, nodes=64), "straggle"),
+        ("hop_inter", 9.0, Point(Strategy.ALLREDUCE, 8, nodes=8), "hop_inter"),
+        ("server", 1e-6, Point(Strategy.PS_SYNC, 16, parameter_servers=1), "server"),
+        ("nic", 1e6, Point(Strategy.PS_ASYNC, 16, parameter_servers=1), "server_nic"),
     ],
 )
 def test_the_bottleneck_is_what_was_made_slow(parameter, value, point, word):
@@ -164,8 +165,8 @@ def test_a_flat_ring_hardly_grows_with_the_nodes():
         two, many = step_time(
             theta,
             shapes(
-                Point(Sync.ALLREDUCE, 16, nodes=2, local_batch=32),
-                Point(Sync.ALLREDUCE, 128, nodes=16, local_batch=32),
+                Point(Strategy.ALLREDUCE, 16, nodes=2, local_batch=32),
+                Point(Strategy.ALLREDUCE, 128, nodes=16, local_batch=32),
             ),
         )[0]
         return many / two

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from quote_world import measured, offer, workload
 
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.papers.bandwidth import read_bandwidth
 from trainmaster.advisor.papers.policy_quote import PolicyInput, policy_quote
 from trainmaster.providers import Catalogue, load_catalogue
+from trainmaster.spec import Strategy
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.hardware import Hardware
 
@@ -18,7 +18,9 @@ FC2 = json.loads((Path(__file__).parents[2] / "data" / "seed_vectors.json").read
 
 
 def servers(types, **more):
-    return workload(sync=Sync.PS_ASYNC, servers=1, chief=1, hardware=Hardware(instance=tuple(types)), **more)
+    return workload(
+        sync=Strategy.PS_ASYNC, servers=1, chief=1, hardware=Hardware(instance=tuple(types)), **more
+    )
 
 
 def given(case, **more):
@@ -116,7 +118,7 @@ def test_the_recipe_can_name_the_server_and_a_type_can_be_both():
     assert found.server.instance == "m4.xlarge"
     spot = offer("both", 0.1, gpus=0.0, spot=True)
     place = Catalogue("test", (spot, offer("both", 1.0, gpus=0.0)))
-    work = workload(sync=Sync.PS_ASYNC, servers=1, hardware=Hardware(spot=True))
+    work = workload(sync=Strategy.PS_ASYNC, servers=1, hardware=Hardware(spot=True))
     cluster = policy_quote("cost-opt", [work], PolicyInput(place, max_workers=2)).main.cluster
     assert cluster.worker.spot
     assert not cluster.server.spot

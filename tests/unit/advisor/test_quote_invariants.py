@@ -16,13 +16,13 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length, Workload
 from trainmaster.advisor.model.knowledge import Knowledge
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.quote.choosing import Drawn, Limits, choose, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.market import Market
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import Timing
+from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 
@@ -48,7 +48,7 @@ machines = st.builds(
 @st.composite
 def subjects(draw):
     """A recipe's experiment with what was measured of it: with and without batch, steps, servers, memory."""
-    sync = draw(st.sampled_from(list(Sync)))
+    sync = draw(st.sampled_from(list(Strategy)))
     most = draw(st.sampled_from([1, 3, 8]))
     batch = draw(st.sampled_from([None, 1, 64]))
     has_steps = sync.has_servers or most > 1 or draw(st.booleans())
@@ -210,8 +210,8 @@ def test_where_nothing_will_do_the_nearest_is_near():
 
 
 def test_parameter_servers_are_in_the_workers_region():
-    points = [measured(n, 64, sync=Sync.PS_ASYNC) for n in (1, 2)]
-    subject = Subject(workload(sync=Sync.PS_ASYNC, servers=1), knowledge(*points))
+    points = [measured(n, 64, sync=Strategy.PS_ASYNC) for n in (1, 2)]
+    subject = Subject(workload(sync=Strategy.PS_ASYNC, servers=1), knowledge(*points))
     here, there = {"region": "eu-west-1"}, {"region": "us-east-1"}
     quote = make_quote(
         [subject],
@@ -291,8 +291,8 @@ def test_of_two_offers_measured_as_often_the_newer_counts():
 
 
 def test_spot_servers_can_be_taken_back_too():
-    points = [measured(n, 64, sync=Sync.PS_ASYNC) for n in (1, 2)]
-    work = workload(sync=Sync.PS_ASYNC, servers=4, most=1, epochs=2000)
+    points = [measured(n, 64, sync=Strategy.PS_ASYNC) for n in (1, 2)]
+    work = workload(sync=Strategy.PS_ASYNC, servers=4, most=1, epochs=2000)
     subject = Subject(replace(work, server_hardware=Hardware(spot=True)), knowledge(*points))
     safe = Subject(work, knowledge(*points))
     server = {"gpus": 0.0, "nic": 10.0}
@@ -340,8 +340,8 @@ def test_providers_have_their_own_waits():
 
 
 def test_of_many_regions_the_cheap_and_the_only_ones_are_looked_at():
-    points = [measured(n, 64, sync=Sync.PS_ASYNC, offer="local") for n in (1, 2)]
-    subject = Subject(workload(sync=Sync.PS_ASYNC, servers=1), knowledge(*points))
+    points = [measured(n, 64, sync=Strategy.PS_ASYNC, offer="local") for n in (1, 2)]
+    subject = Subject(workload(sync=Strategy.PS_ASYNC, servers=1), knowledge(*points))
     offers = []
     for i in range(8):
         facts = {"region": f"r{i}"}

@@ -22,12 +22,12 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.workload import Length
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.quote.choosing import Drawn, Limits, choose, pareto, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quantiles import sure
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import DRAWS, Timing
+from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 
@@ -282,8 +282,8 @@ def test_cpu_credits_that_run_out_are_named():
 
 
 def test_parameter_servers_get_machines_of_their_own():
-    points = [measured(n, 64, sync=Sync.PS_ASYNC) for n in (1, 2)]
-    work = workload(sync=Sync.PS_ASYNC, servers=1, chief=1)
+    points = [measured(n, 64, sync=Strategy.PS_ASYNC) for n in (1, 2)]
+    work = workload(sync=Strategy.PS_ASYNC, servers=1, chief=1)
     place = market(V100, offer("m4.large", 0.1, gpus=0.0, nic=0.45), offer("m4.10x", 2.0, gpus=0.0, nic=10))
     quote = make_quote([Subject(work, knowledge(*points))], place, Limits()).main
     assert quote.cluster.server is not None

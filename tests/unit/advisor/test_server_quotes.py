@@ -12,11 +12,11 @@ from quote_world import knowledge, market, measured, offer, workload
 from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Pairs
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.quote.choosing import Drawn, Limits, pick
 from trainmaster.advisor.quote.infeasible import NoFeasibleQuote
 from trainmaster.advisor.quote.quoting import Subject, make_quote
 from trainmaster.advisor.quote.timing import Timing
+from trainmaster.spec import Strategy
 from trainmaster.spec.hardware import Hardware
 
 V100 = offer("p3.2xlarge", 3.06)
@@ -45,7 +45,7 @@ def subject(sync, servers=2, most=6, cores=None, **more):
 
 def heavy(workers):
     """Of a job that sends for most of the time: twice 0.8 s of 500 MB over 10 Gbit/s, to one server."""
-    found = measured(workers, 64, sync=Sync.PS_SYNC)
+    found = measured(workers, 64, sync=Strategy.PS_SYNC)
     seconds = 0.02 + 0.8 * workers
     return replace(found, point=replace(found.point, gradient_bytes=5e8, step_time_s=seconds))
 
@@ -69,7 +69,7 @@ def everything(asked, offers):
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(nodes, min_size=2, max_size=9),
-    st.sampled_from([Sync.PS_SYNC, Sync.PS_ASYNC]),
+    st.sampled_from([Strategy.PS_SYNC, Strategy.PS_ASYNC]),
     st.sampled_from([math.inf, 2500.0, 1200.0]),
     st.sampled_from([math.inf, 4.0, 1.0]),
     st.sampled_from([0.0, 0.0005, 1.0]),
@@ -94,7 +94,7 @@ def test_the_pick_is_that_of_brute_force_over_all_pairs(offers, sync, deadline, 
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(nodes, min_size=2, max_size=25),
-    st.sampled_from([Sync.PS_SYNC, Sync.PS_ASYNC]),
+    st.sampled_from([Strategy.PS_SYNC, Strategy.PS_ASYNC]),
     st.sampled_from([None, 3.0]),
 )
 def test_every_pair_that_is_left_out_is_beaten_by_one_that_is_not(offers, sync, cores):
@@ -123,12 +123,12 @@ def test_every_pair_that_is_left_out_is_beaten_by_one_that_is_not(offers, sync, 
     alone=st.booleans(),
 )
 def test_bounds_are_below_every_outcome_with_servers_too(nics, quantum, spot, alone):
-    work = workload(sync=Sync.PS_ASYNC, servers=2, most=8, epochs=1, tasks=3)
+    work = workload(sync=Strategy.PS_ASYNC, servers=2, most=8, epochs=1, tasks=3)
     gpus = (offer("gpu", 3.0, spot=spot, billing_quantum_s=quantum), offer("blind", 2.0, nic=None))
     hosts = [offer(f"s{i}", 0.1 + i, gpus=0.0, nic=nic) for i, nic in enumerate(nics)]
     catalogue = market(*gpus, *hosts).catalogue
     whole = Machines.of(catalogue.columns(), np.ones(len(catalogue)))
-    known = knowledge(*[replace(measured(n, 64, sync=Sync.PS_ASYNC), server_cores=3.0) for n in (1, 2)])
+    known = knowledge(*[replace(measured(n, 64, sync=Strategy.PS_ASYNC), server_cores=3.0) for n in (1, 2)])
     timing = Timing(work, known, whole[:2], whole[2:], catalogue.offers)
     some = Candidates.of(work, timing.machines, timing.servers, None)
     best, real = timing.at_best_s(some, alone=alone), timing.time_s(some)
@@ -145,7 +145,7 @@ def test_a_server_of_another_region_is_never_taken_however_cheap():
         offer("here", 0.5, gpus=0.0, region=PLACES[0]),
         offer("there", 0.01, gpus=0.0, region=PLACES[1]),
     ]
-    quote = make_quote([subject(Sync.PS_ASYNC)], market(*offers), Limits()).main
+    quote = make_quote([subject(Strategy.PS_ASYNC)], market(*offers), Limits()).main
     assert quote.cluster.server.instance == "here"
 
 
@@ -157,7 +157,7 @@ def test_the_servers_card_decides_where_it_is_the_slower_one():
         offer("quick", 1.0, gpus=0.0, nic=25.0),
         offer("needless", 1.5, gpus=0.0, nic=100.0),
     ]
-    asked = subject(Sync.PS_SYNC, servers=1)
+    asked = subject(Strategy.PS_SYNC, servers=1)
     fast = make_quote([asked], market(*offers), Limits(time_weight=1, cost_weight=0)).main
     assert fast.cluster.server.instance == "quick"
 
@@ -168,7 +168,7 @@ def test_network_cards_that_slow_down_cost_a_long_run_more_than_a_short_one():
     steady, bursting = offer("a", 1.0, nic=10.0), offer("a", 1.0, nic=0.75, nic_burst_gbps=10.0)
     ratios, quotes = [], []
     for epochs in (1, 300):
-        work = workload(sync=Sync.PS_SYNC, servers=1, most=2, epochs=epochs)
+        work = workload(sync=Strategy.PS_SYNC, servers=1, most=2, epochs=epochs)
         known = Subject(work, knowledge(*points))
         limits = Limits(time_weight=1, cost_weight=0)
         slow, fast = (make_quote([known], market(each), limits).main for each in (bursting, steady))
@@ -210,7 +210,7 @@ def test_a_card_that_sustains_or_reaches_more_is_never_slower(busy, share, fast,
 
 def busy_server(workers, cores):
     """A worker keeps that many of the server's cores busy."""
-    found = measured(workers, 64, sync=Sync.PS_ASYNC)
+    found = measured(workers, 64, sync=Strategy.PS_ASYNC)
     point = replace(found.point, step_time_s=found.point.step_time_s / workers)
     return replace(found, point=point, server_cores=cores * workers)
 
@@ -222,7 +222,7 @@ def test_a_server_with_few_cores_is_not_taken_where_updates_need_many():
     taken = {}
     for cores in (0.01, 1.0):
         known = knowledge(*[busy_server(n, cores) for n in (1, 2, 4)])
-        work = workload(sync=Sync.PS_ASYNC, servers=1, most=4)
+        work = workload(sync=Strategy.PS_ASYNC, servers=1, most=4)
         taken[cores] = make_quote([Subject(work, known)], market(V100, small, large), fastest).main
         only = Subject(replace(work, server_hardware=Hardware(instance=("small",))), known)
         alone = make_quote([only], market(V100, small), fastest).main
@@ -237,7 +237,7 @@ def test_a_server_whose_cpu_credits_run_out_holds_up_a_long_run():
     burst = offer("t2", 0.1, gpus=0.0, vcpus=1.0, cpu_baseline_share=0.2)
     known = knowledge(*[busy_server(n, 3.0) for n in (1, 2)])
     for epochs, ratio in ((2, 1.0), (200, 2.0)):
-        facts = {"sync": Sync.PS_ASYNC, "servers": 1, "most": 1, "epochs": epochs}
+        facts = {"sync": Strategy.PS_ASYNC, "servers": 1, "most": 1, "epochs": epochs}
         slow, fast = (
             make_quote(
                 [Subject(workload(server_hardware=Hardware(instance=(each.instance_type,)), **facts), known)],

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 from trainmaster.advisor.model.priors import INDEX, LONGEST_COMPUTE_S, Prior
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, Context
+from trainmaster.spec import Strategy
 
 
 def prior(seconds, per_node=1, **known):
-    columns = Columns.of([Point(Sync.ALLREDUCE, per_node, nodes=1, local_batch=32, **known)])
+    columns = Columns.of([Point(Strategy.ALLREDUCE, per_node, nodes=1, local_batch=32, **known)])
     return Prior.of(columns, Context.of(columns), np.array([seconds]))
 
 

@@ -13,9 +13,10 @@ from trainmaster.advisor.model import fit
 from trainmaster.advisor.model.fit import Problem
 from trainmaster.advisor.model.physics import step_time
 from trainmaster.advisor.model.priors import NAMES, Prior
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, Context, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.spec import Strategy
 
 ANWAR = Path(__file__).parents[2] / "data" / "anwar.csv"
 
@@ -31,7 +32,7 @@ def anwar():
                 latency = float(row["latency_ms"])
                 points.append(
                     Point(
-                        Sync.ALLREDUCE,
+                        Strategy.ALLREDUCE,
                         n,
                         nodes=n,
                         local_batch=batch / n,
@@ -108,7 +109,7 @@ def drawn_job(rng, points, asked):
     return [times * np.exp(0.02 * rng.standard_normal(len(times))) for times in truth]
 
 
-@pytest.mark.parametrize("sync", list(Sync))
+@pytest.mark.parametrize("sync", list(Strategy))
 def test_intervals_cover_jobs_drawn_from_the_prior(sync):
     def point(n, batch, per=1):
         return Point(sync, n, nodes=n // per, parameter_servers=int(sync.has_servers), local_batch=batch)
@@ -132,8 +133,8 @@ def test_intervals_cover_jobs_drawn_from_the_prior(sync):
 def two_points(**known):
     common = {"local_batch": 32, **known}
     return [
-        Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.20, **common),
-        Point(Sync.ALLREDUCE, 4, nodes=1, step_time_s=0.22, **common),
+        Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.20, **common),
+        Point(Strategy.ALLREDUCE, 4, nodes=1, step_time_s=0.22, **common),
     ]
 
 
@@ -146,7 +147,7 @@ def test_uncertainty_grows_away_from_what_was_measured():
     model = StepTimeModel.fit(two_points())
 
     def at(n, nodes, batch=32):
-        return width(model, Point(Sync.ALLREDUCE, n, nodes=nodes, local_batch=batch))
+        return width(model, Point(Strategy.ALLREDUCE, n, nodes=nodes, local_batch=batch))
 
     assert at(4, 1) < at(8, 1) < at(8, 2) <= at(64, 16)
     assert at(4, 1) < at(4, 1, 64) < at(4, 1, 512)
@@ -154,22 +155,26 @@ def test_uncertainty_grows_away_from_what_was_measured():
 
 def test_a_known_network_narrows_the_step_to_several_nodes():
     far = {"workers": 16, "nodes": 4, "local_batch": 32}
-    blind = width(StepTimeModel.fit(two_points()), Point(Sync.ALLREDUCE, **far))
+    blind = width(StepTimeModel.fit(two_points()), Point(Strategy.ALLREDUCE, **far))
     known = {"nic_mbps": 25_000, "gradient_bytes": 100e6}
-    assert width(StepTimeModel.fit(two_points(**known)), Point(Sync.ALLREDUCE, **far, **known)) < 0.8 * blind
+    assert (
+        width(StepTimeModel.fit(two_points(**known)), Point(Strategy.ALLREDUCE, **far, **known)) < 0.8 * blind
+    )
 
 
 def test_a_slower_network_is_slower():
     known = {"gradient_bytes": 100e6}
     model = StepTimeModel.fit(two_points(nic_mbps=25_000, **known))
     fast, slow = (
-        model.predict([Point(Sync.ALLREDUCE, 16, nodes=4, local_batch=32, nic_mbps=rate, **known)]).typical[0]
+        model.predict(
+            [Point(Strategy.ALLREDUCE, 16, nodes=4, local_batch=32, nic_mbps=rate, **known)]
+        ).typical[0]
         for rate in (25_000, 1_000)
     )
     assert slow > 1.5 * fast
 
 
-@pytest.mark.parametrize("sync", list(Sync))
+@pytest.mark.parametrize("sync", list(Strategy))
 def test_everything_but_workers_may_be_unknown(sync):
     model = StepTimeModel.fit([Point(sync, n, step_time_s=0.5 + 0.01 * n) for n in (1, 2)])
     answer = model.predict([Point(sync, 8), Point(sync, 8, nodes=8, parameter_servers=1, local_batch=4)])
@@ -180,19 +185,24 @@ def test_everything_but_workers_may_be_unknown(sync):
 
 def test_an_unknown_column_costs_width():
     points = [
-        Point(Sync.ALLREDUCE, n, nodes=n, local_batch=b, step_time_s=0.1 + b / 1000)
+        Point(Strategy.ALLREDUCE, n, nodes=n, local_batch=b, step_time_s=0.1 + b / 1000)
         for n in (1, 2)
         for b in (8, 32)
     ]
     model = StepTimeModel.fit(points)
-    assert width(model, Point(Sync.ALLREDUCE, 2, nodes=2)) > width(
-        model, Point(Sync.ALLREDUCE, 2, nodes=2, local_batch=16)
+    assert width(model, Point(Strategy.ALLREDUCE, 2, nodes=2)) > width(
+        model, Point(Strategy.ALLREDUCE, 2, nodes=2, local_batch=16)
     )
 
 
 def test_one_point_is_enough_to_say_something():
-    answer = StepTimeModel.fit([Point(Sync.ALLREDUCE, 1, nodes=1, local_batch=32, step_time_s=0.2)]).predict(
-        [Point(Sync.ALLREDUCE, 1, nodes=1, local_batch=32), Point(Sync.ALLREDUCE, 8, nodes=1, local_batch=32)]
+    answer = StepTimeModel.fit(
+        [Point(Strategy.ALLREDUCE, 1, nodes=1, local_batch=32, step_time_s=0.2)]
+    ).predict(
+        [
+            Point(Strategy.ALLREDUCE, 1, nodes=1, local_batch=32),
+            Point(Strategy.ALLREDUCE, 8, nodes=1, local_batch=32),
+        ]
     )
     assert answer.typical[0] == pytest.approx(0.2, rel=0.05)
     assert answer.low[1] > 0.1
@@ -200,13 +210,15 @@ def test_one_point_is_enough_to_say_something():
 
 
 def test_repeated_and_contradictory_points_do_not_break_it():
-    points = [Point(Sync.PS_SYNC, 2, parameter_servers=1, step_time_s=t) for t in (0.2, 0.2, 0.2, 0.25, 0.15)]
+    points = [
+        Point(Strategy.PS_SYNC, 2, parameter_servers=1, step_time_s=t) for t in (0.2, 0.2, 0.2, 0.25, 0.15)
+    ]
     answer = StepTimeModel.fit(points).predict(points[:1])
     assert answer.low[0] < 0.2 < answer.high[0]
 
 
 def test_the_answer_to_a_row_does_not_depend_on_the_others_and_repeats():
-    rows = [Point(Sync.ALLREDUCE, n, nodes=n, local_batch=64) for n in (1, 3, 9)]
+    rows = [Point(Strategy.ALLREDUCE, n, nodes=n, local_batch=64) for n in (1, 3, 9)]
     together = StepTimeModel.fit(two_points()).predict(rows)
     alone = StepTimeModel.fit(two_points()).predict(rows[1:2])
     assert (together.low[1], together.typical[1], together.high[1]) == pytest.approx(
@@ -216,9 +228,10 @@ def test_the_answer_to_a_row_does_not_depend_on_the_others_and_repeats():
 
 def test_asynchronous_throughput_saturates():
     points = [
-        Point(Sync.PS_ASYNC, n, parameter_servers=1, step_time_s=max(1.0 / n, 0.2)) for n in (1, 2, 4, 6, 8)
+        Point(Strategy.PS_ASYNC, n, parameter_servers=1, step_time_s=max(1.0 / n, 0.2))
+        for n in (1, 2, 4, 6, 8)
     ]
-    many = StepTimeModel.fit(points).predict([Point(Sync.PS_ASYNC, 40, parameter_servers=1)])
+    many = StepTimeModel.fit(points).predict([Point(Strategy.PS_ASYNC, 40, parameter_servers=1)])
     assert many.typical[0] == pytest.approx(0.2, rel=0.15)
     assert many.bottleneck[0].startswith("parameter server")
 
@@ -258,12 +271,12 @@ def test_profiles_and_points_refuse_nonsense():
     with pytest.raises(ValueError, match="no measured points"):
         StepTimeModel.fit([])
     with pytest.raises(ValueError, match="without step_time_s"):
-        StepTimeModel.fit([Point(Sync.ALLREDUCE, 1)])
+        StepTimeModel.fit([Point(Strategy.ALLREDUCE, 1)])
     for values in ({"workers": 0}, {"workers": 1, "step_time_s": -1.0}, {"workers": 1, "latency_ms": -1.0}):
         with pytest.raises(ValueError, match="needed"):
-            Point(Sync.ALLREDUCE, **values)
+            Point(Strategy.ALLREDUCE, **values)
     with pytest.raises(ValueError, match="at least 1"):
-        Point(Sync.PS_SYNC, 1, parameter_servers=0)
+        Point(Strategy.PS_SYNC, 1, parameter_servers=0)
 
 
 def test_importing_the_package_does_not_load_numpy():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.forecast import RentedPart, forecast_rented
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.advisor.quote.timing import DRAWS
@@ -21,7 +21,7 @@ from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.service.cluster_costs import RecordedClusterCosts, where_in
 from trainmaster.service.quote_record import QuoteRecord
 from trainmaster.service.quote_tracker import QuoteTracker
-from trainmaster.spec import read_recipe
+from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
@@ -184,7 +184,7 @@ def test_a_binding_quote_names_dollars_and_counts_the_wait(tmp_path):
 
 
 def test_what_was_measured_on_other_machines_is_none_of_this(tmp_path):
-    point = Point(Sync.ALLREDUCE, 2, nodes=1, step_time_s=0.5)
+    point = Point(Strategy.ALLREDUCE, 2, nodes=1, step_time_s=0.5)
     here = Measurement(point, duration_s=200.0, offer="local")
     world = World(tmp_path, same=[here])
     assert world.look(150, step_s=0.5) == []  # without a length only how long it took before would tell

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.quote.quote import Interval
 from trainmaster.control.measuring import trace_of
 from trainmaster.control.run_state import Experiment, RunState, Task
 from trainmaster.service.quote_record import QuoteRecord, quote_summary, record_truth
 from trainmaster.service.quote_tracker import QuoteTracker, _Known
 from trainmaster.service.steadiness import share_done
-from trainmaster.spec import read_recipe
+from trainmaster.spec import Strategy, read_recipe
 from trainmaster.spec.states import State
 from trainmaster.testing.waits import until
 
@@ -108,7 +108,7 @@ def test_a_training_without_length_is_told_the_keys_once(tmp_path):
 
 
 def test_a_training_without_length_is_quoted_by_earlier_durations(tmp_path):
-    point = Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     seen = Measurement(point, duration_s=200.0)
     world = World(tmp_path, histories=history(seen, seen))
     lines = world.look(90, step_s=0.5)
@@ -169,7 +169,7 @@ def test_the_share_that_is_done(tmp_path, step, seen, share):
 
 
 def test_of_many_tasks_the_newest_count():
-    point = Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     live = {number: Measurement(point, measured_at=number) for number in range(500)}
     same, similar = _Known(live={"main": live}).of("main")
     assert len(same) == 100
@@ -210,7 +210,7 @@ def test_nothing_is_bound_in_the_middle_of_a_recovery(tmp_path):
 
 
 def test_nothing_is_bound_while_it_waits_for_slots(tmp_path):
-    point = Point(Sync.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
+    point = Point(Strategy.ALLREDUCE, 1, nodes=1, step_time_s=0.5)
     seen = Measurement(point, duration_s=200.0)
     world = World(tmp_path, histories=history(seen, seen))
     task = world.run_state.experiments["main"].live[0]

@@ -11,8 +11,8 @@ from trainmaster.advisor.market.machines import Machines
 from trainmaster.advisor.market.pairs import Cards
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model.priors import INDEX
-from trainmaster.advisor.model.profile import Sync
 from trainmaster.advisor.model.shapes import Floats, Shapes
+from trainmaster.spec import Strategy
 
 _ASYNCHRONOUS: Final = 2
 _MBIT_BYTES: Final = 1e6 / 8
@@ -124,7 +124,7 @@ def served_s(
     """
     if work_s is None or not len(servers):
         return np.zeros(len(some))
-    updates = some.steps * np.where(workload.sync is Sync.PS_SYNC, some.workers, 1.0)
+    updates = some.steps * np.where(workload.sync is Strategy.PS_SYNC, some.workers, 1.0)
     all_busy_s = updates * work_s / max(workload.servers, 1) / servers.vcpus[some.server]
     slow = with_credits(all_busy_s, servers.baseline[some.server], LAUNCH_CREDIT_S / waves)
     return np.where(some.server >= 0, slow, 0.0)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from trainmaster.advisor.model.profile import Sync
-from trainmaster.spec import Experiment
+from trainmaster.spec import Experiment, Strategy
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.hardware import Hardware
 
 #: Most workers that are considered where the recipe sets no limit.
 MOST_WORKERS = 64
-_SYNC = {"allreduce": Sync.ALLREDUCE, "ps-sync": Sync.PS_SYNC, "ps-async": Sync.PS_ASYNC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Workload:
     """
 
     name: str
-    sync: Sync
+    sync: Strategy
     tasks: int
     lengths: dict[int, Length]
     after: tuple[str, ...] = ()
@@ -90,7 +88,7 @@ class Workload:
         return cls(
             name=experiment.name,
             after=experiment.depends_on,
-            sync=_SYNC[distributed.strategy.value] if distributed else Sync.ALLREDUCE,
+            sync=distributed.strategy if distributed else Strategy.ALLREDUCE,
             tasks=len(experiment.tasks(seed)),
             spread=experiment.workers,
             lengths=lengths,

@@ -12,9 +12,10 @@ import numpy as np
 from trainmaster.advisor.model.devices import Device
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.spec import Strategy
 
 #: What the processes of one machine have for a network, Mbit/s: the loopback, where no card was measured.
 LOOPBACK_MBPS: Final = 20_000.0
@@ -206,7 +207,7 @@ def prepared(measurement: Measurement, nic_mbps: float | None) -> Point:
         point = replace(point, nic_mbps=nic_mbps or between)
     if point.gradient_bytes is None and point.bytes_out and point.workers > 1:
         share = 1.0 if point.sync.has_servers else 2 * (point.workers - 1) / point.workers
-        if point.sync is Sync.PS_ASYNC:  # a global step is that of one of the workers
+        if point.sync is Strategy.PS_ASYNC:  # a global step is that of one of the workers
             share /= point.workers
         if (gradient := point.bytes_out / share) > _CHATTER_BYTES:
             point = replace(point, gradient_bytes=gradient)
@@ -218,7 +219,7 @@ def _server_work_s(measurement: Measurement) -> float | None:
     point, cores = measurement.point, measurement.server_cores
     if point is None or not point.step_time_s or cores is None:
         return None
-    updates = point.workers if point.sync is Sync.PS_SYNC else 1
+    updates = point.workers if point.sync is Strategy.PS_SYNC else 1
     return cores * (point.parameter_servers or 1) * point.step_time_s / updates
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.spec import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Measurement:
         values: Mapping[str, Any] = json.loads(text)
         point = values.get("point")
         if point is not None:
-            point = Point(**{**point, "sync": Sync(point["sync"])})
+            point = Point(**{**point, "sync": Strategy(point["sync"])})
         shares = values.get("time_shares")
         return cls(**{**values, "point": point, "time_shares": TimeShares(**shares) if shares else None})
 

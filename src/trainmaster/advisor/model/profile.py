@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Sync(StrEnum):
-    """How the workers agree on a gradient; the values are those of the CSV files."""
-
-    ALLREDUCE = "allreduce"
-    PS_SYNC = "ps-sync"
-    PS_ASYNC = "ps-async"
-
-    @property
-    def has_servers(self) -> bool:
-        """True if parameter servers take part."""
-        return self is not Sync.ALLREDUCE
+from trainmaster.spec import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +31,7 @@ class Point:
         offer: what it was measured on, a name in the catalogue.
     """
 
-    sync: Sync
+    sync: Strategy
     workers: int
     nodes: int | None = None
     parameter_servers: int | None = None

@@ -9,12 +9,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
+from trainmaster.spec import Strategy
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-KINDS = (Sync.ALLREDUCE, Sync.PS_SYNC, Sync.PS_ASYNC)
+KINDS = (Strategy.ALLREDUCE, Strategy.PS_SYNC, Strategy.PS_ASYNC)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from typing import Final
 
 import numpy as np
 
-from trainmaster.advisor.model.profile import Point, Sync
+from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import KINDS, Columns, Floats
 from trainmaster.advisor.model.steptime import StepTimeModel
+from trainmaster.spec import Strategy
 from trainmaster.spec.errors import UsageError
 
 #: The columns of both files. Only ``sync``, ``workers`` and (measured) ``step_time_s`` must be filled.
@@ -204,9 +205,9 @@ def read_table(path: Path, *, measured: bool, more: tuple[str, ...] = ()) -> Tab
             except ValueError as error:
                 mistakes.append((lines[i], name, str(error)))
         try:
-            kinds[i] = KINDS.index(Sync(cells["sync"]))
+            kinds[i] = KINDS.index(Strategy(cells["sync"]))
         except ValueError:
-            mistakes.append((lines[i], "sync", f"found {cells['sync']!r}; {', '.join(Sync)} are known"))
+            mistakes.append((lines[i], "sync", f"found {cells['sync']!r}; {', '.join(Strategy)} are known"))
     _raise(path, mistakes)
     columns = Columns(
         kind=kinds,
