@@ -81,6 +81,7 @@ class Window:
     least_s: float = MIN_SECONDS
 
 
+@dataclass(kw_only=True)
 class ProfileAttempt:
     """One attempt at task 0 of an experiment.
 
@@ -96,36 +97,28 @@ class ProfileAttempt:
         tell: shows how far it is.
     """
 
-    def __init__(
-        self,
-        *,
-        actions: AttemptActions,
-        executor: Executor,
-        run: str,
-        experiment: Experiment,
-        parameters: Mapping[str, ParameterValue],
-        window: Window,
-        cores: int,
-        interrupts: Callable[[], int],
-        tell: Callable[[ProfileProgress], None],
-    ) -> None:
-        self._actions = actions
-        self._executor = executor
-        self._experiment = experiment
-        self._window = window
-        self._cores = cores
-        self._interrupts = interrupts
-        self._tell = tell
-        self._task = Task(experiment.name, 0, State.RUNNING, attempt=1, parameters=parameters)
-        self._context = actions.context(self._task)
-        self._id = attempt_id(run, experiment.name, 0, 1)
+    actions: AttemptActions
+    executor: Executor
+    run: str
+    experiment: Experiment
+    parameters: Mapping[str, ParameterValue]
+    window: Window
+    cores: int
+    interrupts: Callable[[], int]
+    tell: Callable[[ProfileProgress], None]
+
+    def __post_init__(self) -> None:
+        """Nothing is started."""
+        self._task = Task(self.experiment.name, 0, State.RUNNING, attempt=1, parameters=self.parameters)
+        self._context = self.actions.context(self._task)
+        self._id = attempt_id(self.run, self.experiment.name, 0, 1)
         self._progress = TaskProgress.of(self._context, resolution_s=LOOK_S)
         self._status = GangStatus(self._id, Phase.QUEUED)
         self._launched = False
         self._stopping_since: float | None = None
         self._hurried = False
         self._judged_at = 0.0
-        self._where = f"experiments.{experiment.name}"
+        self._where = f"experiments.{self.experiment.name}"
 
     @property
     def workers(self) -> int:
@@ -144,11 +137,10 @@ class ProfileAttempt:
             InterruptedByUser: its members have ended.
             ExecutorError: the node cannot be reached, or has lost it.
         """
-        run = self._id.partition("/")[0]
-        self._executor.open(run, capacity, base)
+        self.executor.open(self.run, capacity, base)
         self._submit()
         while self._status.phase is not Phase.EXITED:
-            for status in self._executor.changes(LOOK_S):
+            for status in self.executor.changes(LOOK_S):
                 if status.attempt == self._id:
                     self._status = status
             now = time.time()
@@ -165,7 +157,7 @@ class ProfileAttempt:
                 self._judge(now)
         while self._progress.update(self._status.ended_at or time.time()):
             pass
-        self._executor.forget([self._id])
+        self.executor.forget([self._id])
         return self._result()
 
     # --- one look --------------------------------------------------------------------------------
@@ -173,32 +165,32 @@ class ProfileAttempt:
     def _submit(self) -> None:
         self._launched = False
         self._status = GangStatus(self._id, Phase.QUEUED)
-        self._executor.submit([self._actions.request(self._task)])
+        self.executor.submit([self.actions.request(self._task)])
 
     def _obey(self, now: float) -> None:
-        interrupts = self._interrupts()
+        interrupts = self.interrupts()
         if not interrupts:
             return
         if self._status.phase in (Phase.QUEUED, Phase.GRANTED, Phase.UNKNOWN):
-            self._executor.stop(self._id, 0.0)
+            self.executor.stop(self._id, 0.0)
             raise _interrupted()
         if interrupts > 1 and not self._hurried:
             self._hurried = True
-            self._executor.stop(self._id, 0.0)
+            self.executor.stop(self._id, 0.0)
         self._stop(now)
 
     def _stage(self) -> None:
-        key = (self._experiment.name, 0, 1)
-        jobs = self._actions.jobs
+        key = (self.experiment.name, 0, 1)
+        jobs = self.actions.jobs
         jobs.collect()
         job = jobs.of(*key).get(EffectKind.STAGE)
         if job is None:
-            self._actions.begin(EffectKind.STAGE, self._task)
+            self.actions.begin(EffectKind.STAGE, self._task)
         elif job.done and job.error:
             raise UsageError(f"{self._where}: it cannot be measured: {job.error}")
         elif job.done:
-            environment = self._actions.launch_environment(self._task, self._status)
-            self._executor.launch(self._id, environment)
+            environment = self.actions.launch_environment(self._task, self._status)
+            self.executor.launch(self._id, environment)
             self._launched = True
 
     def _judge(self, now: float) -> None:
@@ -210,7 +202,7 @@ class ProfileAttempt:
         if self._stopping_since is not None:
             self._show(ProfilePhase.STOPPING, now)
             return
-        trace, limit_s = self._trace, self._window.seconds
+        trace, limit_s = self._trace, self.window.seconds
         if trace.first_at is None:
             self._show(ProfilePhase.STARTING, now)
             if now - self._status.started_at >= PATIENCE * limit_s:
@@ -218,7 +210,7 @@ class ProfileAttempt:
             return
         seen_s = now - trace.first_at
         self._show(ProfilePhase.MEASURING, now, max(0.0, limit_s - seen_s))
-        tight = trace.is_tight(min_seconds=min(self._window.least_s, limit_s))
+        tight = trace.is_tight(min_seconds=min(self.window.least_s, limit_s))
         over = seen_s >= limit_s and (self._is_measured() or seen_s >= PATIENCE * limit_s)
         if tight or over:
             self._stop(now)
@@ -230,14 +222,14 @@ class ProfileAttempt:
     def _stop(self, now: float) -> None:
         if self._stopping_since is None:
             self._stopping_since = now
-            self._executor.stop(self._id, min(GRACE_S, self._experiment.grace_s))
+            self.executor.stop(self._id, min(GRACE_S, self.experiment.grace_s))
 
     def _show(self, phase: ProfilePhase, now: float, left_s: float | None = None) -> None:
         started_at = self._status.started_at
         found = self._trace.steady()
-        self._tell(
+        self.tell(
             ProfileProgress(
-                self._experiment.name,
+                self.experiment.name,
                 self.workers,
                 phase,
                 max(0.0, now - started_at) if started_at is not None else 0.0,
@@ -255,23 +247,23 @@ class ProfileAttempt:
     # --- the result ------------------------------------------------------------------------------
 
     def _result(self) -> Measurement:
-        if self._interrupts():
+        if self.interrupts():
             raise _interrupted()
         status, now = self._status, time.time()
         ended_by_itself = self._stopping_since is None
         if ended_by_itself:
-            helpers = helpers_of(self._experiment, self._context.launcher)
+            helpers = helpers_of(self.experiment, self._context.launcher)
             outcome = classify(status, None, helpers)
             if outcome.reason is not EndReason.SUCCEEDED:
                 raise self._failure(outcome.reason, outcome.message)
         measurement = measurement_of(
-            self._experiment,
+            self.experiment,
             self._trace,
             self._context.place.directory,
             started_at=status.started_at or now,
             ended_at=status.ended_at if ended_by_itself else None,
             now=now,
-            cores=self._cores,
+            cores=self.cores,
             min_blocks=1 if not ended_by_itself else MIN_BLOCKS,
         )
         if measurement is None:
@@ -309,7 +301,7 @@ class ProfileAttempt:
             "If it prints its steps, say how: metrics: {pattern: 'step (?P<step>\\d+)'}. Else let it call "
             'trainmaster.report(step=...), or append lines such as {"step": 120} to $TRAINMASTER_METRICS. '
             f"If a step takes longer than that, raise {self._where}.profile.seconds "
-            f"({self._window.seconds:g} s now).",
+            f"({self.window.seconds:g} s now).",
         )
 
 

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from trainmaster.control.run_state import RunState
@@ -33,6 +34,7 @@ def _in_background(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="ask-store", daemon=True).start()
 
 
+@dataclass
 class StoreSilence:
     """Asks a run's store in the background while jobs are under way that may wait for it.
 
@@ -42,15 +44,12 @@ class StoreSilence:
         begin: does something in the background.
     """
 
-    def __init__(
-        self,
-        url: str,
-        ask: Callable[[str], bool] = _ask,
-        begin: Callable[[Callable[[], None]], None] = _in_background,
-    ) -> None:
-        self._url = url
-        self._ask = ask
-        self._begin = begin
+    url: str
+    ask: Callable[[str], bool] = _ask
+    begin: Callable[[Callable[[], None]], None] = _in_background
+
+    def __post_init__(self) -> None:
+        """Nobody is asked."""
         self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._is_asking = False
         self._pending = 0
@@ -76,7 +75,7 @@ class StoreSilence:
         is_stuck = pending and now - self._moved_at >= PATIENCE_S
         if (is_stuck or self.is_silent) and not self._is_asking and now - self._asked_at >= AGAIN_S:
             self._is_asking, self._asked_at = True, now
-            self._begin(lambda: self._answers.put(self._ask(self._url)))
+            self.begin(lambda: self._answers.put(self.ask(self.url)))
         return notes
 
     def _heard(self, run_state: RunState) -> list[Note]:
@@ -89,12 +88,12 @@ class StoreSilence:
             return []
         if answers:
             self._since = None
-            return [Note(f"{self._url} answers again")]
+            return [Note(f"{self.url} answers again")]
         self._since = self._asked_at
         at = time.strftime("%H:%M:%S", time.localtime(self._since))
         return [
             Note(
-                f"{self._url} has not answered since {at}. {_waiting(run_state)} nothing is lost, and it "
+                f"{self.url} has not answered since {at}. {_waiting(run_state)} nothing is lost, and it "
                 "goes on when the store answers. Look at its server and the network (AWS_ENDPOINT_URL, where "
                 f"it is set); `trainmaster cancel {run_state.run}` ends the run and keeps here what is not "
                 "saved."

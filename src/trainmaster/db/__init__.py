@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from trainmaster.db.changes import (
-    Change,
-    ClosedAttempt,
-    ExperimentChange,
-    Note,
-    Progress,
-    RunChange,
-    TaskChange,
-)
-from trainmaster.db.cluster_rows import ClusterRow
-from trainmaster.db.database import Database
-from trainmaster.db.leases import Lease, is_alive, this_process
-from trainmaster.db.patience import Patience
-from trainmaster.db.quote_rows import NewMeasurement, NewQuote, Truth
-from trainmaster.db.run_rows import NewRun
-
-__all__ = [
-    "Change",
-    "ClosedAttempt",
-    "ClusterRow",
-    "Database",
-    "ExperimentChange",
-    "Lease",
-    "NewMeasurement",
-    "NewQuote",
-    "NewRun",
-    "Note",
-    "Patience",
-    "Progress",
-    "RunChange",
-    "TaskChange",
-    "Truth",
-    "is_alive",
-    "this_process",
-]
+from trainmaster.db.changes import Change as Change
+from trainmaster.db.changes import ClosedAttempt as ClosedAttempt
+from trainmaster.db.changes import ExperimentChange as ExperimentChange
+from trainmaster.db.changes import Note as Note
+from trainmaster.db.changes import Progress as Progress
+from trainmaster.db.changes import RunChange as RunChange
+from trainmaster.db.changes import TaskChange as TaskChange
+from trainmaster.db.cluster_rows import ClusterRow as ClusterRow
+from trainmaster.db.database import Database as Database
+from trainmaster.db.leases import Lease as Lease
+from trainmaster.db.leases import is_alive as is_alive
+from trainmaster.db.leases import this_process as this_process
+from trainmaster.db.patience import Patience as Patience
+from trainmaster.db.quote_rows import NewMeasurement as NewMeasurement
+from trainmaster.db.quote_rows import NewQuote as NewQuote
+from trainmaster.db.quote_rows import Truth as Truth
+from trainmaster.db.run_rows import NewRun as NewRun

@@ -7,27 +7,18 @@ Optuna and ``cmaes`` (the extra ``[sweep]``) are imported only by the samplers t
 
 from __future__ import annotations
 
-from trainmaster.sweeps.curve import Curve
-from trainmaster.sweeps.plugins import check_search, make_pruner, make_sampler, pruner_class, sampler_class
-from trainmaster.sweeps.pruner import Pruner
-from trainmaster.sweeps.sampler import Sampler, Suggestion
-from trainmaster.sweeps.space import Axis, AxisKind, SearchSpace
-from trainmaster.sweeps.trial import Goal, Trial, TrialState
-
-__all__ = [
-    "Axis",
-    "AxisKind",
-    "Curve",
-    "Goal",
-    "Pruner",
-    "Sampler",
-    "SearchSpace",
-    "Suggestion",
-    "Trial",
-    "TrialState",
-    "check_search",
-    "make_pruner",
-    "make_sampler",
-    "pruner_class",
-    "sampler_class",
-]
+from trainmaster.sweeps.curve import Curve as Curve
+from trainmaster.sweeps.plugins import check_search as check_search
+from trainmaster.sweeps.plugins import make_pruner as make_pruner
+from trainmaster.sweeps.plugins import make_sampler as make_sampler
+from trainmaster.sweeps.plugins import pruner_class as pruner_class
+from trainmaster.sweeps.plugins import sampler_class as sampler_class
+from trainmaster.sweeps.pruner import Pruner as Pruner
+from trainmaster.sweeps.sampler import Sampler as Sampler
+from trainmaster.sweeps.sampler import Suggestion as Suggestion
+from trainmaster.sweeps.space import Axis as Axis
+from trainmaster.sweeps.space import AxisKind as AxisKind
+from trainmaster.sweeps.space import SearchSpace as SearchSpace
+from trainmaster.sweeps.trial import Goal as Goal
+from trainmaster.sweeps.trial import Trial as Trial
+from trainmaster.sweeps.trial import TrialState as TrialState

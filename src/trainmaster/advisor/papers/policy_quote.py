@@ -146,8 +146,8 @@ def _picked(policy: str, workload: Workload, given: PolicyInput) -> ExperimentQu
     return ExperimentQuote(
         name=workload.name,
         cluster=ClusterShape(
-            worker=_rented(by_type[pick.worker.name], pick.count),
-            server=_rented(host_by_type[server.name], workload.servers) if server else None,
+            worker=Rented.of(by_type[pick.worker.name], pick.count),
+            server=Rented.of(host_by_type[server.name], workload.servers) if server else None,
             workers=pick.count,
         ),
         bottleneck=pick.limit,
@@ -214,7 +214,7 @@ def _looked_up(workload: Workload, history: Sequence[Measurement], given: Policy
         cost_weight=given.cost_weight,
         usd_per_hour=offer.price_usd_per_hour,
     )
-    shape = ClusterShape(worker=_rented(offer, nodes[found.workers]), workers=found.workers)
+    shape = ClusterShape(worker=Rented.of(offer, nodes[found.workers]), workers=found.workers)
     hours = found.time_s / 3600
     time_s = Interval(found.time_s, found.time_s, found.time_s)
     cost = Interval(*[hours * shape.usd_per_hour] * 3)
@@ -243,9 +243,3 @@ def _cheapest_of_each_type(catalogue: Catalogue, wishes: OfferFilter) -> list[Of
         if known is None or offer.price_usd_per_hour < known.price_usd_per_hour:
             found[offer.instance_type] = offer
     return list(found.values())
-
-
-def _rented(offer: Offer, count: int) -> Rented:
-    return Rented(
-        offer.instance_type, count, offer.spot, offer.provider, offer.region, offer.price_usd_per_hour
-    )

@@ -18,7 +18,11 @@ class NoFeasibleQuote(UsageError):  # noqa: N818 - the name of what happened
     """
 
     def __init__(
-        self, message: str, hint: str, nearest_budget_usd: float | None, nearest_deadline_s: float | None
+        self,
+        message: str,
+        hint: str,
+        nearest_budget_usd: float | None = None,
+        nearest_deadline_s: float | None = None,
     ) -> None:
         self.nearest_budget_usd = nearest_budget_usd
         self.nearest_deadline_s = nearest_deadline_s

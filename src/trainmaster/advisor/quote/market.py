@@ -251,8 +251,6 @@ def that_fit(
             f"experiments.{name}: no cluster costs at most ${limits.usd_per_hour:g} per hour",
             f"The cheapest that can do it costs ${math.ceil(least * 1e4) / 1e4:g} per hour: "
             "raise budget.per_hour.",
-            None,
-            None,
         )
     return candidates[fits & cheap], notes
 

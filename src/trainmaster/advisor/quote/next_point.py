@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -112,8 +113,4 @@ def _with(target: Candidates, workers: int, per_node: float, batch: int | None) 
         "at_once": 1,
         "batch": np.nan if batch is None else batch,
     }
-    columns = {
-        name: np.array([float(changes[name])]) if name in changes else getattr(target, name)
-        for name in target.__dataclass_fields__
-    }
-    return Candidates(**columns)
+    return replace(target, **{name: np.array([float(value)]) for name, value in changes.items()})

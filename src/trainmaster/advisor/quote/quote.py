@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.spec.redaction import redacted
+
+if TYPE_CHECKING:
+    from trainmaster.providers import Offer
 
 #: From this p95 over p5 on an interval is too wide to plan by.
 WIDE: Final = 4.0
@@ -64,6 +67,12 @@ class Rented:
     provider: str = ""
     region: str = ""
     usd_per_hour: float = 0.0
+
+    @classmethod
+    def of(cls, offer: Offer, count: int) -> Rented:
+        """So many machines of an offer."""
+        price = offer.price_usd_per_hour
+        return cls(offer.instance_type, count, offer.spot, offer.provider, offer.region, price)
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""

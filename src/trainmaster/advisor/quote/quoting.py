@@ -138,15 +138,7 @@ class _Asked:
         """The cluster of one candidate."""
 
         def rented(machines: Machines, which: int, count: float) -> Rented:
-            offer = self.timing.offers[int(machines.index[which])]
-            return Rented(
-                offer.instance_type,
-                int(count),
-                offer.spot,
-                offer.provider,
-                offer.region,
-                offer.price_usd_per_hour,
-            )
+            return Rented.of(self.timing.offers[int(machines.index[which])], int(count))
 
         server = int(some.server[row])
         return ClusterShape(
@@ -369,8 +361,6 @@ def _infeasible_plan(
             f"${limits.usd_per_hour:g} per hour together",
             f"The cheapest cost ${math.ceil(least * 1e4) / 1e4:g} per hour: raise budget.per_hour, or let "
             "one experiment come after another.",
-            None,
-            None,
         )
     budget = deadline = None
     if limits.budget_usd < math.inf:
