@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,11 +57,6 @@ def open_database(url: str) -> Engine:
         engine.dispose()
         raise
     return engine
-
-
-def sqlite_url(path: Path) -> str:
-    """URL of a SQLite file."""
-    return f"sqlite:///{path}"
 
 
 def reader_of(engine: Engine) -> Engine:

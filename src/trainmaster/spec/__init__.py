@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from trainmaster.spec.search import Search as Search
     from trainmaster.spec.states import EndReason as EndReason
     from trainmaster.spec.task_space import TaskSpace as TaskSpace
-    from trainmaster.spec.units import parse_bytes as parse_bytes
     from trainmaster.spec.units import parse_duration as parse_duration
-    from trainmaster.spec.units import parse_money as parse_money
     from trainmaster.spec.values import ParameterValue as ParameterValue
-    from trainmaster.spec.values import format_value as format_value
 
 _NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 __all__, _look_up = lazy_exports(
@@ -46,8 +43,8 @@ __all__, _look_up = lazy_exports(
         "search": "Search",
         "states": "EndReason",
         "task_space": "TaskSpace",
-        "units": "parse_bytes parse_duration parse_money",
-        "values": "ParameterValue format_value",
+        "units": "parse_duration",
+        "values": "ParameterValue",
     },
 )
 

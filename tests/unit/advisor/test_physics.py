@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.advisor.model.bottleneck import WORDS, name_bottlenecks
-from trainmaster.advisor.model.physics import step_time
+from trainmaster.advisor.model.physics import WORDS, name_bottlenecks, step_time
 from trainmaster.advisor.model.priors import BELIEFS, NAMES, achieved_bytes_per_second
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Columns, Context, Shapes

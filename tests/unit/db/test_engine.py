@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from database_nouns import NOW, new_run
 
 from trainmaster.db import Database, RunChange, TaskChange, queries
-from trainmaster.db.engine import SCHEMA_REVISION, open_database, sqlite_url
+from trainmaster.db.engine import SCHEMA_REVISION, open_database
 from trainmaster.db.urls import make_engine
 from trainmaster.spec.errors import StoreError
 from trainmaster.spec.states import EndReason, State
@@ -44,14 +44,14 @@ def test_a_database_of_a_newer_version_is_refused(database, url):
 
 def test_a_place_that_is_not_there(tmp_path: Path):
     with pytest.raises(StoreError, match="cannot use the database"):
-        Database(sqlite_url(tmp_path / "none" / "trainmaster.db"))
+        Database(f"sqlite:///{tmp_path / 'none' / 'trainmaster.db'}")
 
 
 def test_a_file_that_is_no_database(tmp_path: Path):
     path = tmp_path / "trainmaster.db"
     path.write_bytes(b"no database at all, but long enough to be looked at\n" * 40)
     with pytest.raises(StoreError, match="not a database"):
-        Database(sqlite_url(path))
+        Database(f"sqlite:///{path}")
 
 
 @pytest.mark.parametrize("engine_name", ["sqlite"])
@@ -114,10 +114,10 @@ def test_a_new_file_is_its_owners_and_one_that_is_shared_stays_so(tmp_path: Path
     file = tmp_path / "t.db"
     before = os.umask(0)
     try:
-        open_database(sqlite_url(file)).dispose()
+        open_database(f"sqlite:///{file}").dispose()
     finally:
         os.umask(before)
     assert [path for path in tmp_path.iterdir() if path.stat().st_mode & 0o077] == []
     file.chmod(0o660)
-    open_database(sqlite_url(file)).dispose()
+    open_database(f"sqlite:///{file}").dispose()
     assert file.stat().st_mode & 0o777 == 0o660

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainmaster.advisor.model import discrepancy, posterior
-from trainmaster.advisor.model.bottleneck import name_bottlenecks
 from trainmaster.advisor.model.discrepancy import Near, Scales
 from trainmaster.advisor.model.experience import Experience
 from trainmaster.advisor.model.fit import Optimum, Problem, correlated, robust
-from trainmaster.advisor.model.physics import step_time
+from trainmaster.advisor.model.physics import name_bottlenecks, step_time
 from trainmaster.advisor.model.priors import NAMES, Prior
 from trainmaster.advisor.model.profile import Point
 from trainmaster.advisor.model.shapes import Bools, Columns, Context, Floats, Shapes

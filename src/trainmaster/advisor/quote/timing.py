@@ -15,7 +15,6 @@ from trainmaster.advisor.market.candidates import Candidates
 from trainmaster.advisor.market.credits import LAUNCH_CREDIT_S, sent_mbit, served_s, slowed, with_credits
 from trainmaster.advisor.market.machines import Machines, codes, joined
 from trainmaster.advisor.market.pairs import Cards
-from trainmaster.advisor.market.preemption import preemptions
 from trainmaster.advisor.market.workload import Workload
 from trainmaster.advisor.model import posterior
 from trainmaster.advisor.model.devices import Device, speed_ratio
@@ -37,6 +36,8 @@ _HELD_UP: Final = 1.1
 #: A tail that was not seen, as a share of the start-up; and how much tails differ (log).
 _UNSEEN_TAIL: Final = 0.1
 _TAIL_SPREAD: Final = 0.4
+#: Beyond so many the number is what is expected.
+_MOST_PREEMPTIONS: Final = 50
 #: Draws of every quantity: the posterior's, with three draws of all the rest for each.
 DRAWS: Final = posterior.DRAWS * _COPIES
 
@@ -258,7 +259,7 @@ class Timing:
         restart = _draw(surroundings.RESTART_S, self._world(4)) + wait
         since = 0.5 if self.central else np.random.default_rng((self.seed, 21)).uniform(size=(DRAWS, 1))
         saving = np.where(rate > 0, work * np.minimum(delta / np.maximum(every, 1e-3), 1.0), 0.0)
-        count = rate * work if self.central else preemptions(rate * work, self.seed)
+        count = rate * work if self.central else _preemptions(rate * work, self.seed)
         return count * (every * since + restart) + saving
 
     # --- what draws and columns are made of ------------------------------------------------------
@@ -381,3 +382,20 @@ class Timing:
 
 def _draw(belief: LogNormal, normal: Floats) -> Floats:
     return belief.median * np.exp(belief.spread * normal)
+
+
+def _preemptions(expected: Floats, seed: int) -> Floats:
+    """(S, m) Poisson counts with (S, m) expectations, monotone in these: the same arrivals for all m.
+
+    >>> preemptions(np.array([[0.0, 1.0, 60.0]]), 0).tolist()
+    [[0.0, 3.0, 60.0]]
+    """
+    arrivals = (
+        np.random.default_rng((seed, 20)).exponential(size=(len(expected), _MOST_PREEMPTIONS)).cumsum(1)
+    )
+    counts = np.zeros_like(expected)
+    for i in range(_MOST_PREEMPTIONS):
+        if not (arrivals[:, i : i + 1] <= expected).any():
+            break
+        counts += arrivals[:, i : i + 1] <= expected
+    return np.maximum(counts, np.where(expected > _MOST_PREEMPTIONS, expected, 0.0))
