@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple, Self
 
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import UsageError
@@ -30,6 +30,13 @@ ARCHIVE_SUFFIXES: Final = (*TAR_SUFFIXES, ".zip")
 _BLOCK_BYTES: Final = 1 << 20
 # A header of tar may announce any size, and `tarfile` reads headers whole.
 _MOST_AT_ONCE_BYTES: Final = 16 << 20
+_LONG_HEADERS: Final = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 _NAME_BYTES: Final = 255
 _PATH_BYTES: Final = 3000
 _TARGET_BYTES: Final = 4095
@@ -115,14 +122,14 @@ def unpack_zip(archive: zipfile.ZipFile, name: str, directory: Path, limits: Lim
                 raise writer.refusal(path, "is neither a file nor a directory nor a link")
 
 
-def _unpack_tar(stream: "_Bounded", name: str, directory: Path, limits: Limits) -> None:
+def _unpack_tar(stream: IO[bytes], name: str, directory: Path, limits: Limits) -> None:
     with (
         _Writer(name, directory, limits) as writer,
-        tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as archive,  # type: ignore[call-overload]
+        tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape", tarinfo=Header) as archive,
     ):
         offset = -1
         for member in archive:
-            archive.members = []  # else it remembers them all
+            archive.members = []  # type: ignore[attr-defined] # else it remembers them all
             if member.size < 0 or member.offset <= offset:
                 raise tarfile.ReadError("its headers lie in a circle")
             offset = member.offset
@@ -310,36 +317,34 @@ class _Writer:
         )
 
 
-class _Bounded:
-    """A stream of which nobody reads very much at once, whatever a header says."""
+class Header(tarfile.TarInfo):
+    """A header of anybody's tar: what it announces is bounded, as `tarfile` reads headers whole."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+        """Reads one.
 
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= _MOST_AT_ONCE_BYTES:
+        Raises:
+            tarfile.ReadError: it announces what nobody would.
+        """
+        found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+        if found.size < 0 or (found.type in _LONG_HEADERS and found.size > _MOST_AT_ONCE_BYTES):
             raise tarfile.ReadError("one of its headers is out of all measure")
-        return self._stream.read(size)
-
-    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        return self._stream.seek(position, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
+        return found
 
 
 @contextmanager
-def _decompressed(archive: Path | IO[bytes]) -> Iterator[_Bounded]:
+def _decompressed(archive: Path | IO[bytes]) -> Iterator[IO[bytes]]:
     raw: Any = archive.open("rb") if isinstance(archive, Path) else archive
     try:
         begin = raw.read(6)
         raw.seek(0)
         opener = next((opener for magic, opener in _OPENERS if begin.startswith(magic)), None)
         if opener is None:
-            yield _Bounded(raw)
+            yield raw
             return
         with opener(raw, "rb") as stream:
-            yield _Bounded(stream)
+            yield stream
     finally:
         if isinstance(archive, Path):
             raw.close()
@@ -349,18 +354,17 @@ def _decompressed(archive: Path | IO[bytes]) -> Iterator[_Bounded]:
 def _understood(name: str) -> Iterator[None]:
     try:
         yield
-    except UnpackError:
-        raise
-    except DAMAGE as error:
-        raise _damaged(name, error) from error
-    except OSError as error:
-        if error.errno is not None:
+    except Exception as error:
+        if isinstance(error, UnpackError) or not is_damage(error):
             raise
-        raise _damaged(name, error) from error  # gzip's and bz2's own
+        raise UnpackError(
+            f"{name} is no archive that can be unpacked: {error}", "Look at the URL."
+        ) from error
 
 
-def _damaged(name: str, error: Exception) -> UnpackError:
-    return UnpackError(f"{name} is no archive that can be unpacked: {error}", "Look at the URL.")
+def is_damage(error: Exception) -> bool:
+    """Whether a library has met bytes that are not what they ought to be; errors of gzip have no errno."""
+    return isinstance(error, DAMAGE) or (isinstance(error, OSError) and error.errno is None)
 
 
 def _open_folder(name: str, folder: int) -> int:

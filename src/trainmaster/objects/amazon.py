@@ -226,7 +226,7 @@ def _explained() -> Iterator[None]:
         raise UsageError(
             f"There is no {_profile()}.", "Set AWS_PROFILE to one of `aws configure list-profiles`."
         ) from error
-    except raised.HTTPClientError as error:
+    except (raised.HTTPClientError, raised.ConnectionError) as error:
         raise UnreachableStoreError(
             f"No credentials for s3:// from the {_profile()}: {error}.", _NETWORK
         ) from error

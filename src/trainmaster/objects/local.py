@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from trainmaster.objects.backend import Backend, ObjectDetail, ObjectInfo
+from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.errors import ObjectChangedError
 
 _BLOCK_BYTES = 1 << 20
@@ -143,11 +143,6 @@ class LocalBackend(Backend):
 
     def exists(self, key: str) -> bool:
         return os.path.isfile(self._path(key))
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        for key, entry in self._walk(prefix):
-            with suppress(FileNotFoundError):
-                yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
 
     def _walk(self, prefix: str) -> "Iterator[tuple[str, os.DirEntry[str]]]":
         pending = [prefix]

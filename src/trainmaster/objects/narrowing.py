@@ -280,7 +280,7 @@ def _explained() -> Iterator[None]:
         ) from None
     try:
         yield
-    except raised.HTTPClientError as error:
+    except (raised.HTTPClientError, raised.ConnectionError) as error:
         hint = "Check the network, then try again."
         raise UnreachableStoreError(f"No keys for nodes: {error}.", hint) from error
     except (raised.BotoCoreError, raised.ClientError) as error:

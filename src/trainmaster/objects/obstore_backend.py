@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainmaster.objects.backend import Backend, ObjectDetail, ObjectInfo
+from trainmaster.objects.backend import Backend, ObjectDetail
 from trainmaster.objects.obstore_errors import (
     is_no_bucket,
     is_of_parts,
@@ -17,6 +17,7 @@ from trainmaster.objects.obstore_errors import (
     no_bucket,
     typed,
 )
+from trainmaster.objects.parallel import in_order
 from trainmaster.spec.errors import PublishError
 
 if TYPE_CHECKING:
@@ -175,19 +176,14 @@ class ObstoreBackend(Backend):
                 data = bytes(obstore.get(self._store, self._key(key)).bytes())
             yield data
             return
-        from collections import deque
         from concurrent.futures import ThreadPoolExecutor
 
         def part(start: int) -> bytes:
             return bytes(self.get_range(key, start, min(_PART_BYTES, size_bytes - start), ""))
 
         with ThreadPoolExecutor(_PARTS_IN_FLIGHT) as pool:
-            starts = iter(range(0, size_bytes, _PART_BYTES))
-            coming = deque(pool.submit(part, start) for start in islice(starts, _PARTS_IN_FLIGHT))
-            while coming:
-                block = coming.popleft().result()
-                coming.extend(pool.submit(part, start) for start in islice(starts, 1))
-                yield block
+            starts = range(0, size_bytes, _PART_BYTES)
+            yield from (block for _, block in in_order(pool, part, starts, _PARTS_IN_FLIGHT))
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         with _into_bucket():
@@ -260,22 +256,6 @@ class ObstoreBackend(Backend):
             info = self.info(key) if is_of_parts(error) else None
             if info is None or info.size_bytes != sent_bytes:
                 raise
-
-    @typed()
-    def exists(self, key: str) -> bool:
-        import obstore
-
-        try:
-            obstore.head(self._store, self._key(key))
-        except FileNotFoundError as error:
-            _require_bucket(error)
-            return False
-        return True
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        cut = len(self._prefix) + 1 if self._prefix else 0
-        for meta in self._listed(prefix):
-            yield ObjectInfo(meta["path"][cut:], meta["size"])
 
     def _listed(self, prefix: str) -> "Iterator[ObjectMeta]":
         import obstore

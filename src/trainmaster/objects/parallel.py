@@ -1,10 +1,15 @@
 """Moving several files at once: as many as help, and no more than memory allows."""
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from trainmaster.objects.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -43,14 +48,33 @@ def each(
 
     pool = ThreadPoolExecutor(_LOCAL_THREADS if store.is_local else _REMOTE_THREADS)
     large_pool = ThreadPoolExecutor(_LARGE_AT_ONCE)
-    try:
+    with pool, large_pool:
         # The largest first: begun last, it would be waited for alone.
-        futures = [
+        return all_done(
             (pool if size_bytes(item) < store.large_from_bytes else large_pool).submit(work, item)
             for item in sorted(items, key=size_bytes, reverse=True)
-        ]
+        )
+
+
+def all_done(futures: Iterable["Future[_Result]"]) -> list[_Result]:
+    """Waits for all; once one has failed, what has not begun is left, what has is waited for."""
+    futures = list(futures)
+    try:
         return [future.result() for future in futures]
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        large_pool.shutdown(cancel_futures=True)
-        pool.shutdown()
+        for future in reversed(futures):
+            if not future.cancel():
+                future.exception()
+
+
+def in_order(
+    pool: "ThreadPoolExecutor", work: Callable[[_Item], _Result], items: Iterable[_Item], ahead: int
+) -> Iterator[tuple[_Item, _Result]]:
+    """Gives items with what comes of them in their order, while work for so many that follow is under way."""
+    rest = iter(items)
+    under_way = deque((item, pool.submit(work, item)) for item in islice(rest, ahead))
+    while under_way:
+        item, future = under_way.popleft()
+        result = future.result()
+        under_way.extend((later, pool.submit(work, later)) for later in islice(rest, 1))
+        yield item, result

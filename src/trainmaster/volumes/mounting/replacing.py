@@ -3,12 +3,10 @@
 import ctypes
 import errno
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
-_R = TypeVar("_R")
 # The same numbers on all machines.
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
 _CLOSE_ON_EXEC = 1
@@ -75,7 +73,8 @@ def mounted_aside(kind: str, source: str, disk: str, devices: Sequence[str], scr
         finally:
             os.close(context)
 
-    return _in_a_thread(make)
+    with ThreadPoolExecutor(1) as pool:  # what is not shared any more ends with its thread
+        return pool.submit(make).result()
 
 
 def put(mount: int, directory: str, *, beneath: bool) -> None:
@@ -106,22 +105,3 @@ def _checked(result: int) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
-
-
-def _in_a_thread(make: Callable[[], _R]) -> _R:
-    """Runs something in a thread that may have a working directory of its own."""
-    results: list[_R] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(make())
-        except BaseException as error:  # noqa: BLE001 - it is raised again
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

@@ -12,10 +12,10 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError
-from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest, new_digest
+from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, chunk_digest, file_digest
 from trainmaster.volumes.packed.journal import Journal, Remembered, plan_key
 from trainmaster.volumes.packed.packing import Piece
-from trainmaster.volumes.packed.source import chunk_key, chunk_name
+from trainmaster.volumes.packed.source import chunk_key, chunk_name, is_whole
 from trainmaster.volumes.packed.sources import Source
 
 # A file that was written a moment ago may be written again without its times telling.
@@ -180,7 +180,7 @@ class ChunkUploader:
         with self._lock:
             self.sent_chunks += 1
             self.sent_bytes += chunk.size_bytes
-        if self._proves and not self._is_whole(key, chunk.digest):
+        if self._proves and not is_whole(self._store, key):
             raise DamagedChunkError(
                 f"{self._store.url_of(key)} has other bytes than were sent.",
                 "The store, or the way to it, changes bytes. Mend that and push again; no version was made.",
@@ -196,16 +196,7 @@ class ChunkUploader:
             if not self._proves or name in self._proved:
                 return False
             self._proved.add(name)
-        return not self._is_whole(chunk_key(name, generation), name)
-
-    def _is_whole(self, key: str, name: bytes) -> bool:
-        digest = new_digest()
-        try:
-            for block in self._store.blocks(key):
-                digest.update(block)
-        except FileNotFoundError:  # deleted a moment ago
-            return False
-        return digest.digest() == name
+        return not is_whole(self._store, chunk_key(name, generation))
 
     def _journal_get(self, key: bytes | None) -> Remembered | None:
         if key is None:

@@ -14,7 +14,15 @@ from trainmaster.objects.errors import explained
 from trainmaster.objects.names import link_stays_inside
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Survey, changed, load_pieces, stamp_of
+from trainmaster.volumes.packed.sources import (
+    CHANGED_HINT,
+    Extras,
+    Folder,
+    Survey,
+    changed,
+    load_pieces,
+    stamp_of,
+)
 
 # The kernel stamps files with the time of its last tick: a write in the same tick as one before leaves
 # no trace.
@@ -39,9 +47,7 @@ class DirectorySource:
 
     def __init__(self, place: str) -> None:
         self.label = self._root = place
-        self.folders: dict[bytes, Folder] = {}
-        self.links: list[tuple[bytes, bytes, int]] = []
-        self.notes: list[str] = []
+        self.extras = Extras()
         self._fingerprint = b""
 
     def survey(self) -> Survey:
@@ -64,7 +70,7 @@ class DirectorySource:
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
         """Gives the files in the order of their paths."""
         tree = Tree(self._root)
-        self.folders, self.links, self.notes = {}, [], []
+        self.extras = Extras()
         for seen in self._walk():
             mode = stat.S_IMODE(seen.status.st_mode) & 0o777
             if stat.S_ISREG(seen.status.st_mode):
@@ -78,12 +84,16 @@ class DirectorySource:
                     stamp_of(seen.status),
                 )
             elif stat.S_ISDIR(seen.status.st_mode):
-                self.folders[os.fsencode(seen.path)] = Folder(mode, seen.status.st_mtime_ns)
+                self.extras.folders[os.fsencode(seen.path)] = Folder(mode, seen.status.st_mtime_ns)
             elif stat.S_ISLNK(seen.status.st_mode):
                 target = self._target(tree, seen)
-                self.links.append((os.fsencode(seen.path), os.fsencode(target), seen.status.st_mtime_ns))
+                self.extras.links.append(
+                    (os.fsencode(seen.path), os.fsencode(target), seen.status.st_mtime_ns)
+                )
             else:
-                self.notes.append(f"left out: {seen.path!r} is neither a file nor a link nor a directory")
+                self.extras.notes.append(
+                    f"left out: {seen.path!r} is neither a file nor a link nor a directory"
+                )
 
     def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
         """Reads pieces of files."""

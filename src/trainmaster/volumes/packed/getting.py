@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainmaster.artifacts.scratch import is_occupied, move_into_place
 from trainmaster.objects.errors import error_of, explained, trouble_of, url_of
+from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError, UsageError
 from trainmaster.volumes.packed.buffers import chunk_buffer
 from trainmaster.volumes.packed.faults import DamagedChunkError, DamagedVolumeError, SourceChangedError
@@ -199,12 +200,7 @@ class _Download:
             os.pwrite(done, b"\1", chunk)
 
         with ThreadPoolExecutor(self._jobs, "get") as pool:
-            futures = [pool.submit(one, chunk) for chunk in self._selection.chunks]
-            try:
-                for future in futures:
-                    future.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+            all_done(pool.submit(one, chunk) for chunk in self._selection.chunks)
 
     def _fetched(self, chunk: int, plan: FetchPlan, buffer: mmap.mmap) -> memoryview:
         """Reads what is wanted of a chunk, where it lies in it, and proves it; what is damaged once more."""

@@ -5,7 +5,7 @@ import re
 import secrets
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
@@ -24,6 +24,7 @@ _HEAD = re.compile(r"heads/(\d{6,9})\.(json|removed)")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 #: Offsets in a chunk have 32 bits.
 MOST_CHUNK_BYTES = 1 << 31
+_COUNTS = ("version", "chunk_limit_bytes", "file_count", "row_count", "total_bytes", "chunk_count")
 VolumeKind: TypeAlias = Literal["packed", "indexed"]
 
 
@@ -118,24 +119,10 @@ class Head:
         document = {
             "format": _FORMAT_WITH_GENERATIONS if has_generations else _FORMAT,
             "hash": HASH_NAME,
-            "version": self.version,
-            "created_at": self.created_at.isoformat(),
-            "kind": self.kind,
-            "order": self.order,
-            "chunk_limit_bytes": self.chunk_limit_bytes,
-            "file_count": self.file_count,
-            "row_count": self.row_count,
-            "total_bytes": self.total_bytes,
-            "chunk_count": self.chunk_count,
-            "files": _table_document(self.files),
-            "chunks": _table_document(self.chunks),
-            "parts": _table_document(self.parts) if self.parts else None,
-            "source_url": self.source_url,
-            "notes": self.notes,
-            "nonce": self.nonce,
-            **({"generations": self.generations} if has_generations else {}),
+            **asdict(self, dict_factory=_document),
         }
-        return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+        text = json.dumps(document, separators=(",", ":"), default=datetime.isoformat)
+        return text.encode("ascii") + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Head":
@@ -161,23 +148,17 @@ class Head:
                     f"{where}: its chunks have the hash {document['hash']!r}, not {HASH_NAME}.",
                     "Read it with the Trainmaster that wrote it, or upgrade.",
                 )
+            checked: dict[str, Any] = {name: _count(document, name) for name in _COUNTS}
+            checked |= {name: _text(document, name) for name in ("order", "source_url", "nonce")}
             head = cls(
-                version=_count(document, "version"),
                 created_at=datetime.fromisoformat(document["created_at"]),
                 kind=_kind(document),
-                order=_text(document, "order"),
-                chunk_limit_bytes=_count(document, "chunk_limit_bytes"),
-                file_count=_count(document, "file_count"),
-                row_count=_count(document, "row_count"),
-                total_bytes=_count(document, "total_bytes"),
-                chunk_count=_count(document, "chunk_count"),
                 files=_table(document["files"]),
                 chunks=_table(document["chunks"]),
                 parts=None if document["parts"] is None else _table(document["parts"]),
-                source_url=_text(document, "source_url"),
                 notes=tuple(str(note) for note in document["notes"]),
-                nonce=_text(document, "nonce"),
                 generations=_generations(document),
+                **checked,
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedVolumeError(
@@ -327,9 +308,9 @@ def now_utc() -> datetime:
     return datetime.now(UTC)
 
 
-def _table_document(table: StoredTable) -> dict[str, str | int]:
-    later = {"generation": table.generation} if table.generation else {}
-    return {"sha256": table.sha256, "size_bytes": table.size_bytes, **later}
+def _document(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A head, or a table of it; generations only where there are some, as earlier versions wrote it."""
+    return {name: value for name, value in fields if value or not name.startswith("generation")}
 
 
 def _table(document: Mapping[str, Any]) -> StoredTable:

@@ -1,37 +1,33 @@
 """A volume over objects as they are: nothing is copied, ranges of them are its chunks."""
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from trainmaster.objects.errors import explained
 from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
+from trainmaster.objects.parallel import in_order
 from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, volume_address
-from trainmaster.volumes.packed.deletions import Deletions
-from trainmaster.volumes.packed.folders import with_parents
-from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES, FILE_HASH_BYTES
-from trainmaster.volumes.packed.head import Head, new_nonce, now_utc
-from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked, wait_for_collections
+from trainmaster.volumes.packed.hashes import CHUNK_HASH_BYTES
+from trainmaster.volumes.packed.head import Head
+from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
 from trainmaster.volumes.packed.object_source import found_objects, single_object
-from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, TableName, TableWriter
+from trainmaster.volumes.packed.packing import SourceFile
 from trainmaster.volumes.packed.pushing import DEFAULT_CHUNK_BYTES, PushReport, push_scratch, told_cache
 from trainmaster.volumes.packed.releasing import (
     Publication,
     check_creates,
     check_expected,
-    keep_prepared,
-    prepare,
-    stored_table,
-    upload_tables,
 )
-from trainmaster.volumes.packed.shards import ShardMember, mds_members, mds_shards, tar_members
+from trainmaster.volumes.packed.shards import mds_members, mds_shards, tar_members
+from trainmaster.volumes.packed.version_writer import VersionWriter
 
 
 @dataclass(slots=True)
@@ -55,7 +51,6 @@ class IndexProgress:
 
 
 SourceKind: TypeAlias = Literal["files", "tar", "mds"]
-_Item = TypeVar("_Item")
 
 _JOBS = 8
 # Between two members of a tar there is a header; bytes in between are cheaper than another request.
@@ -120,20 +115,14 @@ def index(
     check_creates(store)
     place = cache or told_cache(say)
     with _explained(place), marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-        deletions = Deletions(store)
-        deletions.refresh(wait_for_collections(store, mark, say, clocks=clocks))
+        publication = Publication(store, mark, say, clocks)
         writer = _IndexWriter(scratch, objects.url, chunk_limit_bytes)
         for detail, members in _found(objects, details, kind):
             for member in members:
                 writer.add(detail, member)
             progress.done_bytes += detail.size_bytes
         head = writer.close(order="path" if kind == "files" else "archive")
-        columns = scratch / "columns"
-        columns.mkdir()
-        prepare(head, writer.tables, columns, store.url)
-        head = upload_tables(store, head, writer.tables, deletions)
-        head = Publication(store, mark, deletions, say, clocks).create(head, expect)
-        keep_prepared(columns, head, place)
+        head = publication.release(head, writer.version.paths, scratch, place, expect)
     notes: tuple[str, ...] = ()
     if kind == "files" and (packed := sum(detail.key.endswith(_COMPRESSED) for detail in details)):
         notes = (
@@ -153,40 +142,26 @@ def _explained(cache: Path) -> Iterator[None]:
 
 def _found(
     objects: ObjectStore, details: list[ObjectDetail], kind: SourceKind
-) -> Iterator[tuple[ObjectDetail, list[ShardMember]]]:
-    """Gives the objects with what lies in them, in order; several are looked at at the same time."""
+) -> Iterator[tuple[ObjectDetail, list[SourceFile]]]:
+    """Gives the objects in order, each with the files in it; several are looked at at once."""
     if kind == "files":
         for detail in details:
             mtime_ns = int(detail.modified_s * 1_000_000_000)
-            yield detail, [ShardMember(os.fsencode(detail.key), 0, detail.size_bytes, 0o644, mtime_ns)]
-    elif kind == "tar":
-        tars = [detail for detail in details if detail.key.endswith(".tar")]
-        if not tars:
-            raise PublishError(
-                f"{objects.url}: no object is called *.tar.", "Compressed tars must be pushed, not indexed."
-            )
-        for detail, members in _each(tars, lambda detail: tar_members(objects, detail)):
-            yield detail, members
-    else:
-        shards = mds_shards(objects, {detail.key: detail for detail in details})
-        for shard, members in _each(shards, lambda shard: mds_members(objects, shard)):
-            yield shard.detail, members
-
-
-def _each(
-    items: Iterable[_Item], work: Callable[[_Item], list[ShardMember]]
-) -> Iterator[tuple[_Item, list[ShardMember]]]:
-    under_way: deque[tuple[_Item, Future[list[ShardMember]]]] = deque()
+            yield detail, [SourceFile(os.fsencode(detail.key), detail.size_bytes, mtime_ns=mtime_ns)]
+        return
+    tars = [detail for detail in details if detail.key.endswith(".tar")]
+    if kind == "tar" and not tars:
+        raise PublishError(
+            f"{objects.url}: no object is called *.tar.", "Compressed tars must be pushed, not indexed."
+        )
     pool = ThreadPoolExecutor(_JOBS, "index")
     try:
-        for item in items:
-            under_way.append((item, pool.submit(work, item)))
-            if len(under_way) > 2 * _JOBS:
-                first, future = under_way.popleft()
-                yield first, future.result()
-        while under_way:
-            first, future = under_way.popleft()
-            yield first, future.result()
+        if kind == "tar":
+            yield from in_order(pool, partial(tar_members, objects), tars, 2 * _JOBS)
+        else:
+            shards = mds_shards(objects, {detail.key: detail for detail in details})
+            for shard, members in in_order(pool, partial(mds_members, objects), shards, 2 * _JOBS):
+                yield shard.detail, members
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -195,28 +170,19 @@ class _IndexWriter:
     """Writes rows, chunks and parts; neighbours in one object become one part.
 
     Attributes:
-        tables: the Parquet files, complete after :meth:`close`.
+        version: what is written of it.
     """
 
     def __init__(self, scratch: Path, source_url: str, limit_bytes: int) -> None:
-        self.tables: dict[TableName, Path] = {
-            "files": scratch / "files.parquet",
-            "chunks": scratch / "chunks.parquet",
-            "parts": scratch / "parts.parquet",
-        }
-        self._files = TableWriter(self.tables["files"], "files")
-        self._chunks = TableWriter(self.tables["chunks"], "chunks")
-        self._parts = TableWriter(self.tables["parts"], "parts")
+        self.version = VersionWriter(scratch, ("files", "chunks", "parts"), limit_bytes)
         self._source_url = source_url
         self._limit_bytes = limit_bytes
-        self._folders: set[bytes] = set()
-        self._total_bytes = 0
         self._chunk_bytes = 0
         # The part that still grows: object, first byte, length.
         self._detail: ObjectDetail | None = None
         self._start = self._length = 0
 
-    def add(self, detail: ObjectDetail, member: ShardMember) -> None:
+    def add(self, detail: ObjectDetail, member: SourceFile) -> None:
         """Adds a file that is a range of an object."""
         if not stays_inside(os.fsdecode(member.path)):
             raise PublishError(
@@ -228,7 +194,7 @@ class _IndexWriter:
             self._end_chunk()
         elif size_bytes:
             self._make_room(detail, member)
-        first, offset = self._chunks.row_count, self._chunk_bytes
+        first, offset = self.version.chunk_count, self._chunk_bytes
         left, start = size_bytes, member.start
         while left:
             room = min(left, self._limit_bytes - self._chunk_bytes)
@@ -236,46 +202,14 @@ class _IndexWriter:
             start, left = start + room, left - room
             if left:
                 self._end_chunk()
-        self._files.append(
-            member.path,
-            FILE,
-            size_bytes,
-            member.mode,
-            member.mtime_ns,
-            first,
-            offset,
-            bytes(FILE_HASH_BYTES),
-            b"",
-        )
-        self._total_bytes += size_bytes
-        self._folders.add(member.path.rpartition(b"/")[0])
+        self.version.add_file(member.path, size_bytes, member.mode, member.mtime_ns, first, offset)
 
     def close(self, order: str) -> Head:
         """Writes the rest; gives the head, still without a version."""
         self._end_chunk()
-        file_count = self._files.row_count
-        for path in (b"", *with_parents(self._folders)):
-            self._files.append(path, DIRECTORY, 0, 0o755, 0, 0, 0, bytes(FILE_HASH_BYTES), b"")
-        for table in (self._files, self._chunks, self._parts):
-            table.close()
-        return Head(
-            version=0,
-            created_at=now_utc(),
-            kind="indexed",
-            order=order,
-            chunk_limit_bytes=self._limit_bytes,
-            file_count=file_count,
-            row_count=self._files.row_count,
-            total_bytes=self._total_bytes,
-            chunk_count=self._chunks.row_count,
-            files=stored_table(self.tables["files"]),
-            chunks=stored_table(self.tables["chunks"]),
-            parts=stored_table(self.tables["parts"]),
-            source_url=self._source_url,
-            nonce=new_nonce(),
-        )
+        return self.version.head(kind="indexed", order=order, source_url=self._source_url)
 
-    def _make_room(self, detail: ObjectDetail, member: ShardMember) -> None:
+    def _make_room(self, detail: ObjectDetail, member: SourceFile) -> None:
         """Ends the chunk if the member does not fit; includes the gap before it if that is small."""
         gap = member.start - (self._start + self._length)
         if self._detail is not detail or not 0 <= gap <= _GAP_BYTES:
@@ -296,13 +230,14 @@ class _IndexWriter:
     def _end_part(self) -> None:
         if self._detail is not None and self._length:
             key, etag = os.fsencode(self._detail.key), self._detail.etag.encode()
-            self._parts.append(self._chunks.row_count, key, self._start, self._length, etag)
+            row = (self.version.chunk_count, key, self._start, self._length, etag)
+            self.version.tables["parts"].append(*row)
         self._detail, self._length = None, 0
 
     def _end_chunk(self) -> None:
         self._end_part()
         if self._chunk_bytes:
-            self._chunks.append(self._chunk_bytes, bytes(CHUNK_HASH_BYTES))
+            self.version.tables["chunks"].append(self._chunk_bytes, bytes(CHUNK_HASH_BYTES))
             self._chunk_bytes = 0
 
 

@@ -1,26 +1,25 @@
 """What a push remembers on this machine, so that files need not be read again.
 
-One file per source, to which a record is appended for each chunk: which files (by inode,
-size and times) have given which content. A record that was cut off by a crash is dropped.
+One SQLite file per source, with a row for each chunk: which files (by inode, size and times) have given which
+content. What is damaged is forgotten.
 """
 
-import fcntl
 import hashlib
 import os
-import struct
+import sqlite3
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES
 from trainmaster.volumes.packed.packing import Piece
 
-_FRAME = struct.Struct("<4sII")
-_MAGIC = b"TMJ2"
-_RECORD = struct.Struct("<32s32sQ")
-_COMPACT_FROM_BYTES = 1 << 16
+# One process alone has it, and a killed one leaves it whole. What a lost machine damages is found by sums.
+_SCHEMA = """
+PRAGMA synchronous=OFF; PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; BEGIN EXCLUSIVE;
+CREATE TABLE IF NOT EXISTS chunks (key BLOB PRIMARY KEY, digest BLOB, size INT, hashes BLOB, sum INT); COMMIT
+"""
 
 
 class Remembered(NamedTuple):
@@ -56,38 +55,30 @@ class Journal:
     """
 
     def __init__(self, directory: Path, label: str) -> None:
-        self._path = directory / f"{hashlib.sha256(os.fsencode(label)).hexdigest()[:32]}.journal"
-        self._places: dict[bytes, tuple[int, int]] = {}
         self._used: set[bytes] = set()
-        self._descriptor = -1
+        self._rows: sqlite3.Connection | None = None
         with suppress(OSError):
             directory.mkdir(parents=True, exist_ok=True)
-            self._descriptor = self._locked()
-            self._load()
+            name = hashlib.sha256(os.fsencode(label)).hexdigest()[:32]
+            self._rows = _opened(directory / f"{name}.journal")
 
     def get(self, key: bytes) -> Remembered | None:
         """Gives what is remembered of a plan."""
-        place = self._places.get(key)
-        if place is None:
-            return None
-        self._used.add(key)
-        data = os.pread(self._descriptor, place[1], place[0])
-        _, digest, size_bytes = _RECORD.unpack_from(data)
-        return Remembered(digest, size_bytes, data[_RECORD.size :])
+        with suppress(sqlite3.Error):
+            asked = "SELECT digest, size, hashes, sum FROM chunks WHERE key = ?"
+            row = self._rows.execute(asked, (key,)).fetchone() if self._rows is not None else None
+            if row is not None and row[3] == _sum(key, found := Remembered(*row[:3])):
+                self._used.add(key)
+                return found
+        return None
 
     def put(self, key: bytes, value: Remembered) -> None:
         """Remembers a plan."""
-        if self._descriptor < 0 or key in self._places:
-            return
-        payload = _RECORD.pack(key, value.digest, value.size_bytes) + value.hashes
-        with suppress(OSError):
-            end = os.fstat(self._descriptor).st_size
-            record = _FRAME.pack(_MAGIC, len(payload), zlib.crc32(payload)) + payload
-            if os.pwrite(self._descriptor, record, end) == len(record):
-                self._places[key] = (end + _FRAME.size, len(payload))
+        if self._rows is not None:
+            with suppress(sqlite3.Error):
+                row = (key, *value, _sum(key, value))
+                self._rows.execute("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?)", row)
                 self._used.add(key)
-            else:
-                os.ftruncate(self._descriptor, end)
 
     def close(self, *, forget_unused: bool = False) -> None:
         """Ends it.
@@ -95,54 +86,38 @@ class Journal:
         Args:
             forget_unused: drop what this push had no use for, if that is most of it.
         """
-        if self._descriptor < 0:
+        rows, self._rows = self._rows, None
+        if rows is None:
             return
-        try:
+        with suppress(sqlite3.Error):
             if forget_unused:
-                with suppress(OSError):
-                    self._compact()
-        finally:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._places.clear()
+                unused = {key for (key,) in rows.execute("SELECT key FROM chunks")} - self._used
+                if len(unused) > len(self._used):
+                    rows.execute("BEGIN")
+                    rows.executemany("DELETE FROM chunks WHERE key = ?", ((key,) for key in unused))
+                    rows.execute("COMMIT")
+                    rows.execute("VACUUM")
+        rows.close()
 
-    def _locked(self) -> int:
-        while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(descriptor), self._path.stat()):
-                    return descriptor
-            except OSError:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)  # it was compacted between the two calls
 
-    def _load(self) -> None:
-        end = os.fstat(self._descriptor).st_size
-        position = 0
-        while position + _FRAME.size <= end:
-            magic, length, checksum = _FRAME.unpack(os.pread(self._descriptor, _FRAME.size, position))
-            is_whole = magic == _MAGIC and position + _FRAME.size + length <= end
-            payload = os.pread(self._descriptor, length, position + _FRAME.size) if is_whole else b""
-            well_formed = len(payload) == length >= _RECORD.size
-            if (
-                not well_formed
-                or zlib.crc32(payload) != checksum
-                or (length - _RECORD.size) % FILE_HASH_BYTES
-            ):
-                break
-            self._places[payload[:32]] = (position + _FRAME.size, length)
-            position += _FRAME.size + length
-        os.ftruncate(self._descriptor, position)
+def _sum(key: bytes, value: Remembered) -> int:
+    return zlib.crc32(repr((key, *value)).encode())
 
-    def _compact(self) -> None:
-        kept_bytes = sum(_FRAME.size + self._places[key][1] for key in self._used)
-        if os.fstat(self._descriptor).st_size < max(2 * kept_bytes, _COMPACT_FROM_BYTES):
-            return
-        scratch = self._path.with_suffix(".new")
-        with scratch.open("wb") as file:
-            for key in self._used:
-                start, length = self._places[key]
-                file.write(os.pread(self._descriptor, _FRAME.size + length, start - _FRAME.size))
-        scratch.rename(self._path)
+
+def _opened(path: Path) -> sqlite3.Connection | None:
+    """The rows of a file, which begins anew if it is damaged; None while another process has it."""
+    for _ in range(2):
+        rows = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            rows.executescript(_SCHEMA)
+            rows.execute("SELECT key, digest, size, hashes, sum FROM chunks LIMIT 1")
+            if rows.execute("PRAGMA quick_check").fetchone() == ("ok",):
+                return rows
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                rows.close()
+                return None
+        rows.close()
+        for left in path.parent.glob(f"{path.name}*"):
+            left.unlink()
+    return None

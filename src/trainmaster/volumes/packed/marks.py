@@ -18,14 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.spec.processes import process_space
+from trainmaster.spec.processes import is_alive, process_space, start_ticks
 
 MarkKind: TypeAlias = Literal["pushes", "collections"]
 #: A mark that was not renewed for so long is of a process that is dead.
@@ -129,7 +128,7 @@ class Mark:
             "pid": os.getpid(),
             "at": self._clocks.wall_s(),
             "space": process_space(),
-            "started": _process_state(os.getpid())[1],
+            "started": str(start_ticks(os.getpid()) or ""),
         }
         self._store.put(self.key, json.dumps(document).encode())
 
@@ -181,37 +180,17 @@ def _is_dead(store: ObjectStore, key: str) -> bool:
     """Whether a mark is of a process of this machine that has ended; then it is taken away."""
     document = _document(store, key)
     pid, started = document.get("pid"), document.get("started")
-    if (
-        type(pid) is not int
-        or not 0 < pid < 1 << 31
-        or not started
-        or document.get("space") != process_space()
-    ):
+    if type(pid) is not int or not 0 < pid < 1 << 31 or document.get("space") != process_space():
         return False
-    if not _is_gone(pid, started):
+    if (
+        not isinstance(started, str)
+        or not started.isdecimal()
+        or is_alive(pid, int(started[:20])) is not False
+    ):
         return False
     with suppress(PublishError, OSError):
         store.delete([key])
     return True
-
-
-def _is_gone(pid: int, started: str) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass  # it is somebody else's
-    state, now_started = _process_state(pid)
-    return state in ("Z", "X") or now_started not in ("", started)
-
-
-def _process_state(pid: int) -> tuple[str, str]:
-    """Gives a process's state, and when it was started, in ticks; empty if it may not be known."""
-    with suppress(OSError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return fields[0], fields[19]
-    return "", ""
 
 
 def _document(store: ObjectStore, key: str) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from trainmaster.artifacts.tree import UnstableDirectory
 from trainmaster.objects.names import stays_inside
 from trainmaster.objects.object_store import ObjectChangedError, ObjectDetail, ObjectStore
+from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import NotFoundError, PublishError
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import CHANGED_HINT, Folder, Survey, changed
+from trainmaster.volumes.packed.sources import CHANGED_HINT, Extras, Survey, changed
 
 # Of one chunk; several chunks are loaded at the same time.
 _THREADS = 8
@@ -30,9 +31,7 @@ class ObjectSource:
 
     def __init__(self, store: ObjectStore) -> None:
         self.label = store.url
-        self.folders: dict[bytes, Folder] = {}
-        self.links: list[tuple[bytes, bytes, int]] = []
-        self.notes: list[str] = []
+        self.extras = Extras()
         self._store = store
         self._details: list[ObjectDetail] = []
         self._etags: dict[str, str] = {}
@@ -94,16 +93,8 @@ class ObjectSource:
                 raise changed(self._store.url_of(key), "shrank")
             target[piece.offset + start : piece.offset + start + length] = data
 
-        if len(ranges) == 1:
-            one(ranges[0])
-            return
         with ThreadPoolExecutor(min(_THREADS, len(ranges) or 1), "objects") as pool:
-            futures = [pool.submit(one, part) for part in ranges]
-            try:
-                for future in futures:
-                    future.result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+            all_done(pool.submit(one, part) for part in ranges)
 
     def confirm(self) -> None:
         """Lists them again."""

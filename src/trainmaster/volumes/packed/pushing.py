@@ -14,28 +14,22 @@ from trainmaster.objects.object_store import ObjectStore
 from trainmaster.spec.errors import UsageError
 from trainmaster.volumes.packed.addresses import VolumeAddress, cache_directory, volume_address
 from trainmaster.volumes.packed.chunk_upload import ChunkUploader, PackedChunk
-from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.finding_source import source_of
-from trainmaster.volumes.packed.folders import with_parents
 from trainmaster.volumes.packed.hashes import FILE_HASH_BYTES, joined_digest
-from trainmaster.volumes.packed.head import Head, StoredTable, new_nonce, now_utc
+from trainmaster.volumes.packed.head import Head
 from trainmaster.volumes.packed.journal import Journal
-from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked, wait_for_collections
+from trainmaster.volumes.packed.marks import REAL_CLOCKS, Clocks, marked
 from trainmaster.volumes.packed.materialising import tables_directory
 from trainmaster.volumes.packed.packing import Piece, planned_chunks
-from trainmaster.volumes.packed.parquet import DIRECTORY, FILE, SYMLINK, TableName, TableWriter
 from trainmaster.volumes.packed.private_cache import usable_cache
 from trainmaster.volumes.packed.releasing import (
     Publication,
     check_creates,
     check_expected,
-    keep_prepared,
-    prepare,
-    stored_table,
-    upload_tables,
 )
 from trainmaster.volumes.packed.sources import Source
 from trainmaster.volumes.packed.tar_stream import TarStream
+from trainmaster.volumes.packed.version_writer import VersionWriter
 
 DEFAULT_CHUNK_BYTES = 64 << 20
 DEFAULT_JOBS = 4
@@ -157,21 +151,16 @@ def push(
     journal = Journal(place / "volumes" / "push", f"{files.label}\n{chunk_limit_bytes}")
     try:
         with marked(store, "pushes", clocks) as mark, push_scratch(place) as scratch:
-            deletions = Deletions(store)
-            deletions.refresh(wait_for_collections(store, mark, say, clocks=clocks))
+            publication = Publication(store, mark, say, clocks)
+            known = publication.deletions
             uploader = ChunkUploader(
-                files, store, journal, deletions, chunk_limit_bytes, max(1, jobs), proves=read_back
+                files, store, journal, known, chunk_limit_bytes, max(1, jobs), proves=read_back
             )
             work = _Push(files, uploader, progress, scratch, chunk_limit_bytes, max(1, jobs))
             head = work.pack()
             files.confirm()
-            columns = scratch / "columns"
-            columns.mkdir()
-            prepare(head, work.tables, columns, store.url)
-            head = upload_tables(store, head, work.tables, deletions)
-            publication = Publication(store, mark, deletions, say, clocks)
-            head = publication.create(head, expect, lambda: work.uploader.keys, work.uploader.confirm)
-            keep_prepared(columns, head, place)
+            paths, keys = work.writer.paths, lambda: uploader.keys
+            head = publication.release(head, paths, scratch, place, expect, keys, uploader.confirm)
         journal.close(forget_unused=True)
     except OSError as error:
         raise explained(error, "write", str(place)) from error
@@ -180,9 +169,9 @@ def push(
     return PushReport(
         str(VolumeAddress(store.url, head.version)),
         head,
-        work.uploader.sent_chunks,
-        work.uploader.sent_bytes,
-        work.uploader.shared_chunks,
+        uploader.sent_chunks,
+        uploader.sent_bytes,
+        uploader.shared_chunks,
         head.notes,
     )
 
@@ -208,13 +197,6 @@ def push_scratch(cache: Path) -> AbstractContextManager[Path]:
 
 
 class _Push:
-    """One push: packs, uploads, and writes the tables.
-
-    Attributes:
-        uploader: what sends the chunks.
-        tables: the Parquet files, complete after :meth:`pack`.
-    """
-
     def __init__(
         self,
         source: Source,
@@ -225,48 +207,25 @@ class _Push:
         jobs: int,
     ) -> None:
         self._source = source
-        self._limit_bytes = limit_bytes
         self._jobs = jobs
         self._progress = progress
         self.uploader = uploader
-        self.tables: dict[TableName, Path] = {
-            "files": scratch / "files.parquet",
-            "chunks": scratch / "chunks.parquet",
-        }
-        self._files = TableWriter(self.tables["files"], "files")
-        self._chunks = TableWriter(self.tables["chunks"], "chunks")
+        self.writer = VersionWriter(scratch, ("files", "chunks"), limit_bytes)
         self._digests: list[bytes] = []
         self._generations: list[tuple[int, int, int]] = []
-        self._parents: set[bytes] = set()
         self._first_chunk = 0
-        self._total_bytes = 0
 
     def pack(self) -> Head:
-        """Packs and uploads everything.
-
-        Returns:
-            The head, still without a version.
-        """
+        """Writes chunks to the store and tables to files; gives the head but for its number."""
         for pieces, chunk in self._packed():
             self._write(pieces, chunk)
-        file_count = self._files.row_count
-        self._write_folders_and_links()
-        for table in (self._files, self._chunks):
-            table.close()
-        return Head(
-            version=0,
-            created_at=now_utc(),
+        extras = self._source.extras
+        return self.writer.head(
+            extras.folders,
+            extras.links,
             kind="packed",
             order=self._source.order,
-            chunk_limit_bytes=self._limit_bytes,
-            file_count=file_count,
-            row_count=self._files.row_count,
-            total_bytes=self._total_bytes,
-            chunk_count=self._chunks.row_count,
-            files=self._stored("files"),
-            chunks=self._stored("chunks"),
-            notes=tuple(self._source.notes[:100]),
-            nonce=new_nonce(),
+            notes=tuple(extras.notes[:100]),
             generations=tuple(self._generations),
         )
 
@@ -274,9 +233,9 @@ class _Push:
         """Gives chunks in their order, while the next ones are already read and sent."""
         under_way: deque[tuple[list[Piece], Future[PackedChunk]]] = deque()
         pieces_under_way = 0
-        pool = ThreadPoolExecutor(self._jobs, "push")
+        pool, limit_bytes = ThreadPoolExecutor(self._jobs, "push"), self.writer.limit_bytes
         try:
-            for pieces in planned_chunks(self._source.files(self._limit_bytes), self._limit_bytes):
+            for pieces in planned_chunks(self._source.files(limit_bytes), limit_bytes):
                 # A stream is read here, in order; the pool only hashes and sends.
                 loaded = self.uploader.loaded(pieces) if self._source.is_stream else None
                 under_way.append((pieces, pool.submit(self.uploader.packed, pieces, loaded)))
@@ -297,9 +256,9 @@ class _Push:
             pool.shutdown(cancel_futures=True)
 
     def _write(self, pieces: list[Piece], chunk: PackedChunk) -> None:
-        number = self._chunks.row_count
+        number = self.writer.chunk_count
         if chunk.size_bytes:
-            self._chunks.append(chunk.size_bytes, chunk.digest)
+            self.writer.tables["chunks"].append(chunk.size_bytes, chunk.digest)
             if chunk.generation:
                 self._note_generation(number, chunk.generation)
         for position, piece in enumerate(pieces):
@@ -313,11 +272,8 @@ class _Push:
                 self._digests = []
             else:
                 first, content = number, chunk.hash_of(position)
-            self._files.append(
-                file.path, FILE, file.size_bytes, file.mode, file.mtime_ns, first, offset, content, b""
-            )
-            self._parents.add(file.path.rpartition(b"/")[0])
-            self._total_bytes += file.size_bytes
+            described = (file.path, file.size_bytes, file.mode, file.mtime_ns)
+            self.writer.add_file(*described, first, offset, content)
             self._progress.done_files += 1
         self._progress.done_bytes += sum(piece.length for piece in pieces)
         self._progress.sent_bytes = self.uploader.sent_bytes
@@ -328,16 +284,3 @@ class _Push:
             self._generations[-1:] = [(first, count + 1, generation)]
         else:
             self._generations.append((number, 1, generation))
-
-    def _write_folders_and_links(self) -> None:
-        given = self._source.folders
-        links = {path: (path, target, mtime_ns) for path, target, mtime_ns in self._source.links}
-        known = [*given, *(path.rpartition(b"/")[0] for path in links), *self._parents]
-        for path in (b"", *with_parents(known)):
-            mode, mtime_ns = given.get(path, (0o755, 0))
-            self._files.append(path, DIRECTORY, 0, mode, mtime_ns, 0, 0, _NO_HASH, b"")
-        for path, target, mtime_ns in sorted(links.values()):
-            self._files.append(path, SYMLINK, 0, 0o777, mtime_ns, 0, 0, _NO_HASH, target)
-
-    def _stored(self, name: TableName) -> StoredTable:
-        return stored_table(self.tables[name])

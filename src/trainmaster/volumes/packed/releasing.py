@@ -2,12 +2,12 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.deletions import Deletions
 from trainmaster.volumes.packed.faults import DamagedVolumeError, OverwritingStoreError, VersionConflictError
@@ -31,12 +31,8 @@ _TRIES = 100
 
 def stored_table(path: Path) -> StoredTable:
     """Describes a Parquet file as it will be stored."""
-    digest = hashlib.sha256()
-    size_bytes = 0
-    for block in _blocks(path):
-        digest.update(block)
-        size_bytes += len(block)
-    return StoredTable(digest.hexdigest(), size_bytes)
+    with path.open("rb") as file:
+        return StoredTable(hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size)
 
 
 def check_creates(store: ObjectStore) -> None:
@@ -62,18 +58,8 @@ def check_creates(store: ObjectStore) -> None:
             store.delete([key])
 
 
-def prepare(head: Head, tables: dict[TableName, Path], columns: Path, where: str) -> None:
-    """Turns tables into columns, which proves that every reader will accept them.
-
-    Raises:
-        DamagedVolumeError: they contradict themselves.
-        PublishError: something in them is not allowed in a volume.
-    """
-    write_columns(tables, head, columns, where)
-
-
 def upload_tables(
-    store: ObjectStore, head: Head, tables: dict[TableName, Path], deletions: Deletions
+    store: ObjectStore, head: Head, tables: Mapping[TableName, Path], deletions: Deletions
 ) -> Head:
     """Sends the tables, but for those that are there already, and looks at what arrived.
 
@@ -183,36 +169,44 @@ class Publication:
     Args:
         store: the volume.
         mark: of the push.
-        deletions: names that must not be used, as they were when it began.
         say: told what a user would like to know.
         clocks: tell the time.
+
+    Attributes:
+        deletions: names that must not be used, as they were when it began.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         mark: Mark,
-        deletions: Deletions,
         say: Callable[[str], None],
         clocks: Clocks = REAL_CLOCKS,
     ) -> None:
         self._store = store
         self._mark = mark
-        self._deletions = deletions
         self._say = say
         self._clocks = clocks
+        self.deletions = Deletions(store)
+        self.deletions.refresh(self._settled())
 
-    def create(
+    def release(
         self,
         head: Head,
+        tables: Mapping[TableName, Path],
+        scratch: Path,
+        cache: Path,
         expect: int | None,
         chunks: Callable[[], Iterable[str]] = tuple,
         confirm: Callable[[], object] = lambda: None,
     ) -> Head:
-        """Creates the head of a version of which everything was sent.
+        """Sends the tables of a version whose chunks were sent, and creates its head.
 
         Args:
             head: of the version; its number is replaced.
+            tables: that it names.
+            scratch: a directory.
+            cache: where readers on this node find the columns.
             expect: as for :func:`create_head`.
             chunks: gives the keys of its chunks.
             confirm: makes sure that they are there.
@@ -221,28 +215,38 @@ class Publication:
             The head with its number.
 
         Raises:
-            DamagedVolumeError: something is gone; there is no new version.
+            DamagedVolumeError: the tables contradict themselves, or something is gone; no version was made.
             PublishError: a name was given up meanwhile, or the store fails.
             VersionConflictError: the newest version is not the expected one.
             OverwritingStoreError: another push has overwritten the head.
         """
+        columns = scratch / "columns"
+        columns.mkdir()
+        write_columns(
+            tables, head, columns, self._store.url
+        )  # which proves that every reader will accept them
+        head = upload_tables(self._store, head, tables, self.deletions)
         confirmed = False
 
         def confirm_all() -> None:
             nonlocal confirmed
-            listing = wait_for_collections(self._store, self._mark, self._say, clocks=self._clocks)
-            if self._deletions.refresh(listing) or not confirmed:
+            if self.deletions.refresh(self._settled()) or not confirmed:
                 self._check_names((*(table.key for table in head.tables), *chunks()))
                 confirm()
                 confirmed = True
 
         head = create_head(self._store, head, expect, confirm_all)
         self._confirm_once_more(head, confirm)
+        with suppress(PublishError):  # a failure costs only time
+            keep_columns(columns, head, cache)
         return head
+
+    def _settled(self) -> list[ObjectDetail]:
+        return wait_for_collections(self._store, self._mark, self._say, clocks=self._clocks)
 
     def _check_names(self, keys: Iterable[str]) -> None:
         for key in keys:
-            if key in self._deletions:
+            if key in self.deletions:
                 where = self._store.url_of(key)
                 raise PublishError(
                     f"{where} was given up by `trainmaster volume gc` while this push slept.",
@@ -271,12 +275,6 @@ class Publication:
                 f"version {head.version} was made, but could not be looked at again ({error.args[0]}): "
                 f"`trainmaster volume fsck {self._store.url}@{head.version}` does"
             )
-
-
-def keep_prepared(columns: Path, head: Head, cache: Path) -> None:
-    """Leaves the columns where readers on this node find them; a failure costs only time."""
-    with suppress(PublishError):
-        keep_columns(columns, head, cache)
 
 
 def _usable(table: StoredTable, deletions: Deletions) -> StoredTable:

@@ -1,6 +1,5 @@
 """What lies in the shards of others: tar files (WebDataset too) and MosaicML's MDS."""
 
-import io
 import os
 import struct
 import tarfile
@@ -8,31 +7,15 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from trainmaster.artifacts.unpacking import DAMAGE
+from trainmaster.artifacts.unpacking import DAMAGE, Header
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
+from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import PublishError
 from trainmaster.spec.plain_json import parsed_json, typed
-from trainmaster.volumes.packed.tar_members import Header, TarContents, members, time_ns
+from trainmaster.volumes.packed.packing import SourceFile
+from trainmaster.volumes.packed.tar_members import TarContents, members, time_ns
 
 _HINT = "Nothing was indexed. `trainmaster volume push` takes any tar."
-
-
-class ShardMember(NamedTuple):
-    """A file in an object.
-
-    Attributes:
-        path: in the volume.
-        start: of its first byte in the object.
-        size_bytes: of its content.
-        mode: permission bits.
-        mtime_ns: since 1970.
-    """
-
-    path: bytes
-    start: int
-    size_bytes: int
-    mode: int = 0o644
-    mtime_ns: int = 0
 
 
 class ShardIndex(NamedTuple):
@@ -51,7 +34,7 @@ class ShardIndex(NamedTuple):
     sizes: list[int | None]
 
 
-def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[ShardMember]:
+def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[SourceFile]:
     """Finds the files in a tar by its headers; they lie in a folder named like the tar.
 
     Raises:
@@ -74,9 +57,8 @@ def tar_members(store: ObjectStore, detail: ObjectDetail) -> list[ShardMember]:
             if path is None:
                 continue
             name = os.fsencode(f"{folder}/{path}")
-            found.append(
-                ShardMember(name, member.offset_data, member.size, member.mode & 0o777, time_ns(member))
-            )
+            described = (name, member.size, member.mode & 0o777, time_ns(member))
+            found.append(SourceFile(*described, start=member.offset_data))
     if contents.links:
         raise PublishError(
             f"{label}: {os.fsdecode(contents.links[0][0])!r} is a symbolic link.",
@@ -107,7 +89,7 @@ def mds_shards(store: ObjectStore, details: dict[str, ObjectDetail]) -> Iterator
             ) from error
 
 
-def mds_members(store: ObjectStore, shard: ShardIndex) -> list[ShardMember]:
+def mds_members(store: ObjectStore, shard: ShardIndex) -> list[SourceFile]:
     """Finds the columns of the samples in an MDS shard: a file ``00000012.COLUMN.ENCODING`` for each.
 
     Raises:
@@ -139,7 +121,7 @@ def mds_members(store: ObjectStore, shard: ShardIndex) -> list[ShardMember]:
                 if size is None or size < 0 or position + size > end:
                     raise ValueError(f"sample {sample} is longer than it is")
                 path = f"{folder}/{sample:08}.{_plain(name)}.{_plain(encoding)}"
-                members.append(ShardMember(os.fsencode(path), position, size))
+                members.append(SourceFile(os.fsencode(path), size, start=position))
                 position += size
             if position != end or end > shard.detail.size_bytes:
                 raise ValueError(f"sample {sample} is shorter than it is")
@@ -186,7 +168,7 @@ _MANY_BYTES = 4 << 20
 _SPARSE_FROM_BYTES = 1 << 20
 
 
-class RangeReader(io.RawIOBase):
+class RangeReader(RangeFile):
     """Reads an object in windows: large ones where reads are dense, small ones where they are far apart.
 
     Args:
@@ -195,59 +177,31 @@ class RangeReader(io.RawIOBase):
     """
 
     def __init__(self, store: ObjectStore, detail: ObjectDetail) -> None:
+        super().__init__(self._windowed, detail.key, detail.size_bytes)
         self._store = store
         self._detail = detail
-        self._position = 0
         self._window_start = 0
         self._window = memoryview(b"")
         self._fetches = 0
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Gives the position."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Changes the position; asks nobody."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._detail.size_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        """Reads up to ``size`` bytes.
-
-        Raises:
-            FileNotFoundError: the object is gone.
-            PublishError: it was written again, or the store fails.
-        """
-        left = self._detail.size_bytes - self._position
-        size = max(0, left if size < 0 else min(size, left))
+    def _windowed(self, position: int, size: int) -> bytes:
+        size = min(size, self.size_bytes - position)
         pieces = []
-        while size:
-            start = self._position - self._window_start
+        while size > 0:
+            start = position - self._window_start
             if not 0 <= start < len(self._window):
-                self._fetch(size)
+                self._fetch(position, size)
                 start = 0
                 if not self._window:
                     break
             piece = bytes(self._window[start : start + size])
             pieces.append(piece)
-            self._position += len(piece)
-            size -= len(piece)
+            position, size = position + len(piece), size - len(piece)
         return b"".join(pieces)
 
-    def _fetch(self, size: int) -> None:
+    def _fetch(self, position: int, size: int) -> None:
         self._fetches += 1
-        is_sparse = self._position / self._fetches > _SPARSE_FROM_BYTES + _MANY_BYTES
-        length = min(
-            max(size, _FEW_BYTES if is_sparse else _MANY_BYTES), self._detail.size_bytes - self._position
-        )
-        self._window_start = self._position
-        self._window = self._store.get_range(self._detail.key, self._position, length, self._detail.etag)
+        is_sparse = position / self._fetches > _SPARSE_FROM_BYTES + _MANY_BYTES
+        length = min(max(size, _FEW_BYTES if is_sparse else _MANY_BYTES), self._detail.size_bytes - position)
+        self._window_start = position
+        self._window = self._store.get_range(self._detail.key, position, length, self._detail.etag)

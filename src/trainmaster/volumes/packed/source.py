@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from trainmaster.objects.object_store import ObjectChangedError, ObjectStore
+from trainmaster.objects.parallel import all_done
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.faults import DamagedChunkError, MissingChunkError, SourceChangedError
-from trainmaster.volumes.packed.hashes import Data, chunk_digest
+from trainmaster.volumes.packed.hashes import Data, chunk_digest, new_digest
 from trainmaster.volumes.packed.head import Head, name_suffix
 from trainmaster.volumes.packed.table import FileTable, Part
 
@@ -30,6 +31,17 @@ def chunk_name(key: str) -> tuple[bytes, int] | None:
     """Gives the content and the generation that the key of a chunk names; None if it is none."""
     found = _CHUNK.fullmatch(key)
     return None if found is None else (bytes.fromhex(found[1]), int(found[2] or 0))
+
+
+def is_whole(store: ObjectStore, key: str) -> bool:
+    """Reads a chunk and says whether it has the content that its key names."""
+    digest, name = new_digest(), chunk_name(key)
+    try:
+        for block in store.blocks(key):
+            digest.update(block)
+    except FileNotFoundError:  # deleted a moment ago
+        return False
+    return name is not None and digest.digest() == name[0]
 
 
 class ChunkSource:
@@ -235,17 +247,8 @@ class ChunkSource:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_THREADS, "chunks")
-        futures = [self._pool.submit(work, item) for item in items]
-        try:
-            for future in futures:
-                future.result()
-        finally:
-            # The buffer belongs to the caller again when this returns.
-            for future in futures:
-                future.cancel()
-            for future in futures:
-                if not future.cancelled():
-                    future.exception()
+        # The buffer belongs to the caller again when this returns.
+        all_done(self._pool.submit(work, item) for item in items)
 
     def _damaged(self, chunk: int, fault: str) -> DamagedChunkError:
         return DamagedChunkError(f"{self._where(chunk)} {fault}.", _HINT)

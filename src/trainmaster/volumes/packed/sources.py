@@ -4,6 +4,7 @@
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from trainmaster.artifacts.tree import UnstableDirectory
@@ -34,6 +35,21 @@ class Folder(NamedTuple):
     mtime_ns: int
 
 
+@dataclass(slots=True)
+class Extras:
+    """What a source has beside files.
+
+    Attributes:
+        folders: every directory that was met, by path.
+        links: path, target and time of every symbolic link that was met.
+        notes: what was left out and why.
+    """
+
+    folders: dict[bytes, Folder] = field(default_factory=dict)
+    links: list[tuple[bytes, bytes, int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
 class Source(Protocol):
     """Files in an order, with their directories and links.
 
@@ -41,9 +57,7 @@ class Source(Protocol):
         label: what it is called in messages.
         order: ``path`` or ``archive``.
         is_stream: whether pieces must be loaded one after the other, in order, in one thread.
-        folders: every directory that was met, by path.
-        links: path, target and time of every symbolic link that was met.
-        notes: what was left out and why.
+        extras: what was met beside files.
     """
 
     label: str
@@ -51,11 +65,7 @@ class Source(Protocol):
     is_stream: bool
 
     @property
-    def folders(self) -> dict[bytes, Folder]: ...  # noqa: D102
-    @property
-    def links(self) -> list[tuple[bytes, bytes, int]]: ...  # noqa: D102
-    @property
-    def notes(self) -> list[str]: ...  # noqa: D102
+    def extras(self) -> Extras: ...  # noqa: D102
 
     def survey(self) -> Survey:
         """Looks through it before anything is read.
@@ -66,7 +76,7 @@ class Source(Protocol):
         ...
 
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
-        """Gives the files in their order; fills ``folders``, ``links`` and ``notes`` on the way."""
+        """Gives the files in their order; fills ``extras`` on the way."""
         ...
 
     def load(self, pieces: Sequence[Piece], target: memoryview) -> None:

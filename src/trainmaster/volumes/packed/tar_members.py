@@ -4,40 +4,23 @@ import math
 import os
 import tarfile
 from collections.abc import Callable, Iterator
-from typing import Self, TypeVar
+from typing import TypeVar
 
-from trainmaster.artifacts.unpacking import DAMAGE
+from trainmaster.artifacts.unpacking import is_damage
 from trainmaster.objects.names import link_stays_inside, stays_inside
 from trainmaster.spec.errors import PublishError
-from trainmaster.volumes.packed.sources import Folder
+from trainmaster.volumes.packed.sources import Extras, Folder
 
 _Type = TypeVar("_Type")
-_LONG_HEADERS = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
-# `tarfile` reads them whole.
-_MOST_HEADER_BYTES = 16 << 20
 _HINT = "Nothing was pushed. Unpack it yourself into a directory and push that."
 
 
-class TarContents:
-    """The directories and links of a tar, collected while its members pass.
-
-    Attributes:
-        folders: by path.
-        links: path, target and time.
-        notes: what was left out and why.
-    """
+class TarContents(Extras):
+    """The directories and links of a tar, collected while its members pass."""
 
     def __init__(self, label: str) -> None:
+        super().__init__()
         self._label = label
-        self.folders: dict[bytes, Folder] = {}
-        self.links: list[tuple[bytes, bytes, int]] = []
-        self.notes: list[str] = []
 
     def path_of(self, member: tarfile.TarInfo) -> str:
         """Gives the path of a member in the volume; ``""`` for the top.
@@ -99,22 +82,6 @@ def time_ns(member: tarfile.TarInfo) -> int:
     return int(max(-seconds, min(seconds, member.mtime)) * 1_000_000_000)
 
 
-class Header(tarfile.TarInfo):
-    """A header, which `tarfile` would believe whatever it says of itself; give it to ``tarfile.open``."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
-        """Reads one.
-
-        Raises:
-            TarError: it is none, or says that more headers belong to it than ever do.
-        """
-        found = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
-        if found.size < 0 or (found.type in _LONG_HEADERS and found.size > _MOST_HEADER_BYTES):
-            raise tarfile.ReadError("one of its headers is out of all measure")
-        return found
-
-
 def members(label: str, archive: tarfile.TarFile, size_bytes: int | None = None) -> Iterator[tarfile.TarInfo]:
     """Reads one header after the other.
 
@@ -147,12 +114,10 @@ def understood(label: str, read: Callable[[], _Type]) -> _Type:
     """
     try:
         return read()
-    except DAMAGE as error:
-        raise damaged(label, error) from error
-    except OSError as error:
-        if error.errno is not None:
+    except Exception as error:
+        if not is_damage(error):
             raise
-        raise damaged(label, error) from error  # gzip's BadGzipFile, bz2, lzma
+        raise damaged(label, error) from error
 
 
 def damaged(label: str, error: BaseException) -> PublishError:

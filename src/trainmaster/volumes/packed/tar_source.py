@@ -5,21 +5,13 @@
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from trainmaster.artifacts.unpacking import Header
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.hashes import path_hash
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import Folder, Survey, changed, load_pieces, stamp_of
-from trainmaster.volumes.packed.tar_members import Header, TarContents, members, time_ns, understood
-
-
-class _Member(NamedTuple):
-    path: bytes
-    size_bytes: int
-    mode: int
-    mtime_ns: int
-    start: int
+from trainmaster.volumes.packed.sources import Survey, changed, load_pieces, stamp_of
+from trainmaster.volumes.packed.tar_members import TarContents, members, time_ns, understood
 
 
 class TarSource:
@@ -34,7 +26,7 @@ class TarSource:
 
     def __init__(self, place: str) -> None:
         self.label = self._place = place
-        self._contents = TarContents(place)
+        self.extras = TarContents(place)
         self._dropped: frozenset[int] = frozenset()
         status = os.stat(place)
         self._stamp, self._size_bytes = stamp_of(status), status.st_size
@@ -42,27 +34,12 @@ class TarSource:
             header = file.read(512)
         self.is_plain = header[257:262] == b"ustar" or not any(header)
 
-    @property
-    def folders(self) -> dict[bytes, Folder]:
-        """Every directory, by path."""
-        return self._contents.folders
-
-    @property
-    def links(self) -> list[tuple[bytes, bytes, int]]:
-        """Every symbolic link."""
-        return self._contents.links
-
-    @property
-    def notes(self) -> list[str]:
-        """What was left out."""
-        return self._contents.notes
-
     def survey(self) -> Survey:
         """Reads all headers; finds members that later ones replace."""
         import numpy as np
 
         hashes = np.fromiter((path_hash(member.path) for member in self._members()), np.uint64)
-        self._contents.check_links()
+        self.extras.check_links()
         _, last = np.unique(hashes[::-1], return_index=True)
         self._dropped = frozenset(np.setdiff1d(np.arange(len(hashes)), len(hashes) - 1 - last).tolist())
         sizes = [
@@ -72,17 +49,7 @@ class TarSource:
 
     def files(self, limit_bytes: int) -> Iterator[SourceFile]:
         """Gives the files in the order of the archive."""
-        for number, member in enumerate(self._members()):
-            if number not in self._dropped:
-                yield SourceFile(
-                    member.path,
-                    member.size_bytes,
-                    member.mode,
-                    member.mtime_ns,
-                    self._place,
-                    member.start,
-                    self._stamp,
-                )
+        return (file for number, file in enumerate(self._members()) if number not in self._dropped)
 
     def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
         """Reads pieces of members."""
@@ -93,8 +60,8 @@ class TarSource:
         if stamp_of(os.stat(self._place)) != self._stamp:
             raise changed(self._place)
 
-    def _members(self) -> Iterator[_Member]:
-        self._contents = TarContents(self.label)
+    def _members(self) -> Iterator[SourceFile]:
+        self.extras = TarContents(self.label)
         places: dict[bytes, tuple[int, int]] | None = None
         with self._archive() as archive:
             for member in members(self.label, archive, self._size_bytes):
@@ -102,15 +69,13 @@ class TarSource:
                     places = self._places() if places is None else places
                     yield self._hard_link(member, places)
                     continue
-                path = self._contents.take(member)
+                path = self.extras.take(member)
                 if path is not None:
-                    yield _Member(
-                        os.fsencode(path),
-                        member.size,
-                        member.mode & 0o777,
-                        time_ns(member),
-                        member.offset_data,
-                    )
+                    yield self._file(path, member, member.size, member.offset_data)
+
+    def _file(self, path: str, member: tarfile.TarInfo, size_bytes: int, start: int) -> SourceFile:
+        mode, mtime_ns = member.mode & 0o777, time_ns(member)
+        return SourceFile(os.fsencode(path), size_bytes, mode, mtime_ns, self._place, start, self._stamp)
 
     def _archive(self) -> tarfile.TarFile:
         return understood(
@@ -118,16 +83,15 @@ class TarSource:
             lambda: tarfile.open(self._place, "r:", errors="surrogateescape", tarinfo=Header),
         )
 
-    def _hard_link(self, member: tarfile.TarInfo, places: dict[bytes, tuple[int, int]]) -> _Member:
-        path = os.fsencode(self._contents.path_of(member))
+    def _hard_link(self, member: tarfile.TarInfo, places: dict[bytes, tuple[int, int]]) -> SourceFile:
         target = tarfile.TarInfo(member.linkname)
-        found = places.get(os.fsencode(self._contents.path_of(target)))
+        found = places.get(os.fsencode(self.extras.path_of(target)))
         if found is None:
             raise PublishError(
                 f"{self.label}: {member.name!r} is a hard link to {member.linkname!r}, no file in it.",
                 "Nothing was pushed. Make the tar again.",
             )
-        return _Member(path, found[0], member.mode & 0o777, time_ns(member), found[1])
+        return self._file(self.extras.path_of(member), member, *found)
 
     def _places(self) -> dict[bytes, tuple[int, int]]:
         """Finds where the contents of files lie; only asked for if there are hard links."""

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import IO
 
-from trainmaster.artifacts.unpacking import DAMAGE
+from trainmaster.artifacts.unpacking import Header, is_damage
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
 from trainmaster.spec.errors import PublishError
 from trainmaster.volumes.packed.archive_file import ArchiveFile
 from trainmaster.volumes.packed.packing import Piece, SourceFile
-from trainmaster.volumes.packed.sources import Folder, Survey, changed, stamp_of
-from trainmaster.volumes.packed.tar_members import Header, TarContents, damaged, members, time_ns, understood
+from trainmaster.volumes.packed.sources import Survey, changed, stamp_of
+from trainmaster.volumes.packed.tar_members import TarContents, damaged, members, time_ns, understood
 
 
 class TarStream:
@@ -35,7 +35,7 @@ class TarStream:
     def __init__(self, place: str, stored: tuple[ObjectStore, ObjectDetail] | None = None) -> None:
         self.label = self._place = place
         self._stored = stored
-        self._contents = TarContents(place)
+        self.extras = TarContents(place)
         self._stamp = () if "://" in place else stamp_of(os.stat(place))
         self._current: IO[bytes] | None = None
         self._file: ArchiveFile | None = None
@@ -44,21 +44,6 @@ class TarStream:
     def bytes_read(self) -> tuple[int, int | None]:
         """How much of the archive as it lies there was read, and how much it is."""
         return (0, None) if self._file is None else (self._file.position, self._file.size_bytes)
-
-    @property
-    def folders(self) -> dict[bytes, Folder]:
-        """Every directory, by path."""
-        return self._contents.folders
-
-    @property
-    def links(self) -> list[tuple[bytes, bytes, int]]:
-        """Every symbolic link."""
-        return self._contents.links
-
-    @property
-    def notes(self) -> list[str]:
-        """What was left out."""
-        return self._contents.notes
 
     def survey(self) -> Survey:
         """Knows nothing before the end."""
@@ -71,12 +56,9 @@ class TarStream:
                 archive = tarfile.open(  # noqa: SIM115 - closed below
                     fileobj=self._file.unpacked(), mode="r|*", errors="surrogateescape", tarinfo=Header
                 )
-            except (
-                *DAMAGE,
-                TypeError,
-                OSError,
-            ) as error:  # `tarfile` takes `ord` of what is not there
-                if isinstance(error, OSError) and error.errno is not None:
+            except Exception as error:
+                # `tarfile` takes `ord` of what is not there
+                if not (is_damage(error) or isinstance(error, TypeError)):
                     raise
                 raise PublishError(
                     f"{self.label} is no tar, or a damaged one ({error}).",
@@ -85,7 +67,7 @@ class TarStream:
                 ) from error
             with archive:
                 yield from self._files(archive, limit_bytes)
-        self._contents.check_links()
+        self.extras.check_links()
 
     def load(self, pieces: Sequence[Piece], target: memoryview) -> None:
         """Takes the bytes of small members, and reads the next ones of a large one."""
@@ -112,7 +94,7 @@ class TarStream:
                     f"{self.label}: {member.name!r} is a hard link, which a stream cannot follow back.",
                     "Unpack the tar and push the directory; no version was made.",
                 )
-            path = self._contents.take(member)
+            path = self.extras.take(member)
             if path is None:
                 continue
             self._current = archive.extractfile(member)

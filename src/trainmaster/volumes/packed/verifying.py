@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainmaster.objects.object_store import ObjectDetail, ObjectStore
@@ -11,12 +12,11 @@ from trainmaster.spec.errors import NotFoundError
 from trainmaster.volumes.packed.chunk_upload import stored_chunks
 from trainmaster.volumes.packed.faults import DamagedVolumeError
 from trainmaster.volumes.packed.fetching_tables import fetched_tables
-from trainmaster.volumes.packed.hashes import new_digest
 from trainmaster.volumes.packed.head import Head, head_key, head_numbers, head_of, read_head
 from trainmaster.volumes.packed.materialising import named_tables, write_columns
 from trainmaster.volumes.packed.opening import check_source
 from trainmaster.volumes.packed.releasing import confirm_tables
-from trainmaster.volumes.packed.source import chunk_key, chunk_name
+from trainmaster.volumes.packed.source import chunk_key, is_whole
 from trainmaster.volumes.packed.table import FileTable
 
 _JOBS = 4
@@ -147,18 +147,8 @@ class _Looks:
         chunks = list(chunks)
         new = {key for _, key in chunks} - self._proved.keys()
         with ThreadPoolExecutor(self._jobs, "fsck") as pool:
-            self._proved.update(zip(new, pool.map(self._is_proved, new), strict=True))
+            self._proved.update(zip(new, pool.map(partial(is_whole, self._store), new), strict=True))
         return ((number, key) for number, key in chunks if not self._proved[key])
-
-    def _is_proved(self, key: str) -> bool:
-        digest = new_digest()
-        try:
-            for block in self._store.blocks(key):
-                digest.update(block)
-        except FileNotFoundError:
-            return False
-        name = chunk_name(key)
-        return name is not None and digest.digest() == name[0]
 
     def _objects(self, head: Head, table: FileTable) -> Iterator[Damage]:
         source = ObjectStore(head.source_url)

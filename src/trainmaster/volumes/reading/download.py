@@ -4,8 +4,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
+from trainmaster.objects.parallel import all_done
 from trainmaster.volumes.reading.chunk import Chunk
 from trainmaster.volumes.reading.forked import SharedSource, helper, write_all
 from trainmaster.volumes.reading.prefetch import Line
@@ -84,8 +85,8 @@ class Downloader:
                 self.line.end(end - start)
             self.line.saw(end - start)
 
-        futures = [pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True)]
-        _all_done(futures)
+        # All of them: a slot must not be written once it was given up.
+        all_done(pool.submit(part, start, end) for start, end in zip(starts, ends, strict=True))
 
     def _started(self) -> ThreadPoolExecutor:
         with self._mutex:
@@ -98,20 +99,6 @@ class Downloader:
         self._mutex = threading.Lock()
         self._pool = None
         self.line = Line()
-
-
-def _all_done(futures: list["Future[None]"]) -> None:
-    """Waits for all, for a slot must not be written once it was given up; raises the first error."""
-    error: BaseException | None = None
-    for future in futures:
-        try:
-            future.result()
-        except BaseException as raised:  # noqa: BLE001 - raised again below
-            error = error or raised
-            for other in futures:
-                other.cancel()
-    if error is not None:
-        raise error
 
 
 DOWNLOADER = Downloader()

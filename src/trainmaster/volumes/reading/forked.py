@@ -8,12 +8,12 @@ straight into the slots of the cache. What ``DataLoader`` workers are by default
 import contextlib
 import os
 import pickle
-import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.objects.obstore_backend import runtime_is_lost
 from trainmaster.spec.errors import PublishError, TrainmasterError
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trainmaster.volumes.packed import ChunkSource, FileTable, Head, OpenVolume
-
-_LENGTH = struct.Struct("<I")
 
 
 class SharedSource:
@@ -66,14 +64,18 @@ class Helper:
     """The process that fetches for this one; it ends with it."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "trainmaster.volumes.reading.forked"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        from multiprocessing.connection import Pipe
+
+        self._channel, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "trainmaster.volumes.reading.forked", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
         self._mutex = threading.Lock()
-        self._waiting: dict[int, tuple[threading.Event, list[tuple[BaseException | None, Any]]]] = {}
+        self._waiting: dict[int, Future[Any]] = {}
         self._count = 0
         self._dead = False
         threading.Thread(target=self._listen, name="trainmaster-helper", daemon=True).start()
@@ -97,23 +99,15 @@ class Helper:
         Raises:
             PublishError: the store failed, or the process was ended.
         """
-        done, answer = threading.Event(), list[tuple[BaseException | None, Any]]()
+        answer = Future[Any]()
         with self._mutex:
             self._count += 1
-            number = self._count
-            if not self._dead:
-                self._waiting[number] = (done, answer)
-                with contextlib.suppress(OSError):
-                    _send(self._process.stdin, (number, work, arguments))
-            else:
-                done.set()
-        done.wait()
-        if not answer:
-            raise PublishError("The process that fetches chunks was ended.", "Read again.")
-        error, value = answer[0]
-        if error is not None:
-            raise error
-        return value
+            if self._dead:
+                raise _ended()
+            self._waiting[self._count] = answer
+            with contextlib.suppress(OSError):
+                self._channel.send((self._count, work, arguments))
+        return answer.result()
 
     @property
     def alive(self) -> bool:
@@ -123,35 +117,20 @@ class Helper:
     def _listen(self) -> None:
         while True:
             try:
-                number, error, value = _receive(self._process.stdout)
+                number, error, value = self._channel.recv()
             except Exception:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                 break
-            done, answer = self._waiting.pop(number)
-            answer.append((error, value))
-            done.set()
+            answer = self._waiting.pop(number)
+            answer.set_result(value) if error is None else answer.set_exception(error)
         with self._mutex:
             self._dead = True
-            waiting = list(self._waiting.values())
-            self._waiting.clear()
-        for done, _ in waiting:
-            done.set()
+        for answer in self._waiting.values():
+            answer.set_exception(_ended())
         self._process.wait()
 
 
-def _send(pipe: "IO[bytes] | None", message: Any) -> None:  # noqa: ANN401 - whatever pickles
-    assert pipe is not None
-    data = pickle.dumps(message)
-    pipe.write(_LENGTH.pack(len(data)) + data)
-    pipe.flush()
-
-
-def _receive(pipe: "IO[bytes] | None") -> Any:  # noqa: ANN401 - whatever was sent
-    assert pipe is not None
-    head = pipe.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError
-    data = pipe.read(_LENGTH.unpack(head)[0])
-    return pickle.loads(data)  # noqa: S301 - from our own parent or child
+def _ended() -> PublishError:
+    return PublishError("The process that fetches chunks was ended.", "Read again.")
 
 
 _helper: Helper | None = None
@@ -193,9 +172,10 @@ def main() -> None:
     """Serves the parent until it closes the pipe."""
     import signal
     from concurrent.futures import ThreadPoolExecutor
+    from multiprocessing.connection import Connection
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
+    channel = Connection(int(sys.argv[1]))
     os.dup2(2, 1)
     mutex = threading.Lock()
 
@@ -210,14 +190,14 @@ def main() -> None:
             error = PublishError(f"It could not be fetched: {raised!r}.")
         with mutex:
             try:
-                _send(answers, (number, error, value))
+                channel.send((number, error, value))
             except (pickle.PicklingError, TypeError, AttributeError) as raised:
-                _send(answers, (number, PublishError(f"It could not be handed over: {raised!r}."), None))
+                channel.send((number, PublishError(f"It could not be handed over: {raised!r}."), None))
 
     with ThreadPoolExecutor(16) as pool:
         while True:
             try:
-                message = _receive(sys.stdin.buffer)
+                message = channel.recv()
             except EOFError:
                 os._exit(0)
             pool.submit(serve, *message)

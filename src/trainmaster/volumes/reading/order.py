@@ -82,14 +82,7 @@ class EpochOrder:
 
     def rows(self, start: int, stop: int) -> Rows:
         """Gives the rows at positions ``start`` to ``stop``."""
-        if stop <= start:
-            return np.zeros(0, np.int64)
-        first = int(np.searchsorted(self._begins, start, "right")) - 1
-        last = int(np.searchsorted(self._begins, stop, "left"))
-        parts = [self._window_rows(number) for number in range(first, last)]
-        base = int(self._begins[first])
-        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return joined[start - base : stop - base]
+        return self.at(np.arange(start, max(start, stop)))
 
     def at(self, positions: Rows) -> Rows:
         """Gives the rows at any positions; quick where they are close to each other."""

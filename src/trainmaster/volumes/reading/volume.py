@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from trainmaster.objects.object_store import ObjectStore
+from trainmaster.objects.range_file import RangeFile
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.volumes.packed import OpenVolume
 from trainmaster.volumes.reading.cache import ChunkCache
 from trainmaster.volumes.reading.chunk import Chunk, Placed
 from trainmaster.volumes.reading.download import DOWNLOADER
-from trainmaster.volumes.reading.file import VolumeFile
 from trainmaster.volumes.reading.forked import SharedSource, opened_volume
 from trainmaster.volumes.reading.leases import Lease, leased
 from trainmaster.volumes.reading.paths import resolved
@@ -396,7 +396,7 @@ class Volume:
         row = path if isinstance(path, int) else self.row_of(path)
         if not 0 <= row < self.table.file_count:
             raise self._no_row(row)
-        file = VolumeFile(partial(self.read_range, row), self.table.path(row), self._sizes[row])
+        file = RangeFile(partial(self.read_range, row), self.table.path(row), self._sizes[row])
         return io.BufferedReader(file, 1 << 20)
 
     def _no_row(self, row: int) -> IndexError:

@@ -23,7 +23,6 @@ from trainmaster.volumes.packed import (
     head_numbers,
     marks,
     push,
-    pushing,
     releasing,
     remove_version,
 )
@@ -381,7 +380,7 @@ def before_its_last_look(operation):
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_a_collection_that_slept_deletes_nothing(stages, monkeypatch, is_confirmed):
     """A push that knows no lists held it for dead, and made a version meanwhile."""
-    monkeypatch.setattr(pushing, "Deletions", NoDeletions)
+    monkeypatch.setattr(releasing, "Deletions", NoDeletions)
     if not is_confirmed:
         monkeypatch.setattr(marks.Mark, "confirm", marks.Mark.renew)
     stage, world = stages()

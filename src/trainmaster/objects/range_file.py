@@ -1,4 +1,4 @@
-"""A file of a volume as Python knows files."""
+"""Bytes that are read range by range, as a file as Python knows them."""
 
 import io
 import os
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 8 << 20
 
 
-class VolumeFile(io.RawIOBase):
-    """Bytes of one row, read-only.
+class RangeFile(io.RawIOBase):
+    """Bytes that a function gives, read-only.
 
     Args:
         read: gives so many bytes of it from a place on; less at its end.
