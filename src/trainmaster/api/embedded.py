@@ -168,6 +168,8 @@ class EmbeddedClient:
             events = tuple(self.events(run, seen))
             seen = events[-1].id if events else seen
             brief = self.brief(run)
+            if brief["state"] == "DONE":
+                self._service.await_close(run)
             yield Watched(events, brief, rents)
             if brief["state"] == "DONE" or not is_driven:
                 return

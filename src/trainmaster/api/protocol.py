@@ -115,7 +115,7 @@ class ClientProtocol(Protocol):
         """Leave a run that was just accepted or taken to a driver of its own."""
 
     def watch_run(self, run: str) -> Iterator[Watched]:
-        """What happens from now on to a run that others drive; ends with it, or when nobody drives it."""
+        """What happens from now on to a run that others drive; ends when nobody drives it any more."""
 
     def cancel(self, run: str) -> None:
         """Ask for its end, and see to it if nobody else does."""

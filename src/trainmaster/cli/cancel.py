@@ -31,4 +31,6 @@ def cancel(
         time.sleep(0.1)
     say(f"{run} had ended already: {summary['reason']}" if ended_before else f"{run}: {summary['reason']}")
     if as_json:
-        print_json(summary)
+        for _ in client.watch_run(run):  # until its driver has let go of it, its time grows
+            pass
+        print_json(client.status(run).json)

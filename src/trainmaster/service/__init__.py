@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Interval as Interval
     from trainmaster.advisor.quote.quote import Quote as Quote
     from trainmaster.artifacts import fetch as fetch
-    from trainmaster.control.controller import Controller as Controller
     from trainmaster.control.layout import Home as Home
     from trainmaster.control.preflight import check_names as check_names
     from trainmaster.control.preflight import check_urls as check_urls
@@ -24,11 +23,9 @@ if TYPE_CHECKING:
     from trainmaster.db.changes import Note as Note
     from trainmaster.executors.base import QueuePlace as QueuePlace
     from trainmaster.objects.delegated_credentials import lend_whole_keys as lend_whole_keys
-    from trainmaster.providers import Catalogue as Catalogue
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
-    from trainmaster.providers import load_catalogue as load_catalogue
     from trainmaster.service.service import Service as Service
     from trainmaster.service.service import Session as Session
     from trainmaster.sweeps import Curve as Curve
@@ -41,14 +38,13 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.advisor.model.tables": "predict_tables",
         "trainmaster.advisor.quote.quote": "Alternative ExperimentQuote Interval Quote",
         "trainmaster.artifacts": "fetch",
-        "trainmaster.control.controller": "Controller",
         "trainmaster.control.layout": "Home",
         "trainmaster.control.preflight": "check_names check_urls",
         "trainmaster.control.profile_attempt": "ProfilePhase ProfileProgress",
         "trainmaster.db.changes": "Note",
         "trainmaster.executors.base": "QueuePlace",
         "trainmaster.objects.delegated_credentials": "lend_whole_keys",
-        "trainmaster.providers": "Catalogue Offer OfferFilter capabilities_of load_catalogue",
+        "trainmaster.providers": "Offer OfferFilter capabilities_of",
         "trainmaster.sweeps": "Curve TrialState",
     },
 )

@@ -26,7 +26,7 @@ from trainmaster.control.preflight import (
     check_volumes,
     data_notes,
 )
-from trainmaster.db import Database, Lease, NewRun, Patience, queries
+from trainmaster.db import Database, Lease, NewRun, Patience, is_alive, queries
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.delivery import deliver_left
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 #: A metric with one of these words in its name is better when it is smaller.
 _SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
+
+#: Who has driven a run to its end on this machine lets go of it within a moment; rented machines take longer.
+_CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
 
 #: Called with the controller before it starts, so that signals can reach it.
 OnStart = Callable[[Controller], None]
@@ -447,6 +450,15 @@ class Service:
     def is_driven(self, run: str) -> bool:
         """True if a living process drives the run."""
         return is_driven(self.database.run_row(run), self.database.clock_s())
+
+    def await_close(self, run: str) -> None:
+        """Wait a moment until the driver of a run that is over lets go of it: until then its time grows."""
+        until = time.monotonic() + _CLOSED_WITHIN_S
+        while time.monotonic() < until:
+            row = self.database.run_row(run)
+            if not is_alive(row["lease_owner"], row["lease_expires_at"], self.database.clock_s()):
+                return
+            time.sleep(_CLOSED_POLL_S)
 
     def is_taken(self, run: str) -> bool:
         """True if the run is driven, or over already."""

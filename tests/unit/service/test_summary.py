@@ -88,3 +88,13 @@ def test_no_run_or_several_are_meant(service):
     for text in ("JOB-3", "job-5", ""):
         with pytest.raises(NotFoundError):
             service.resolve(text)
+
+
+def test_a_run_is_closed_once_its_driver_lets_go_of_it(service, monkeypatch):
+    looks = []
+    monkeypatch.setattr("trainmaster.service.service.is_alive", lambda *_: looks.append(1) or len(looks) < 3)
+    service.await_close("job-4")
+    assert len(looks) == 3
+    monkeypatch.setattr("trainmaster.service.service._CLOSED_WITHIN_S", 0.0)
+    service.await_close("job-4")
+    assert len(looks) == 3, "nobody waits for ever"
