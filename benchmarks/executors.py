@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import shutil
 import socket
 import statistics
@@ -24,10 +25,11 @@ from common import options, report, spread
 
 from trainmaster.executors import Capacity, Executor, GangRequest, LocalExecutor, MemberRequest, Phase
 from trainmaster.executors.gang_client import GangClient
-from trainmaster.executors.ray.cluster import ClusterNode, RayCluster, stream_to
+from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
 from trainmaster.executors.ray.commands import authentication
 from trainmaster.executors.ray.connection import GatewayConnection
 from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.testing.ray_here import HERE, stream_to
 
 SLOTS = len(os.sched_getaffinity(0))
 BARE = """
@@ -49,11 +51,26 @@ for _ in range(runs):
 """
 
 
+RELAY = """
+import sys, time
+from pathlib import Path
+from trainmaster.executors.ray.relay import pump
+from trainmaster.executors.supervisor_connection import SupervisorConnection
+
+connection = SupervisorConnection(Path(sys.argv[1]))
+while connection._socket is None:
+    connection.start()
+    if connection._socket is None:
+        connection._await_start(time.monotonic() + 60)
+pump(connection._socket)
+"""
+
+
 def ssh_executor(command: list[str], home: Path) -> LocalExecutor:
     """A `LocalExecutor` whose supervisor is at the other end of ``ssh``."""
-    relay = [sys.executable, "-m", "trainmaster.executors.ray.relay", "supervisor", str(home)]
+    relay = shlex.join([sys.executable, "-c", RELAY, str(home)])
     executor = LocalExecutor(home)
-    executor._client = GangClient(GatewayConnection(lambda: stream_to([*command, *relay])))
+    executor._client = GangClient(GatewayConnection(lambda: stream_to([*command, relay])))
     return executor
 
 
@@ -201,9 +218,9 @@ def main() -> None:
             for index in range(2)
         ]
         began = time.perf_counter()
-        cluster = RayCluster(place / "cluster", nodes)
+        cluster = RayCluster(place / "cluster", nodes, *HERE)
         stack.callback(cluster.stop)
-        cluster = RayCluster.start(place / "cluster", nodes[:1])
+        cluster = RayCluster.start(place / "cluster", nodes[:1], *HERE)
         result: dict[str, Any] = {"slots": SLOTS, "head_start_s": round(time.perf_counter() - began, 2)}
         (place / "sshd").mkdir()
         command = stack.enter_context(ssh_here(place / "sshd"))

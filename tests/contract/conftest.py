@@ -44,14 +44,15 @@ def ray_node(ray_place):
 def ray_cluster(ray_place, ray_node):
     """A cluster of one node with 4 slots."""
     from trainmaster.executors.ray.cluster import RayCluster
+    from trainmaster.testing.ray_here import HERE
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(ray_place / "user"))
         patch.setenv("RAY_ADDRESS", "10.255.255.1:1")  # the user's own Ray must not be met
         patch.setenv("RAY_SECRET_OF_THE_USER", "ray-secret")
-        cluster = RayCluster(ray_place / "record", [ray_node(0)])
+        cluster = RayCluster(ray_place / "record", [ray_node(0)], *HERE)
         try:
-            cluster = RayCluster.start(ray_place / "record", [ray_node(0)])
+            cluster = RayCluster.start(ray_place / "record", [ray_node(0)], *HERE)
             yield cluster
         finally:
             cluster.stop()

@@ -11,6 +11,7 @@ from ray_bench import Bench
 
 from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.executor import RayExecutor
+from trainmaster.testing.ray_here import HERE
 from trainmaster.testing.sniffer import listening, may_listen
 
 pytestmark = pytest.mark.ray
@@ -25,7 +26,7 @@ def two(ray_node):
     nodes = [
         ray_node(number, directory=f"{place}/{number}", home=f"{place}/home-{number}") for number in (7, 8)
     ]
-    cluster = RayCluster(place / "record", nodes)
+    cluster = RayCluster(place / "record", nodes, *HERE)
     try:
         yield cluster
     finally:
@@ -37,7 +38,7 @@ def two(ray_node):
 def test_who_listens_learns_nothing(two, tmp_path):
     addresses = {node.address for node in two.nodes}
     with listening(addresses=sorted(addresses)) as heard:
-        cluster = RayCluster.start(two.directory, two.nodes)
+        cluster = RayCluster.start(two.directory, two.nodes, *HERE)
         bench = Bench(lambda **options: RayExecutor(cluster, **options), tmp_path)
         try:
             gang = bench.gang("0", *['[ "$WANDB_API_KEY" ] && echo found'] * 2)
@@ -61,7 +62,7 @@ def test_who_listens_learns_nothing(two, tmp_path):
 
 
 def test_without_a_certificate_nobody_is_heard(two):
-    cluster = RayCluster.start(two.directory, two.nodes[:1])
+    cluster = RayCluster.start(two.directory, two.nodes[:1], *HERE)
     head = cluster.head
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(f"{head.directory}/tls.ca")

@@ -15,6 +15,7 @@ from trainmaster.executors.ray.cluster import RayCluster
 from trainmaster.executors.ray.executor import RayExecutor
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.testing.executor_contract import alive, until
+from trainmaster.testing.ray_here import HERE
 
 pytestmark = pytest.mark.ray
 LOOP = "trap 'exit 0' TERM; echo $$ >> pids; while :; do sleep 0.05; done"
@@ -118,7 +119,7 @@ def test_nodes_come_and_go_while_gangs_run(bench, three, ray_node):
     assert not alive(lost.pid)
     assert sum(member.stopped for member in members if member is not lost) == 3
     assert bench.wait(stays, Phase.RUNNING).members == before.members
-    assert [node.key for node in RayCluster.find(three.directory).nodes] == ["n0", "n1", "n2"]
+    assert [node.key for node in RayCluster.find(three.directory, *HERE).nodes] == ["n0", "n1", "n2"]
 
 
 @pytest.fixture
@@ -128,9 +129,9 @@ def short_lived(ray_node):
     nodes = [
         ray_node(number, directory=f"{place}/{number}", home=f"{place}/home-{number}") for number in (5, 6)
     ]
-    cluster = RayCluster(place / "record", nodes)
+    cluster = RayCluster(place / "record", nodes, *HERE)
     try:
-        yield RayCluster.start(place / "record", nodes)
+        yield RayCluster.start(place / "record", nodes, *HERE)
     finally:
         cluster.stop()
         shutil.rmtree(place, ignore_errors=True)
@@ -159,7 +160,7 @@ def test_head_lost(short_lived, tmp_path):
         bench.executor.close()
     short_lived.stop()
     assert not any(map(alive, pids))
-    again = RayCluster.start(short_lived.directory, short_lived.nodes[1:])
+    again = RayCluster.start(short_lived.directory, short_lived.nodes[1:], *HERE)
     bench = Bench(lambda: RayExecutor(again), tmp_path)
     try:
         gang = bench.gang("2", "true")

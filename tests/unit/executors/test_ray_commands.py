@@ -51,7 +51,7 @@ def test_nothing_of_the_user_gets_into_it():
 def test_refused(change, message, tmp_path):
     node = replace(HEAD, **change)
     with pytest.raises(ExecutorError, match=message):
-        RayCluster.start(tmp_path, [node], run=lambda *_: b"")
+        RayCluster.start(tmp_path, [node], lambda *_: b"", lambda *_: None)
 
 
 class Nodes:
@@ -78,20 +78,20 @@ class Nodes:
 
 def test_found_by_its_record(tmp_path):
     nodes = Nodes()
-    assert RayCluster.find(tmp_path, nodes) is None
-    RayCluster.start(tmp_path, [HEAD, WORKER], nodes)
+    assert RayCluster.find(tmp_path, nodes, nodes) is None
+    RayCluster.start(tmp_path, [HEAD, WORKER], nodes, nodes)
     assert nodes.order == [("start", "head"), ("start", "w1")]
     tokens = {request["token"] for request in nodes.running.values()}
     assert len(tokens) == 1
     assert len(tokens.pop()) == 64
     assert not any("token" in part for request in nodes.running.values() for part in request["command"])
-    found = RayCluster.find(tmp_path, nodes)
+    found = RayCluster.find(tmp_path, nodes, nodes)
     assert found.nodes == [HEAD, WORKER]
     found.remove("w1")
-    assert RayCluster.find(tmp_path, nodes).nodes == [HEAD]
+    assert RayCluster.find(tmp_path, nodes, nodes).nodes == [HEAD]
     assert nodes.order[-2] == ("stop", "w1")
     found.stop()
-    assert RayCluster.find(tmp_path, nodes) is None
+    assert RayCluster.find(tmp_path, nodes, nodes) is None
     assert not list(tmp_path.iterdir())
     assert not nodes.running
 
@@ -99,18 +99,18 @@ def test_found_by_its_record(tmp_path):
 def test_what_was_started_can_be_ended_after_a_failure(tmp_path):
     nodes = Nodes(broken=("w1",))
     with pytest.raises(ExecutorError, match=r"w1: no room"):
-        RayCluster.start(tmp_path, [HEAD, WORKER], nodes)
-    found = RayCluster.find(tmp_path, nodes)
+        RayCluster.start(tmp_path, [HEAD, WORKER], nodes, nodes)
+    found = RayCluster.find(tmp_path, nodes, nodes)
     found.stop()
     assert not nodes.running
 
 
 def test_a_machine_that_is_no_more_is_not_asked(tmp_path):
     nodes = Nodes()
-    cluster = RayCluster.start(tmp_path, [HEAD, WORKER], nodes)
+    cluster = RayCluster.start(tmp_path, [HEAD, WORKER], nodes, nodes)
     cluster.remove("w1", is_gone=True)
     assert ("stop", "w1") not in nodes.order
-    assert RayCluster.find(tmp_path, nodes).nodes == [HEAD]
+    assert RayCluster.find(tmp_path, nodes, nodes).nodes == [HEAD]
     cluster.stop(gone={"head"})
     assert "stop" not in dict(nodes.order)
     assert not list(tmp_path.iterdir())
@@ -119,10 +119,10 @@ def test_a_machine_that_is_no_more_is_not_asked(tmp_path):
 def test_ports_that_a_node_has_chosen_are_kept(tmp_path):
     nodes = Nodes()
     head, worker = replace(HEAD, port_base=0), replace(WORKER, port_base=0)
-    RayCluster.start(tmp_path, [head, worker], nodes)
+    RayCluster.start(tmp_path, [head, worker], nodes, nodes)
     assert "--port=@0@" in nodes.running["head"]["command"], "the node fills it in"
     assert "--address=10.0.0.1:23000" in nodes.running["w1"]["command"]
-    assert [node.port_base for node in RayCluster.find(tmp_path, nodes).nodes] == [23000, 23000]
+    assert [node.port_base for node in RayCluster.find(tmp_path, nodes, nodes).nodes] == [23000, 23000]
 
 
 def test_two_nodes_on_one_machine_choose_different_ports():
@@ -138,11 +138,11 @@ def test_what_comes_to_an_address_again_takes_other_ports(tmp_path):
     """Ray's head may still have a connection to the last one, and would ask the next one over it."""
     nodes = Nodes()
     head, lost = replace(HEAD, port_base=0), replace(WORKER, port_base=0)
-    cluster = RayCluster.start(tmp_path, [head, lost], nodes)
+    cluster = RayCluster.start(tmp_path, [head, lost], nodes, nodes)
     cluster.remove("w1", is_gone=True)
     cluster.add([replace(lost, key="w2")])
     assert cluster.nodes[1].port_base == 23200
-    found = RayCluster.find(tmp_path, nodes)
+    found = RayCluster.find(tmp_path, nodes, nodes)
     found.remove("w2")
     found.add([replace(lost, key="w2"), replace(lost, key="w3", address="10.0.0.3")])
     assert nodes.running["w2"]["taken"] == [23000, 23200], "also by the next driver"
@@ -151,7 +151,7 @@ def test_what_comes_to_an_address_again_takes_other_ports(tmp_path):
 
 def test_ports_of_a_start_that_failed_are_taken(tmp_path):
     nodes = Nodes()
-    cluster = RayCluster.start(tmp_path, [replace(HEAD, port_base=0)], nodes)
+    cluster = RayCluster.start(tmp_path, [replace(HEAD, port_base=0)], nodes, nodes)
     nodes.broken = ("w1",)
     worker = replace(WORKER, port_base=0)
     with pytest.raises(ExecutorError, match="no room"):

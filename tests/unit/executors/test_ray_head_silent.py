@@ -120,8 +120,6 @@ def test_nothing_is_started_afterwards(gateway, tmp_path, monkeypatch):
     executor.changes(0.0)
     executor.submit([gang("r/a/3/1", tmp_path)])
     assert [(each.attempt, each.phase) for each in executor.changes(0.0)] == [("r/a/3/1", Phase.UNKNOWN)]
-    with pytest.raises(ExecutorError, match="is gone"):
-        executor.read("r/a/0/1", "worker-0", "worker-0.log", 0, 10)
     executor.launch("r/a/0/1", {})
     executor.stop("r/a/0/1", 1.0)
     executor.forget(["r/a/0/1"])

@@ -87,8 +87,8 @@ def test_a_node_cannot_sign_for_others(meet):
 
 def test_each_node_gets_its_own_and_the_driver_keeps_the_authority(tmp_path):
     nodes = Nodes()
-    cluster = RayCluster.start(tmp_path, [HEAD], nodes)
-    RayCluster.find(tmp_path, nodes).add([WORKER])
+    cluster = RayCluster.start(tmp_path, [HEAD], nodes, nodes)
+    RayCluster.find(tmp_path, nodes, nodes).add([WORKER])
     first, second = (nodes.running[key] for key in ("head", "w1"))
     assert first["tls"]["tls.ca"] == second["tls"]["tls.ca"]
     assert first["tls"]["tls.key"] != second["tls"]["tls.key"]
@@ -107,8 +107,8 @@ def test_each_node_gets_its_own_and_the_driver_keeps_the_authority(tmp_path):
 
 def test_a_cluster_of_an_earlier_version_goes_on_without(tmp_path):
     nodes = Nodes()
-    RayCluster.start(tmp_path, [HEAD], nodes)
+    RayCluster.start(tmp_path, [HEAD], nodes, nodes)
     Path(tmp_path / AUTHORITY_FILE).unlink()
-    RayCluster.find(tmp_path, nodes).add([WORKER])
+    RayCluster.find(tmp_path, nodes, nodes).add([WORKER])
     assert nodes.running["w1"]["tls"] == {}
     assert "RAY_USE_TLS" not in nodes.running["w1"]["env"]

@@ -19,7 +19,7 @@ from typing import Any
 from trainmaster.executors.base import Capacity, GangStatus, Phase
 from trainmaster.executors.gang_client import GangClient
 from trainmaster.executors.ray.commands import NODE_FILE_VARIABLE
-from trainmaster.executors.ray.mirror import ANSWER_BYTES, Piece, identity, read_at, read_pieces
+from trainmaster.executors.ray.mirror import ANSWER_BYTES, Piece, identity, read_pieces
 from trainmaster.executors.supervisor_connection import SupervisorConnection
 from trainmaster.spec.errors import ExecutorError
 
@@ -168,10 +168,6 @@ class Agent:
             if more:
                 behind.add(attempt)
         return news, output, pieces, behind
-
-    def read(self, path: str, offset: int, limit_bytes: int) -> bytes:
-        """A part of a file of this node."""
-        return read_at(path, offset, limit_bytes)
 
     def _serving(self, token: str) -> GangClient:
         if token != self._token or self._client is None:

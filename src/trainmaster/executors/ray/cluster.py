@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import socket
-import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -31,15 +30,7 @@ from trainmaster.executors.ray.tls import AUTHORITY_FILE, Authority
 from trainmaster.spec.errors import ExecutorError
 from trainmaster.spec.plain_json import parsed_json, typed
 
-__all__ = [
-    "ClusterNode",
-    "Opener",
-    "RayCluster",
-    "Runner",
-    "open_here",
-    "run_here",
-    "stream_to",
-]
+__all__ = ["ClusterNode", "Opener", "RayCluster", "Runner"]
 
 #: Runs a command on a node with this standard input; gives its standard output. Raises `ExecutorError`
 #: when the node cannot be reached or the command fails.
@@ -50,7 +41,6 @@ Opener = Callable[[ClusterNode, Sequence[str]], socket.socket]
 _RECORD = "cluster.json"
 _TOKEN = "token"  # noqa: S105 - a file name
 _PARALLEL = 32
-_RUN_TIMEOUT_S = 150.0
 
 
 class RayCluster:
@@ -65,14 +55,14 @@ class RayCluster:
         self,
         directory: Path,
         nodes: Sequence[ClusterNode],
-        run: Runner | None = None,
-        stream: Opener | None = None,
+        run: Runner,
+        stream: Opener,
     ) -> None:
         """Describe one; `start` or `find` make it real."""
         self.directory = directory
         self.nodes = list(nodes)
-        self._run = run or run_here
-        self._open = stream or open_here
+        self._run = run
+        self._open = stream
         # Ports that were taken at an address, the last ones last: Ray's own connections to what was there may
         # still be open, though nobody answers, and would be used for what comes there next on the same ports.
         self._taken: dict[str, list[int]] = {}
@@ -84,8 +74,8 @@ class RayCluster:
         cls,
         directory: Path,
         nodes: Sequence[ClusterNode],
-        run: Runner | None = None,
-        stream: Opener | None = None,
+        run: Runner,
+        stream: Opener,
     ) -> RayCluster:
         """Start Ray on all nodes, the head first; what runs already is left alone.
 
@@ -108,9 +98,7 @@ class RayCluster:
         return cluster
 
     @classmethod
-    def find(
-        cls, directory: Path, run: Runner | None = None, stream: Opener | None = None
-    ) -> RayCluster | None:
+    def find(cls, directory: Path, run: Runner, stream: Opener) -> RayCluster | None:
         """The cluster that was started from there, None when there is none or its head runs no more."""
         nodes, taken = recorded(directory)
         cluster = cls(directory, nodes, run, stream)
@@ -263,64 +251,6 @@ class RayCluster:
         draft = self.directory / f"{_RECORD}.new"
         _write(draft, text)
         draft.replace(self.directory / _RECORD)
-
-
-def run_here(_node: ClusterNode, command: Sequence[str], stdin: bytes) -> bytes:
-    """The runner for nodes that are on this machine."""
-    try:
-        done = subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            timeout=_RUN_TIMEOUT_S,
-            check=False,
-            env=_plain(os.environ),
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ExecutorError(f"cannot run {command[0]}: {error}", "Is Trainmaster installed there?") from error
-    if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ExecutorError(
-            f"{command[0]} ended with {done.returncode}: {words[-1] if words else 'it said nothing'}",
-            "Install it with: pip install 'trainmaster[ray]'",
-        )
-    return done.stdout
-
-
-def open_here(_node: ClusterNode, command: Sequence[str]) -> socket.socket:
-    """The opener for a head that is on this machine."""
-    return stream_to(command, _plain(os.environ))
-
-
-def stream_to(command: Sequence[str], env: Mapping[str, str] | None = None) -> socket.socket:
-    """Start a command (``ssh HOST ...`` as well); the other end of its standard input and output.
-
-    Raises:
-        ExecutorError: it cannot be started.
-    """
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            process = subprocess.Popen(
-                list(command), stdin=theirs.fileno(), stdout=theirs.fileno(), env=env, start_new_session=True
-            )
-        except OSError as error:
-            ours.close()
-            raise ExecutorError(f"cannot run {command[0]}: {error.strerror}", "Is it installed?") from error
-    _abandon(process)
-    return ours
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """It ends with its stream; somebody has to wait for it, and nobody wants to hear of it."""
-    import threading
-
-    threading.Thread(target=process.wait, name="relay", daemon=True).start()
-
-
-def _plain(around: Mapping[str, str]) -> dict[str, str]:
-    """Without what may point Ray to another cluster."""
-    return {name: value for name, value in around.items() if not name.startswith("RAY_")}
 
 
 def _write(path: Path, text: str) -> None:

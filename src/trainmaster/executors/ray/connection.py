@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import itertools
 import queue
 import socket
 import threading
@@ -26,14 +25,11 @@ if TYPE_CHECKING:
 _OPEN_TIMEOUT_S = 90.0
 #: Once it was there.
 _REOPEN_TIMEOUT_S = 30.0
-_ANSWER_TIMEOUT_S = 30.0
 _PARTING_TIMEOUT_S = 5.0
 READ_BYTES = 1 << 20
 #: What the gateway is to users.
 WHO = "what places tasks, on the cluster's first machine,"
 _LOOK_S = 1.0
-#: The answer to `open` has no number.
-_WELCOME = 0
 
 
 class HeadGone(Exception):  # noqa: N818 - it is handled, not shown
@@ -84,8 +80,7 @@ class GatewayConnection:
         self.broken: set[str] = set()
         self._inbox: deque[Message] = deque()
         self._arrived = threading.Condition()
-        self._answers: dict[int, queue.SimpleQueue[Message]] = {}
-        self._numbers = itertools.count(1)
+        self._answers: dict[str, queue.SimpleQueue[Message]] = {}
         self._refusal = ""
 
     def open(self, hello: Message) -> None:
@@ -102,7 +97,7 @@ class GatewayConnection:
             self._socket = self._dial()
             self._inbox.clear()
             welcome: queue.SimpleQueue[Message] = queue.SimpleQueue()
-            self._answers[_WELCOME] = welcome
+            self._answers["open"] = welcome
             self._refusal = ""
             self.heard_at = time.monotonic()
             threading.Thread(target=self._listen, args=(self._socket,), name="gateway", daemon=True).start()
@@ -134,8 +129,10 @@ class GatewayConnection:
     def part(self) -> None:
         """Hang up, once all that was said has been heard: the next connection may come another way."""
         if self._socket is not None:
-            with contextlib.suppress(ExecutorError, ConnectionLost):
-                self.ask({"do": "part"}, _PARTING_TIMEOUT_S)
+            answer = self._answers["part"] = queue.SimpleQueue()
+            with contextlib.suppress(ConnectionLost, queue.Empty):
+                self.send({"do": "part", "id": 0})
+                answer.get(timeout=_PARTING_TIMEOUT_S)
         self.close()
 
     def receive(self, timeout_s: float) -> list[Message]:
@@ -166,27 +163,6 @@ class GatewayConnection:
                 self._socket.shutdown(socket.SHUT_RDWR)  # its thread is reading
             self._socket.close()
             self._socket = None
-
-    def ask(self, message: Message, timeout_s: float = _ANSWER_TIMEOUT_S) -> Message:
-        """Send what has an answer of its own, and wait for that.
-
-        Raises:
-            ExecutorError: there is none.
-            ConnectionLost: the gateway is gone.
-        """
-        number = next(self._numbers)
-        answer: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._answers[number] = answer
-        try:
-            self.send({**message, "id": number})
-            found = answer.get(timeout=timeout_s)
-        except queue.Empty:
-            raise self._error(f"{WHO} did not answer for {timeout_s:.0f} s") from None
-        finally:
-            del self._answers[number]
-        if found.get("reply") == "closed":
-            raise ConnectionLost
-        return found
 
     def _expect_welcome(self, welcome: queue.SimpleQueue[Message], deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -248,9 +224,8 @@ class GatewayConnection:
             self.waits = message["waits"]
         elif "alive" in message:
             pass
-        elif message.get("reply") in ("open", "read", "part"):
-            if (waiting := self._answers.get(message.get("id", _WELCOME))) is not None:
-                waiting.put(message)
+        elif (waiting := self._answers.get(message.get("reply", ""))) is not None:
+            waiting.put(message)
         elif message.get("reply") == "error":
             self._refusal = message["error"]
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,13 +11,11 @@ from typing import TYPE_CHECKING
 from trainmaster.executors.base import Capacity, GangRequest, GangStatus, MemberStatus, Phase, QueuePlace
 from trainmaster.executors.gang_client import GangClient, gang_message
 from trainmaster.executors.ray.connection import (
-    READ_BYTES,
     GatewayConnection,
     HeadGone,
     RayNodeState,
 )
 from trainmaster.executors.ray.mirror import identity
-from trainmaster.executors.supervisor_connection import ConnectionLost
 from trainmaster.spec.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -58,7 +55,7 @@ class RayExecutor:
 
     Example:
         >>> from trainmaster.executors.ray.cluster import RayCluster
-        >>> cluster = RayCluster.find(Path("/home/me/clusters/7f3a"))  # doctest: +SKIP
+        >>> cluster = RayCluster.find(Path("/home/me/clusters/7f3a"), run, stream)  # doctest: +SKIP
         >>> executor = RayExecutor(cluster)  # doctest: +SKIP
     """
 
@@ -175,41 +172,6 @@ class RayExecutor:
         self._gateway.part()
         self._client.close()
         self._gateway.addresses.clear()
-
-    def read(self, attempt: str, member: str, name: str, offset: int, limit_bytes: int) -> bytes:
-        """A part of a file of the attempt's directory on the member's own node; empty at its end.
-
-        Args:
-            attempt: not forgotten yet.
-            member: ``worker-0``.
-            name: relative to the attempt's directory, such as ``worker-0.log``.
-            offset: in bytes.
-            limit_bytes: most bytes to read.
-
-        Raises:
-            ExecutorError: the member was not started, or its node does not answer.
-        """
-        parts = name.split("/")
-        if ".." in parts or "" in parts:
-            raise ExecutorError(f"{name!r} is no path inside the attempt's directory", "Give a relative one.")
-        message = {
-            "do": "read",
-            "attempt": attempt,
-            "member": member,
-            "name": name,
-            "offset": offset,
-            "limit": min(limit_bytes, READ_BYTES),
-        }
-        while not self.is_lost:
-            try:
-                answer = self._gateway.ask(message)
-            except ConnectionLost:
-                self._reconnect()
-                continue
-            if "error" in answer:
-                raise ExecutorError(answer["error"], "Observe the attempt to see what became of it.")
-            return base64.b64decode(answer["data"])
-        raise ExecutorError(f"the head of the cluster, {self._cluster.head.key}, is gone", "Read the copies.")
 
     def nodes(self) -> list[RayNodeState]:
         """Those that Ray takes to be alive, as of the last `changes`."""

@@ -10,7 +10,6 @@ noticed.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import fcntl
 import json
@@ -53,7 +52,6 @@ class Gateway:
         self._wanted = asyncio.Event()
         self._idle_since = time.monotonic()
         self._ended = asyncio.Event()
-        self._reads: set[asyncio.Task[None]] = set()
         self.scheduler: Scheduler
 
     async def run(self, listener: socket.socket) -> None:
@@ -150,10 +148,6 @@ class Gateway:
                 client.send({"reply": "part", "id": message["id"]})
             case "gone":
                 scheduler.nodes.declare_gone(message["node"])
-            case "read":
-                task = asyncio.create_task(self._read(client, message))
-                self._reads.add(task)
-                task.add_done_callback(self._reads.discard)
 
     def _open(self, client: GatewayClient, message: Message) -> None:
         welcome = self._fences.welcome(message)
@@ -173,26 +167,6 @@ class Gateway:
                 client.send({"plan": [attempt, gang.directory, list(gang.essential)]})
         rows = [self.scheduler.row(attempt) for attempt in message["attempts"]]
         client.send_rows("gangs", rows, reply="observe", id=message["id"])
-
-    async def _read(self, client: GatewayClient, message: Message) -> None:
-        answer: Message = {"reply": "read", "id": message["id"]}
-        gang = self.scheduler.gangs.get(message["attempt"])
-        part = (
-            next((part for part in gang.parts if message["member"] in part.members), None) if gang else None
-        )
-        link = self.scheduler.nodes.links.get(part.key) if part else None
-        if gang is None or part is None:
-            answer["error"] = f"{message['attempt']} has no member {message['member']} that was started"
-        elif link is None or link.node.node_id != part.node_id:
-            answer["error"] = f"the node {part.key} of {message['member']} is no more"
-        else:
-            path = os.path.join(gang.directory, message["name"])  # noqa: PTH118 - of another machine
-            try:
-                data = await link.read(path, message["offset"], message["limit"])
-                answer["data"] = base64.b64encode(data).decode("ascii")
-            except Exception as error:  # noqa: BLE001 - Ray raises many kinds; the driver is told
-                answer["error"] = f"node {part.key} does not answer: {type(error).__name__}"
-        client.send(answer)
 
 
 def note(text: str) -> None:

@@ -134,15 +134,6 @@ class Mirror:
         except OSError:
             return {}
 
-    def follows(self, attempt: str) -> bool:
-        """Whether it is copied."""
-        return attempt in self._places
-
-    def directory(self, attempt: str) -> Path | None:
-        """Where the copy of an attempt goes."""
-        place = self._places.get(attempt)
-        return place[0] if place else None
-
     def forget(self, attempt: str) -> None:
         """It is copied no more."""
         self._places.pop(attempt, None)

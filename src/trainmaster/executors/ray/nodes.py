@@ -107,10 +107,6 @@ class Link:
         self._commands.append(command)
         self._wanted.set()
 
-    async def read(self, path: str, offset: int, limit_bytes: int) -> bytes:
-        """A part of a file there."""
-        return bytes(await asyncio.wait_for(self._agent.read.remote(path, offset, limit_bytes), _LATE_S))
-
     async def close(self, *, detach: bool) -> None:
         """Serve no more."""
         for task in self._tasks:

@@ -1,7 +1,6 @@
-"""Joins standard input and output to the socket of a daemon on this node, which it starts if there is none.
+"""Joins standard input and output to the socket of this node's gateway, which it starts if there is none.
 
-``python -m trainmaster.executors.ray.relay gateway DIRECTORY`` for the gateway of a Ray cluster,
-``... supervisor HOME`` for the supervisor itself: so the same driver reaches either over SSH.
+``python -m trainmaster.executors.ray.relay gateway DIRECTORY``: so a driver reaches it over SSH.
 """
 
 from __future__ import annotations
@@ -24,34 +23,17 @@ _CHUNK_BYTES = 1 << 18
 def main(arguments: list[str]) -> None:
     """Relay until either end hangs up."""
     forbid_core_dumps()
-    kind, place = arguments
+    _, directory = arguments
     try:
-        stream = _supervisor(Path(place)) if kind == "supervisor" else _gateway(Path(place))
+        stream = _gateway(Path(directory))
     except _CannotStart as error:
         os.write(1, encode({"reply": "error", "error": str(error)}))
         sys.exit(1)
-    _pump(stream)
+    pump(stream)
 
 
 class _CannotStart(Exception):  # noqa: N818 - told to the driver
     pass
-
-
-def _supervisor(home: Path) -> socket.socket:
-    from trainmaster.executors.supervisor_connection import SupervisorConnection
-    from trainmaster.spec.errors import ExecutorError
-
-    connection = SupervisorConnection(home)
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    try:
-        while time.monotonic() < deadline:
-            connection.start()
-            if connection._socket is not None:
-                return connection._socket
-            connection._await_start(deadline)
-    except ExecutorError as error:
-        raise _CannotStart(str(error)) from error
-    raise _CannotStart("the process that runs tasks there does not start")
 
 
 def _gateway(directory: Path) -> socket.socket:
@@ -106,7 +88,8 @@ def _connect(directory: Path) -> socket.socket:
     return stream
 
 
-def _pump(stream: socket.socket) -> None:
+def pump(stream: socket.socket) -> None:
+    """Carry what comes from either end to the other, until one hangs up."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.register(stream, select.POLLIN)
