@@ -20,34 +20,12 @@ RUNNING = "RUNNING"
 EXITED = "EXITED"
 UNKNOWN = "UNKNOWN"
 
+#: What drivers and the journal are told of a member, in this order.
+_TOLD = ("name", "pid", "started_at", "ended_at", "exit_code", "signal", "stopped", "lost", "oom", "error")
+
 
 class MemberProcess:
     """One process of a gang; ``script`` and ``env`` are dropped once it was started."""
-
-    __slots__ = (
-        "container",
-        "cwd",
-        "directories",
-        "ended_at",
-        "env",
-        "error",
-        "essential",
-        "exit_code",
-        "gpu_ids",
-        "gpus",
-        "lost",
-        "name",
-        "oom",
-        "output",
-        "pid",
-        "port_count",
-        "ports",
-        "script",
-        "signal",
-        "start_ticks",
-        "started_at",
-        "stopped",
-    )
 
     def __init__(self, name: str, essential: bool) -> None:
         self.name = name
@@ -93,33 +71,12 @@ class MemberProcess:
 
     def status(self) -> list[Any]:
         """As it goes over the wire and into the journal: the fields of `MemberStatus`, in order."""
-        return [
-            self.name,
-            self.pid,
-            self.started_at,
-            self.ended_at,
-            self.exit_code,
-            self.signal,
-            self.stopped,
-            self.lost,
-            self.oom,
-            self.error,
-        ]
+        return [getattr(self, name) for name in _TOLD]
 
     def restore(self, status: list[Any]) -> None:
         """The contrary of `status`."""
-        (
-            self.name,
-            self.pid,
-            self.started_at,
-            self.ended_at,
-            self.exit_code,
-            self.signal,
-            self.stopped,
-            self.lost,
-            self.oom,
-            self.error,
-        ) = status
+        for name, value in zip(_TOLD, status, strict=True):
+            setattr(self, name, value)
 
 
 class GangProcesses:
@@ -136,28 +93,6 @@ class GangProcesses:
         ports: held or handed over to its members.
         lost: its supervisor was killed; its processes may belong to anybody now.
     """
-
-    __slots__ = (
-        "asked",
-        "attempt",
-        "client",
-        "directory",
-        "ended_at",
-        "engine",
-        "grace_s",
-        "hold",
-        "kill_at",
-        "kill_pause_s",
-        "killed",
-        "lost",
-        "members",
-        "phase",
-        "ports",
-        "remind_at",
-        "run",
-        "share_gpus",
-        "sweeping",
-    )
 
     def __init__(
         self, attempt: str, run: str, directory: str, grace_s: float, members: list[MemberProcess]

@@ -31,8 +31,6 @@ class Gpu:
         processes: bytes of each process; None for those that are not told.
     """
 
-    __slots__ = ("memory_bytes", "memory_used_bytes", "number", "processes", "utilisation", "uuid")
-
     def __init__(self, number: int, uuid: str) -> None:
         self.number = number
         self.uuid = uuid

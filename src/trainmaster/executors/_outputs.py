@@ -34,8 +34,6 @@ class Output:
         bytes: taken so far.
     """
 
-    __slots__ = ("bytes", "enlarged", "key", "log", "pipe")
-
     def __init__(self, key: tuple[str, str], pipe: int, log: LogFile) -> None:
         self.key = key
         self.pipe = pipe

@@ -21,6 +21,12 @@ _WAIT_THIS_THREAD = 0x20000000  # __WNOTHREAD
 _SET_CHILD_SUBREAPER = 36
 
 
+def kept_environment() -> dict[str, str]:
+    """What our daemons need of the environment of who starts them: no secret outlives its process in one."""
+    kept = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
+    return {name: os.environ[name] for name in kept if name in os.environ}
+
+
 class Process:
     """One line of ``/proc/PID/stat``."""
 

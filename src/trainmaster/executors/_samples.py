@@ -42,20 +42,6 @@ _NODE_FILE_BYTES = 4 << 20
 class _Seen:
     """A member that has been looked at."""
 
-    __slots__ = (
-        "cpu_seconds",
-        "directory",
-        "gpus",
-        "log",
-        "name",
-        "peak_rss_bytes",
-        "processes",
-        "rss_bytes",
-        "sampled_at",
-        "started_at",
-        "written",
-    )
-
     def __init__(self, gang: GangProcesses, member: MemberProcess) -> None:
         self.directory = gang.directory
         self.name = member.name

@@ -20,8 +20,6 @@ _LOOKS_MISSED = 3
 class _Known:
     """A connection of a member."""
 
-    __slots__ = ("received_bytes", "root", "seen", "sent_bytes")
-
     def __init__(self, root: int) -> None:
         self.root = root
         self.sent_bytes = self.received_bytes = self.seen = 0

@@ -14,6 +14,7 @@ from trainmaster.executors.base import (
     Container,
     GangRequest,
     GangStatus,
+    MemberRequest,
     MemberStatus,
     Phase,
     QueuePlace,
@@ -281,30 +282,22 @@ class GangClient:
 def gang_message(gang: GangRequest) -> Message:
     """A gang as it is submitted."""
     return {
-        "attempt": gang.attempt,
-        "directory": gang.directory,
-        "slots": gang.slots,
-        "group": gang.group,
-        "group_slots": gang.group_slots,
-        "hold": gang.hold,
-        "grace_s": gang.grace_s,
-        "share_gpus": gang.share_gpus,
+        **_fields(gang),
         "members": [
             {
-                "name": member.name,
-                "script": member.script,
-                "cwd": member.cwd,
+                **_fields(member),
                 "env": _portable(member.env),
-                "ports": member.ports,
-                "essential": member.essential,
-                "gpus": member.gpus,
                 "container": _container(member.container),
-                # with each member, as those of a gang may be told to different nodes
-                "directories": list(gang.directories),
+                "node_labels": dict(member.node_labels),
+                "directories": gang.directories,
             }
             for member in gang.members
         ],
     }
+
+
+def _fields(request: GangRequest | MemberRequest) -> Message:
+    return {name: getattr(request, name) for name in request.__slots__}
 
 
 def _container(container: Container | None) -> Message | None:

@@ -31,8 +31,6 @@ class Ticket:
         overtaken: slots given to others while it could have started but for them.
     """
 
-    __slots__ = ("gpu_ids", "gpus", "group", "group_slots", "key", "need", "number", "overtaken", "run")
-
     def __init__(self, key: str, run: str, need: int, group: str, group_slots: int, gpus: int = 0) -> None:
         self.key = key
         self.run = run

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE
+from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, kept_environment
 from trainmaster.executors.core_dumps import core_dumps_as_given
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
 from trainmaster.spec.errors import ExecutorError, LeaseLostError
@@ -29,8 +29,6 @@ _PROGRAM = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from trainmaster.executors.supervisor import main; main(sys.argv[2:])"
 )
-#: All that the supervisor needs of its caller's environment, so that no secret outlives the caller in it.
-_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
 
 
 class ConnectionLost(Exception):  # noqa: N818 - it is handled, not shown
@@ -226,7 +224,7 @@ class SupervisorConnection:
         return [sys.executable, *options, source, str(self._home), *packages]
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        kept = kept_environment()
         # A supervisor inside a member of another one is a process of that attempt, and ends with it.
         if os.environ.get(HOME_VARIABLE, str(self._home)) != str(self._home):
             for name in (ATTEMPT_VARIABLE, HOME_VARIABLE):

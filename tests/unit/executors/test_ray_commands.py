@@ -30,9 +30,10 @@ def test_commands():
         assert len(ports) == len(set(ports))
 
 
-def test_nothing_of_the_user_gets_into_it():
-    around = {"PATH": "/bin", "RAY_ADDRESS": "auto", "RAY_TMPDIR": "/x", "WANDB_API_KEY": "k"}
-    found = environment(HEAD, around)
+def test_nothing_of_the_user_gets_into_it(monkeypatch):
+    for name in ("RAY_ADDRESS", "RAY_TMPDIR", "WANDB_API_KEY"):
+        monkeypatch.setenv(name, "x")
+    found = environment(HEAD)
     assert found["RAY_AUTH_TOKEN_PATH"] == "/tmp/tm-1/token"
     assert found["RAY_USAGE_STATS_ENABLED"] == "0"
     assert not {"RAY_ADDRESS", "RAY_TMPDIR", "WANDB_API_KEY"} & found.keys()

@@ -211,7 +211,7 @@ class RayCluster:
             "token": (self.directory / _TOKEN).read_text(),
             "tls": authority.files(node.address) if authority else {},
             "command": command,
-            "env": environment(node, {}, tls=authority is not None),
+            "env": environment(node, tls=authority is not None),
             "node": {
                 "key": node.key,
                 "address": node.address,

@@ -46,7 +46,6 @@ _TUNING = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
 }
-_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,6 @@ class ClusterNode:
         python: on the node; has Trainmaster and Ray installed.
         port_base: first of the 200 ports that are used there; 0: the node takes free ones, from 20000
             on, and others than those that were last taken at its address.
-        environment: more variables for Ray's processes.
     """
 
     key: str
@@ -78,7 +76,6 @@ class ClusterNode:
     gpus: tuple[str, ...] = ()
     python: str = sys.executable
     port_base: int = 0
-    environment: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Refuse what Ray would stumble over later.
@@ -131,26 +128,21 @@ def authentication(directory: str, *, tls: bool) -> dict[str, str]:
     return {**token, **variables(directory)} if tls else token
 
 
-def environment(node: ClusterNode, around: Mapping[str, str], *, tls: bool = True) -> dict[str, str]:
+def environment(node: ClusterNode, *, tls: bool = True) -> dict[str, str]:
     """All the environment of Ray's processes on a node.
 
     Args:
         node: where they run.
         tls: whether the nodes have certificates.
-        around: of the shell on that node; little of it is taken: no secret and no ``RAY_*`` comes along.
 
     >>> node = ClusterNode("a", "10.0.0.1", 4, "/tmp/tm-1", "/home/me/tm")
-    >>> found = environment(node, {"PATH": "/bin", "RAY_ADDRESS": "auto", "AWS_SECRET_ACCESS_KEY": "x"})
-    >>> found["RAY_AUTH_MODE"], "RAY_ADDRESS" in found, "AWS_SECRET_ACCESS_KEY" in found
-    ('token', False, False)
+    >>> environment(node)["RAY_AUTH_MODE"]
+    'token'
     """
-    kept = {name: around[name] for name in _KEPT_VARIABLES if name in around}
     return {
-        **kept,
         **_TUNING,
         **authentication(node.directory, tls=tls),
         NODE_FILE_VARIABLE: node_file(node),
-        **node.environment,
     }
 
 

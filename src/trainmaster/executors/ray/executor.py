@@ -115,9 +115,6 @@ class RayExecutor:
         messages = []
         for gang in gangs:
             message = gang_message(gang)
-            message["per_node"] = gang.per_node
-            for member, row in zip(gang.members, message["members"], strict=True):
-                row["node_labels"] = dict(member.node_labels)
             message["here"], _ = self._follow(
                 gang.attempt, gang.directory, [each.name for each in gang.members]
             )

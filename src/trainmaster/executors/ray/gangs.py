@@ -39,24 +39,6 @@ class Part:
         complete: the driver has all that its files hold, after its end.
     """
 
-    __slots__ = (
-        "address",
-        "asked",
-        "assumed",
-        "complete",
-        "dropped",
-        "have",
-        "key",
-        "leads",
-        "lost_at",
-        "members",
-        "name",
-        "node_id",
-        "shared",
-        "status",
-        "turn",
-    )
-
     def __init__(self, name: str, node: tuple[str, str, str], members: tuple[str, ...], leads: bool) -> None:
         self.name = name
         self.key, self.node_id, self.address = node

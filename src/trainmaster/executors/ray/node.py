@@ -1,4 +1,4 @@
-"""Runs on a node, over SSH or as a plain process: starts and ends our Ray there. Standard library only.
+"""Runs on a node, over SSH or as a plain process: starts and ends our Ray there. It imports little.
 
 Reads one JSON object from standard input and prints one. ``ray stop`` would end every Ray of the machine, so
 what we started is found again by process id, start time and session.
@@ -19,6 +19,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from trainmaster.executors._processes import kept_environment
 
 _STARTED = "Ray runtime started"
 _START_TIMEOUT_S = 60.0
@@ -115,15 +117,10 @@ def _without_client(command: list[str]) -> list[str]:
 def _try(directory: Path, request: dict[str, Any]) -> tuple[int, str]:
     """The process that was started, or 0 and why it ended."""
     log = directory / "ray.log"
-    around = {
-        name: os.environ[name]
-        for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
-        if name in os.environ
-    }
     with log.open("wb") as output:
         process = subprocess.Popen(
             _without_client(request["command"]),
-            env={**around, **request["env"]},
+            env={**kept_environment(), **request["env"]},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from trainmaster.executors._processes import kept_environment
 from trainmaster.executors.core_dumps import forbid_core_dumps
 from trainmaster.executors.wire import encode
 
@@ -65,11 +66,7 @@ def _start(directory: Path) -> subprocess.Popen[bytes]:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
-                env={
-                    name: os.environ[name]
-                    for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG", "TZ")
-                    if name in os.environ
-                },
+                env=kept_environment(),
             )
     except OSError as error:
         raise _CannotStart(f"cannot use {directory}: {error.strerror}; does the cluster run?") from error
