@@ -5,7 +5,7 @@
     python scripts/make_catalogue.py libcloud-3.9.1/libcloud/data/pricing.json --version 3.9.1
 
 Its loader drops prices that are no prices (see `trainmaster.providers.ec2_shared`) and adds what was checked
-by hand (`ec2_facts`, `azure_facts`, `gce_facts`); this script only chooses: a thousand rows are enough to
+by hand (`ec2_facts`, `machine_types`); this script only chooses: a thousand rows are enough to
 quote by, and the whole list would be 13 times as large.
 """
 
@@ -77,6 +77,7 @@ def confirmed_offers(pricing: Path, like: Offer) -> list[Offer]:
     """Offers of the single-size families whose price is what a person confirmed."""
     from trainmaster.providers.aws import ec2_facts
     from trainmaster.providers.libcloud_json import _ec2_types
+    from trainmaster.providers.machine_types import MachineType
 
     listed = json.loads(pricing.read_text())["compute"]["ec2_linux"]
     types = _ec2_types(pricing)
@@ -85,26 +86,11 @@ def confirmed_offers(pricing: Path, like: Offer) -> list[Offer]:
         if listed.get(name, {}).get(region) != price:
             sys.stderr.write(f"left out: {name} in {region}: {price} was confirmed, the list has another\n")
             continue
-        facts = types[name]
+        machine, _ = types[name]
         assert name.partition(".")[0] in ec2_facts.GPUS
-        offers.append(
-            replace(
-                like,
-                region=region,
-                instance_type=name,
-                vcpus=facts.vcpus,
-                memory_bytes=facts.memory_bytes,
-                accelerator=facts.gpu,
-                accelerators=facts.gpus,
-                accelerator_memory_bytes=facts.gpu_memory_bytes,
-                nic_gbps=facts.nic_gbps,
-                nic_burst_gbps=facts.nic_burst_gbps,
-                cpu_credits="",
-                cpu_baseline_share=None,
-                price_usd_per_hour=price,
-                arch=facts.arch,
-            )
-        )
+        facts = {attribute: getattr(machine, attribute) for attribute in MachineType.__slots__}
+        facts |= {"cpu_credits": "", "cpu_baseline_share": None}
+        offers.append(replace(like, region=region, price_usd_per_hour=price, **facts))
     return offers
 
 

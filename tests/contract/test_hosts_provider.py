@@ -26,7 +26,6 @@ from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.host_claims import (
     MARK,
     MOST_LEASE_S,
-    Answer,
     Claim,
     drop_script,
     fit,
@@ -38,6 +37,7 @@ from trainmaster.providers.hosts import GPU_LABEL, HostsProvider
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError
 from trainmaster.testing.provider_contract import ProviderContract
+from trainmaster.transport.base import Result
 
 
 class LocalShell:
@@ -55,11 +55,11 @@ class LocalShell:
 
     def close(self) -> None: ...
 
-    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
+    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Result | TrainmasterError]:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda host: self._run(host, script), hosts))
 
-    def _run(self, host: InventoryHost, script: str) -> Answer | TrainmasterError:
+    def _run(self, host: InventoryHost, script: str) -> Result | TrainmasterError:
         if host.name in self.silent:
             return ProviderError(f"{host.name}: nothing answers for 10 s")
         if self.refusing:
@@ -86,7 +86,7 @@ class LocalShell:
             errors="replace",
             check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, done.stdout, done.stderr)
 
 
 class Bench:
@@ -330,7 +330,7 @@ def test_nobody_claims_a_host_for_ever_or_less_than_nothing(tmp_path: Path, unti
     claim = _planted(bench, until=until, slots=slots)
     now = time.time()
     line = f"- 5 {now:.0f} {json.dumps(claim)}"
-    claims = parse(Answer(0, f"{MARK}\n{now:.0f}\n7\nv\n0\n{line}", ""), "h1")
+    claims = parse(Result(0, f"{MARK}\n{now:.0f}\n7\nv\n0\n{line}", ""), "h1")
     later = replace(claims, now=now + MOST_LEASE_S + 1)
     assert later.live == []
     if slots != 0:
@@ -378,7 +378,7 @@ def test_whatever_a_host_says_is_read_or_refused(lines: list[str], noise: str) -
         with contextlib.suppress(ProviderError):
             fit(
                 some_hosts(1, slots=4)[0],
-                parse(Answer(0, out, ""), "h1"),
+                parse(Result(0, out, ""), "h1"),
                 NodeRequest("w", 1, slots=2),
                 Claim("c", "o", "u", "w", "t", 0, (), 0.0),
             )
@@ -428,7 +428,7 @@ def test_two_users_share_a_host_and_neither_takes_the_others_claim(tmp_path: Pat
 
 def _claim_in(file: Path) -> Claim:
     line = f"- 7 {time.time():.0f} {file.read_text()}"
-    return parse(Answer(0, f"{MARK}\n{time.time():.0f}\n7\nv\n0\n{line}", ""), "h1").own[0]
+    return parse(Result(0, f"{MARK}\n{time.time():.0f}\n7\nv\n0\n{line}", ""), "h1").own[0]
 
 
 def test_hosts_are_left_out_where_fewer_will_do(tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ def test_a_host_says_how_much_memory_it_has(
     bench = Bench(tmp_path, some_hosts(1))
     bench.shell.kernels["h1"] = kernel(tmp_path / "kernel", 8, groups, **limits)
     (answer,) = bench.shell.run_all(bench.inventory.hosts, read_script())
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Result)
     assert parse(answer, "h1").memory_bytes == pytest.approx(expected, abs=1024)
 
 

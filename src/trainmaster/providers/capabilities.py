@@ -52,7 +52,6 @@ class Capabilities:
             what is ours is removed from them.
         costs: its machines are billed.
         spot: it has machines that it may take back, for less.
-        labels: its machines have labels of their own, which recipes may require.
         ends_itself: a machine ends itself if its lease is not renewed.
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
@@ -65,7 +64,6 @@ class Capabilities:
     rents: bool = True
     costs: bool = True
     spot: bool = True
-    labels: bool = False
     ends_itself: bool = True
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
@@ -86,7 +84,6 @@ BUILT_IN: Final = {
     "local": replace(_OWN, reach=Reach.HERE, offers=OfferSource.MACHINE, provisioning_s=LogNormal(0.0, 0.0)),
     "hosts": replace(
         _OWN,
-        labels=True,
         offers=OfferSource.INVENTORY,
         provisioning_s=LogNormal(10.0, 0.7),
         giving_back_s=LogNormal(0.5, 0.7),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
@@ -134,27 +134,10 @@ class Catalogue:
 def _columns_of(offers: tuple[Offer, ...]) -> OfferColumns:
     import numpy as np  # takes longer to import than the catalogue to read
 
-    def numbers(name: str) -> NDArray[np.float64]:
+    def array(name: str, kind: str) -> NDArray[Any]:
         values = [getattr(offer, name) for offer in offers]
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        if "float" in kind:
+            return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        return np.array(values, dtype=np.bool_ if "bool" in kind else np.object_)
 
-    def texts(name: str) -> NDArray[np.object_]:
-        return np.array([getattr(offer, name) for offer in offers], dtype=np.object_)
-
-    return OfferColumns(
-        price_usd_per_hour=numbers("price_usd_per_hour"),
-        vcpus=numbers("vcpus"),
-        memory_bytes=numbers("memory_bytes"),
-        accelerators=numbers("accelerators"),
-        accelerator_memory_bytes=numbers("accelerator_memory_bytes"),
-        nic_gbps=numbers("nic_gbps"),
-        nic_burst_gbps=numbers("nic_burst_gbps"),
-        billing_quantum_s=numbers("billing_quantum_s"),
-        billing_minimum_s=numbers("billing_minimum_s"),
-        cpu_baseline_share=numbers("cpu_baseline_share"),
-        spot=np.array([offer.spot for offer in offers], dtype=np.bool_),
-        instance_type=texts("instance_type"),
-        accelerator=texts("accelerator"),
-        region=texts("region"),
-        provider=texts("provider"),
-    )
+    return OfferColumns(**{each.name: array(each.name, str(each.type)) for each in fields(OfferColumns)})

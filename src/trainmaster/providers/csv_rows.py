@@ -1,15 +1,19 @@
-"""`CsvRows`: the rows of a CSV file with their lines, and its cells as numbers, dates and words."""
+"""`CsvRows`: the rows of a CSV file with their lines; `OfferCells`: its cells as facts of an offer."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.spec.errors import UsageError
+
+#: Reads a cell, given the name of its column; raises `BadCell`.
+Reader = Callable[[str, str], Any]
 
 GIB: Final = 1 << 30
 #: More memory than any machine has: a slip of units, and would not fit 64 bits.
@@ -87,11 +91,6 @@ def number(column: str, text: str) -> float:
     return value
 
 
-def number_or_none(column: str, text: str) -> float | None:
-    """A finite number, None for an empty cell."""
-    return number(column, text) if text.strip() else None
-
-
 def gibibytes(column: str, text: str) -> int:
     """Bytes, from a number of GiB.
 
@@ -102,11 +101,6 @@ def gibibytes(column: str, text: str) -> int:
     if not 0 < value <= _MAX_GIB:
         raise BadCell(f"{column}: {text.strip()}; more than 0 and at most {_MAX_GIB} GiB are needed")
     return max(1, round(value * GIB))
-
-
-def gibibytes_or_none(column: str, text: str) -> int | None:
-    """Bytes, from a number of GiB; None for an empty cell."""
-    return gibibytes(column, text) if text.strip() else None
 
 
 def day(column: str, text: str) -> date:
@@ -131,3 +125,68 @@ def truth(column: str, text: str) -> bool:
     if word in _TRUE or word in _FALSE:
         return word in _TRUE
     raise BadCell(f"{column}: {text!r}; true or false is needed")
+
+
+def words(_column: str, text: str) -> str:
+    """What a cell says."""
+    return text.strip()
+
+
+def lower(_column: str, text: str) -> str:
+    """What a cell says, in lower case."""
+    return text.strip().lower()
+
+
+def optional(read: Reader) -> Reader:
+    """The same reader, which gives None for an empty cell."""
+    return lambda column, text: read(column, text) if text.strip() else None
+
+
+class OfferCells:
+    """Rows of a catalogue as facts of offers.
+
+    Args:
+        header: of the file.
+        columns: which column each attribute of an offer is in, and how it is read; those that are not there
+            are empty.
+    """
+
+    def __init__(self, header: Sequence[str], columns: Mapping[str, tuple[str, Reader]]) -> None:
+        self._width = len(header)
+        where = {name: place for place, name in enumerate(header)}
+        self._places = [
+            (attribute, column, where.get(column, self._width), read)
+            for attribute, (column, read) in columns.items()
+        ]
+
+    def facts(self, cells: list[str]) -> dict[str, Any]:
+        """What a row says of its offer.
+
+        Raises:
+            BadCell: a cell cannot be read, or the row has another number of them than the header.
+        """
+        if len(cells) != self._width:
+            raise BadCell(f"it has {len(cells)} cells; the header has {self._width} columns")
+        cells = [*cells, ""]  # the last stands for every column that is not there
+        return {attribute: read(column, cells[place]) for attribute, column, place, read in self._places}
+
+
+def complete(facts: dict[str, Any], where: str, file_date: date) -> dict[str, Any]:
+    """The facts of an offer, with what is usual in the place of what its row does not say.
+
+    Args:
+        facts: as `OfferCells.facts` gives them.
+        where: the file and line.
+        file_date: the date of rows that give none.
+    """
+    billing = capabilities_of(facts["provider"]).billing
+    usual = {
+        "accelerators": 0.0,
+        "billing_quantum_s": billing.quantum_s,
+        "billing_minimum_s": billing.minimum_s,
+        "cpu_credits": "",
+        "currency": "USD",
+        "as_of": file_date,
+        "source": where,
+    }
+    return facts | {name: value for name, value in usual.items() if facts.get(name) in (None, "")}

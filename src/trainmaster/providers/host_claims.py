@@ -17,11 +17,13 @@ import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from trainmaster.providers.base import NodeRequest
 from trainmaster.providers.inventory import InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError
+from trainmaster.spec.plain_json import parsed_json, typed
+from trainmaster.transport.base import Result
 
 #: Before what our lines print; a host's start-up files may print whatever they like first.
 MARK: Final = "@@trainmaster-claims 2"
@@ -204,19 +206,10 @@ class Claims:
         return next(alike, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a script gave on a host: exit code, standard output, standard error."""
-
-    code: int
-    out: str
-    err: str
-
-
 class HostShell(Protocol):
     """Runs shell scripts on hosts; `trainmaster.transport` has the one that does so over SSH."""
 
-    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Answer | TrainmasterError]:
+    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Result | TrainmasterError]:
         """Run a script of the POSIX shell on each host at the same time; answers in their order."""
 
     def close(self) -> None:
@@ -242,7 +235,7 @@ def _script(action: str) -> str:
     return _SCRIPT % {"wait": _LOCK_WAIT_S, "mark": MARK, "action": action}
 
 
-def parse(answer: Answer, host: str) -> Claims:
+def parse(answer: Result, host: str) -> Claims:
     """Read what one of the scripts has printed.
 
     Raises:
@@ -279,20 +272,9 @@ def _claim(line: str, now: float) -> tuple[str, Claim] | None:
         whose, uid, written, text = line.split(" ", 3)
         if whose not in (uid, "-"):
             return None  # somebody keeps what another one has written
-        values: dict[str, Any] = json.loads(text)
-        claim = Claim(
-            cluster=str(values["cluster"]),
-            owner=str(values["owner"]),
-            user=str(values["user"]),
-            role=str(values["role"]),
-            token=str(values["token"]),
-            slots=int(values["slots"]),
-            gpus=tuple(int(number) for number in values["gpus"]),
-            # The time of writing is the kernel's: nobody claims a host for ever.
-            until=min(float(values["until"]), min(float(written), now) + MOST_LEASE_S),
-            labels=tuple((str(key), str(value)) for key, value in values["labels"]),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        claim = typed(Claim, parsed_json(text))
+        claim = replace(claim, until=min(claim.until, min(float(written), now) + MOST_LEASE_S))
+    except (ValueError, OverflowError):
         return None
     is_sane = 0 <= claim.slots <= _MOST_SLOTS and all(0 <= number <= _MOST_SLOTS for number in claim.gpus)
     return (uid, claim) if is_sane else None

@@ -96,18 +96,6 @@ class HostMemory:
 
 def as_host(node: Node) -> InventoryHost:
     """A host that has left the inventory while it was in use."""
-    return InventoryHost(
-        name=node.id,
-        address=node.address,
-        port=node.port,
-        user=node.user,
-        key=node.key,
-        private_address=node.private_address,
-        host_key=node.host_key,
-        jump=node.jump,
-        python=node.python,
-        directory=node.directory,
-        slots=node.slots,
-        gpus=node.gpus,
-        labels=dict(node.labels),
-    )
+    shared = InventoryHost.model_fields.keys() - {"name", "line", "labels"}
+    facts = {field: getattr(node, field) for field in shared}
+    return InventoryHost(name=node.id, labels=dict(node.labels), **facts)

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from trainmaster.providers.base import NoCapacityError, Node, NodeRequest, NodeState
 from trainmaster.providers.host_claims import (
-    Answer,
     Claim,
     Claims,
     HostShell,
@@ -25,6 +24,7 @@ from trainmaster.providers.host_memory import HostMemory, as_host
 from trainmaster.providers.inventory import Inventory, InventoryHost
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.spec.processes import this_user
+from trainmaster.transport.base import Result
 
 #: A host that others claim all the time is left to them.
 _TRIES: Final = 8
@@ -240,13 +240,14 @@ class HostsProvider:
             name, known = one.host.name, remembered.get(one.host.name)
             if one.claims is None:
                 if known is not None:
-                    found.append(_with(known, NodeState.READY, f"does not answer: {_words(one.error)}"))
+                    found.append(
+                        replace(known, state=NodeState.READY, reason=f"does not answer: {_words(one.error)}")
+                    )
             elif claim := one.claims.of(self._owner, cluster):
                 found.append(self._node(name, claim, one.host))
             elif known is not None:
-                found.append(
-                    _with(known, NodeState.GONE, "its claim is not on the host any more: the lease ran out")
-                )
+                lapsed = "its claim is not on the host any more: the lease ran out"
+                found.append(replace(known, state=NodeState.GONE, reason=lapsed))
         return found
 
     def renew(self, cluster: str, lease_s: float) -> None:
@@ -318,7 +319,7 @@ class HostsProvider:
         self._memory.learn_sizes({one.host.name: one.claims.memory_bytes for one in found if one.claims})
         return found
 
-    def _seen(self, host: InventoryHost, answer: Answer | TrainmasterError) -> _Seen:
+    def _seen(self, host: InventoryHost, answer: Result | TrainmasterError) -> _Seen:
         if isinstance(answer, TrainmasterError):
             return _Seen(host, None, answer)
         try:
@@ -431,7 +432,3 @@ def _prolonged(claim: Claim | None, until: float) -> Claim | None:
     if claim is None:
         return None
     return replace(claim, until=until)
-
-
-def _with(node: Node, state: NodeState, reason: str) -> Node:
-    return replace(node, state=state, reason=reason)

@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from trainmaster.providers.hosts import HostsProvider
-from trainmaster.providers.inventory import inventory_file, read_inventory
+from trainmaster.providers.inventory import InventoryHost, inventory_file, read_inventory
 from trainmaster.providers.place import ProviderPlace
-from trainmaster.providers.ssh_shell import SshShell
+from trainmaster.providers.ssh_target import target_of
+from trainmaster.spec.errors import TrainmasterError
 from trainmaster.transport import host_keys
+from trainmaster.transport.base import Result
+from trainmaster.transport.keeper import ConnectionKeeper
 from trainmaster.transport.ssh import Ssh
+
+_AT_ONCE: Final = 16
+_TIMEOUT_S: Final = 30.0
+
+
+class SshShell:
+    """Runs scripts on hosts, many at a time; scripts may be repeated. Connections are kept until `close`.
+
+    Args:
+        ssh: connects.
+    """
+
+    def __init__(self, ssh: Ssh) -> None:
+        self._connections = ConnectionKeeper(ssh)
+
+    def run_all(self, hosts: Sequence[InventoryHost], script: str) -> list[Result | TrainmasterError]:
+        """Run a script on each host; see `HostShell`."""
+        if not hosts:
+            return []
+        with ThreadPoolExecutor(min(_AT_ONCE, len(hosts)), "claims") as pool:
+            return list(pool.map(lambda host: self._run(host, script), hosts))
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        self._connections.close()
+
+    def _run(self, host: InventoryHost, script: str) -> Result | TrainmasterError:
+        try:
+            return self._connections.use(target_of(host), lambda it: it.shell(script, timeout_s=_TIMEOUT_S))
+        except TrainmasterError as error:
+            return error
 
 
 def hosts_provider(place: ProviderPlace) -> HostsProvider:

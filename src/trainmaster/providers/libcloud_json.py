@@ -12,18 +12,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.providers import azure_facts
 from trainmaster.providers.aws import ec2_facts
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.csv_rows import GIB, CsvRows
 from trainmaster.providers.ec2_shared import judge_prices
 from trainmaster.providers.gathering import Reading
-from trainmaster.providers.gce_facts import gce_types
+from trainmaster.providers.machine_types import AZURE_SIZES, MachineType, google_types
 from trainmaster.providers.offer import Offer
 from trainmaster.providers.own_csv import read_own_csv
 from trainmaster.spec.errors import UsageError
@@ -35,21 +33,6 @@ _OLD_TABLES: Final = {
     "aab4703b": date(2020, 8, 30),  # azure_linux
 }
 _NETWORK = re.compile(r"(up to )?([0-9.]+) (gigabit|megabit)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ec2Type:
-    """What an EC2 type has; ``factor`` is Amazon's normalization factor."""
-
-    vcpus: float
-    memory_bytes: int
-    gpu: str = ""
-    gpus: float = 0.0
-    gpu_memory_bytes: int | None = None
-    nic_gbps: float | None = None
-    nic_burst_gbps: float | None = None
-    arch: str = ""
-    factor: float | None = None
 
 
 def read_libcloud_json(path: Path, file: str) -> Reading:
@@ -95,49 +78,64 @@ def _date_of(table: Mapping[str, Any], stamp: date) -> date:
     return min(stamp, _OLD_TABLES.get(fingerprint, stamp))
 
 
-def _read_ec2(
-    reading: Reading, prices: Mapping[str, Any], types: Mapping[str, _Ec2Type], as_of: date
+def _add(
+    reading: Reading,
+    place: tuple[str, str],
+    machine: MachineType,
+    price: object,
+    as_of: date,
+    source: str,
+    *,
+    spot: bool = False,
 ) -> None:
-    factors = {name: facts.factor for name, facts in types.items() if facts.factor}
-    billing = capabilities_of("aws").billing
-    for name, region, price, reason in judge_prices(prices, factors):
-        facts = types.get(name)
-        family, _, size = name.partition(".")
-        if not reason and facts is None:
-            reason = "its vCPUs and memory are unknown"
-        elif not reason and family.startswith(ec2_facts.OTHER_ACCELERATORS):
-            reason = "its accelerators are unknown"
-        if reason or facts is None:
-            reading.refuse(0, f"aws {region} {name}", reason)
-            continue
-        share = ec2_facts.CPU_BASELINE_SHARES.get(family, {}).get(size)
+    """Take one price up, or refuse it; ``place`` is the provider and its region."""
+    provider, region = place
+    subject = f"{provider} {region} {machine.instance_type}"
+    if not isinstance(price, int | float) or not price > 0:
+        reading.refuse(0, subject, f"{price!r} is no price")
+        return
+    billing = capabilities_of(provider).billing
+    try:
         offer = Offer(
-            provider="aws",
+            provider=provider,
             region=region,
             zone="",
-            instance_type=name,
-            vcpus=facts.vcpus,
-            memory_bytes=facts.memory_bytes,
-            accelerator=facts.gpu,
-            accelerators=facts.gpus,
-            accelerator_memory_bytes=facts.gpu_memory_bytes,
-            nic_gbps=facts.nic_gbps,
-            nic_burst_gbps=facts.nic_burst_gbps,
-            cpu_credits=ec2_facts.CPU_CREDITS.get(family, ""),
-            price_usd_per_hour=price,
-            spot=False,
+            price_usd_per_hour=float(price),
+            spot=spot,
             billing_quantum_s=billing.quantum_s,
             billing_minimum_s=billing.minimum_s,
             currency="USD",
             as_of=as_of,
-            source="libcloud ec2_linux",
-            arch=facts.arch,
-            cpu_baseline_share=share,
+            source=source,
+            **{name: getattr(machine, name) for name in MachineType.__slots__},
         )
+    except ValueError as error:
+        reading.refuse(0, subject, str(error))
+    else:
         reading.rows.append((offer, 0))
 
 
-def _ec2_types(path: Path) -> dict[str, _Ec2Type]:
+def _read_ec2(
+    reading: Reading,
+    prices: Mapping[str, Any],
+    types: Mapping[str, tuple[MachineType, float | None]],
+    as_of: date,
+) -> None:
+    factors = {name: factor for name, (_, factor) in types.items() if factor}
+    for name, region, price, reason in judge_prices(prices, factors):
+        machine, _ = types.get(name, (None, None))
+        if not reason and machine is None:
+            reason = "its vCPUs and memory are unknown"
+        elif not reason and name.startswith(ec2_facts.OTHER_ACCELERATORS):
+            reason = "its accelerators are unknown"
+        if reason or machine is None:
+            reading.refuse(0, f"aws {region} {name}", reason)
+        else:
+            _add(reading, ("aws", region), machine, price, as_of, "libcloud ec2_linux")
+
+
+def _ec2_types(path: Path) -> dict[str, tuple[MachineType, float | None]]:
+    """Each type with its normalization factor, if that is known."""
     constants = path.resolve().parent.parent / "compute/constants/ec2_instance_types.py"
     try:
         tree = ast.parse(constants.read_text(encoding="utf-8"))
@@ -153,7 +151,7 @@ def _ec2_types(path: Path) -> dict[str, _Ec2Type]:
     return types
 
 
-def _ec2_type(name: str, row: Mapping[str, Any]) -> _Ec2Type:
+def _ec2_type(name: str, row: Mapping[str, Any]) -> tuple[MachineType, float | None]:
     """One entry of Libcloud's table.
 
     Raises:
@@ -171,119 +169,58 @@ def _ec2_type(name: str, row: Mapping[str, Any]) -> _Ec2Type:
         nic_gbps = ec2_facts.NIC_BASELINES.get(family, {}).get(size)
     arm = "Graviton" in extra.get("physicalProcessor", "")
     factor = extra.get("normalizationSizeFactor", "NA")
-    return _Ec2Type(
-        vcpus=float(extra["vcpu"]),
-        memory_bytes=int(row["ram"]) * (1 << 20),
-        gpu=model,
-        gpus=gpus,
-        gpu_memory_bytes=None if gpu_memory_gib is None else gpu_memory_gib * GIB,
-        nic_gbps=nic_gbps,
-        nic_burst_gbps=burst_gbps,
-        arch="arm64" if arm else "x86_64",
-        factor=None if factor == "NA" else float(factor),
+    machine = MachineType(
+        name,
+        float(extra["vcpu"]),
+        int(row["ram"]) * (1 << 20),
+        model,
+        gpus,
+        None if gpu_memory_gib is None else gpu_memory_gib * GIB,
+        nic_gbps,
+        burst_gbps,
+        ec2_facts.CPU_CREDITS.get(family, ""),
+        "arm64" if arm else "x86_64",
+        ec2_facts.CPU_BASELINE_SHARES.get(family, {}).get(size),
     )
+    return machine, None if factor == "NA" else float(factor)
 
 
-def _builtin_types() -> dict[str, _Ec2Type]:
+def _builtin_types() -> dict[str, tuple[MachineType, float | None]]:
     path = Path(__file__).parent / "data/builtin.csv"
-    types: dict[str, _Ec2Type] = {}
+    types: dict[str, tuple[MachineType, float | None]] = {}
     cheapest: dict[str, float] = {}
     for offer, _ in read_own_csv(CsvRows(path, path.name), date.min).rows:
         if offer.provider != "aws" or offer.price_usd_per_hour > cheapest.get(offer.instance_type, 1e9):
             continue
         cheapest[offer.instance_type] = offer.price_usd_per_hour
-        types[offer.instance_type] = _Ec2Type(
-            offer.vcpus,
-            offer.memory_bytes,
-            offer.accelerator,
-            offer.accelerators,
-            offer.accelerator_memory_bytes,
-            offer.nic_gbps,
-            offer.nic_burst_gbps,
-            offer.arch,
-            # Sizes with one GPU of the same kind are priced by a factor of their own: their price in one
-            # region is as good as it.
-            _price_as_factor(offer),
-        )
+        machine = MachineType(**{name: getattr(offer, name) for name in MachineType.__slots__})
+        # Sizes with one GPU of the same kind are priced by a factor of their own: their price in one
+        # region is as good as it.
+        is_factor = offer.accelerators and offer.region == "us-east-1"
+        types[offer.instance_type] = machine, offer.price_usd_per_hour if is_factor else None
     return types
 
 
-def _price_as_factor(offer: Offer) -> float | None:
-    return offer.price_usd_per_hour if offer.accelerators and offer.region == "us-east-1" else None
-
-
 def _read_azure(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
-    billing = capabilities_of("azure").billing
     for listed, regions in prices.items():
-        size = azure_facts.SIZES.get(listed)
+        size = AZURE_SIZES.get(listed)
         if size is None:
             reading.refuse(0, f"azure {listed}", "its vCPUs and memory are unknown")
             continue
         for region, price in regions.items():
-            if not isinstance(price, int | float) or not price > 0:
-                reading.refuse(0, f"azure {region} {size.name}", f"{price!r} is no price")
-                continue
-            memory = None if size.gpu_memory_gib is None else size.gpu_memory_gib * GIB
-            offer = Offer(
-                provider="azure",
-                region=region,
-                zone="",
-                instance_type=size.name,
-                vcpus=float(size.vcpus),
-                memory_bytes=round(size.memory_gib * GIB),
-                accelerator=size.gpu,
-                accelerators=float(size.gpus),
-                accelerator_memory_bytes=memory,
-                nic_gbps=size.nic_gbps,
-                nic_burst_gbps=size.nic_gbps,
-                cpu_credits="",
-                price_usd_per_hour=float(price),
-                spot=False,
-                billing_quantum_s=billing.quantum_s,
-                billing_minimum_s=billing.minimum_s,
-                currency="USD",
-                as_of=as_of,
-                source="libcloud azure_linux",
-                arch="x86_64",
-            )
-            reading.rows.append((offer, 0))
+            _add(reading, ("azure", region), size, price, as_of, "libcloud azure_linux")
 
 
 def _read_gce(reading: Reading, prices: Mapping[str, Any], as_of: date) -> None:
-    billing = capabilities_of("gcp").billing
-    for kind in gce_types():
+    for machine in google_types():
+        memory_gib = round(machine.memory_bytes / GIB, 4)
         for market, spot in (("on_demand", False), ("preemptible", True)):
-            parts = prices.get(kind.family, {})
+            parts = prices.get(machine.instance_type.partition("-")[0], {})
             cores, memory = (_part(parts, name, market) for name in ("cpu", "ram"))
             for region in [region for region in cores if region in memory]:
-                price = round(kind.vcpus * cores[region] + kind.memory_gib * memory[region], 6)
-                try:
-                    offer = Offer(
-                        provider="gcp",
-                        region=region,
-                        zone="",
-                        instance_type=kind.name,
-                        vcpus=float(kind.vcpus),
-                        memory_bytes=round(kind.memory_gib * GIB),
-                        accelerator="",
-                        accelerators=0.0,
-                        accelerator_memory_bytes=None,
-                        nic_gbps=None,
-                        nic_burst_gbps=kind.nic_burst_gbps,
-                        cpu_credits="",
-                        price_usd_per_hour=price,
-                        spot=spot,
-                        billing_quantum_s=billing.quantum_s,
-                        billing_minimum_s=billing.minimum_s,
-                        currency="USD",
-                        as_of=as_of,
-                        source="libcloud gce cpu+ram",
-                        arch="x86_64",
-                    )
-                except ValueError as error:
-                    reading.refuse(0, f"gcp {region} {kind.name}", str(error))
-                    continue
-                reading.rows.append((offer, 0))
+                price = round(machine.vcpus * cores[region] + memory_gib * memory[region], 6)
+                source = "libcloud gce cpu+ram"
+                _add(reading, ("gcp", region), machine, price, as_of, source, spot=spot)
 
 
 def _part(parts: Mapping[str, Any], name: str, market: str) -> dict[str, float]:

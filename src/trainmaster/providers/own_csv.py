@@ -6,49 +6,54 @@ import difflib
 import io
 from collections.abc import Iterable, Sequence
 from datetime import date
-from typing import Final
+from typing import Any, Final
 
-from trainmaster.providers.billing import Billing
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.providers.csv_rows import (
     GIB,
     BadCell,
     CsvRows,
+    OfferCells,
+    Reader,
+    complete,
     day,
     gibibytes,
-    gibibytes_or_none,
+    lower,
     number,
-    number_or_none,
+    optional,
     truth,
+    words,
 )
 from trainmaster.providers.gathering import Reading
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.errors import UsageError
 
+#: The column of each attribute of an offer, and how it is read.
+_CELLS: Final[dict[str, tuple[str, Reader]]] = {
+    "provider": ("provider", lower),
+    "region": ("region", words),
+    "zone": ("zone", words),
+    "instance_type": ("instance_type", words),
+    "vcpus": ("vcpus", number),
+    "memory_bytes": ("memory_gib", gibibytes),
+    "accelerator": ("gpu", words),
+    "accelerators": ("gpus", optional(number)),
+    "accelerator_memory_bytes": ("gpu_memory_gib", optional(gibibytes)),
+    "nic_gbps": ("nic_gbps", optional(number)),
+    "nic_burst_gbps": ("nic_burst_gbps", optional(number)),
+    "cpu_credits": ("cpu_credits", lower),
+    "cpu_baseline_share": ("cpu_baseline_share", optional(number)),
+    "price_usd_per_hour": ("price_usd_per_hour", number),
+    "spot": ("spot", truth),
+    "billing_quantum_s": ("billing_quantum_s", optional(number)),
+    "billing_minimum_s": ("billing_minimum_s", optional(number)),
+    "currency": ("currency", lambda _, text: text.strip().upper()),
+    "arch": ("arch", words),
+    "as_of": ("as_of", optional(day)),
+    "source": ("source", words),
+}
 #: Every column; those of ``REQUIRED`` must be there, in any order.
-COLUMNS: Final = (
-    "provider",
-    "region",
-    "zone",
-    "instance_type",
-    "vcpus",
-    "memory_gib",
-    "gpu",
-    "gpus",
-    "gpu_memory_gib",
-    "nic_gbps",
-    "nic_burst_gbps",
-    "cpu_credits",
-    "cpu_baseline_share",
-    "price_usd_per_hour",
-    "spot",
-    "billing_quantum_s",
-    "billing_minimum_s",
-    "currency",
-    "arch",
-    "as_of",
-    "source",
-)
+COLUMNS: Final = tuple(column for column, _ in _CELLS.values())
 REQUIRED: Final = ("instance_type", "vcpus", "memory_gib", "price_usd_per_hour")
 
 #: The provider where the file names none.
@@ -73,22 +78,16 @@ def read_own_csv(rows: CsvRows, file_date: date) -> Reading:
     _check_header(rows)
     reading = Reading(rows.file)
     undated = "as_of" not in rows.header
-    width = len(rows.header)
+    table = OfferCells(rows.header, _CELLS)
     for line, cells in rows:
-        if len(cells) != width:
-            reading.refuse(line, "", f"it has {len(cells)} cells; the header has {width} columns")
-            continue
-        row = dict(zip(rows.header, cells, strict=True))
-        subject = " ".join(
-            text for name in ("provider", "region", "instance_type") if (text := row.get(name, "").strip())
-        )
         try:
-            offer = _offer(row, f"{rows.file}:{line}", file_date)
+            facts = table.facts(cells)
+            undated = undated or facts["as_of"] is None
+            reading.rows.append((_offer(facts, f"{rows.file}:{line}", file_date), line))
         except ValueError as error:
-            reading.refuse(line, subject, str(error))
-            continue
-        undated = undated or not row.get("as_of", "").strip()
-        reading.rows.append((offer, line))
+            told = dict(zip(rows.header, cells, strict=False)) if len(cells) == len(rows.header) else {}
+            names = (told.get(name, "").strip() for name in ("provider", "region", "instance_type"))
+            reading.refuse(line, " ".join(filter(None, names)), str(error))
     if undated:
         taken = f"that of the file is taken, {file_date.isoformat()}"
         reading.warnings.append(f"{rows.file}: not every price has a date (as_of); {taken}")
@@ -107,40 +106,25 @@ def write_own_csv(offers: Iterable[Offer]) -> str:
     writer.writerow(COLUMNS)
     for offer in offers:
         billing = capabilities_of(offer.provider).billing
-        usual = (billing.quantum_s, billing.minimum_s) == (offer.billing_quantum_s, offer.billing_minimum_s)
-        writer.writerow(
-            (
-                offer.provider,
-                offer.region,
-                offer.zone,
-                offer.instance_type,
-                _short(offer.vcpus),
-                _short(offer.memory_bytes / GIB),
-                offer.accelerator,
-                _short(offer.accelerators) if offer.accelerators else "",
-                ""
-                if offer.accelerator_memory_bytes is None
-                else _short(offer.accelerator_memory_bytes / GIB),
-                _short(offer.nic_gbps),
-                _short(offer.nic_burst_gbps),
-                offer.cpu_credits,
-                _short(offer.cpu_baseline_share),
-                _short(offer.price_usd_per_hour),
-                "true" if offer.spot else "",
-                "" if usual else _short(offer.billing_quantum_s),
-                "" if usual else _short(offer.billing_minimum_s),
-                "" if offer.currency == "USD" else offer.currency,
-                offer.arch,
-                offer.as_of.isoformat(),
-                offer.source,
-            )
-        )
+        cells = {attribute: getattr(offer, attribute) for attribute in _CELLS}
+        cells["memory_bytes"] = offer.memory_bytes / GIB
+        if offer.accelerator_memory_bytes is not None:
+            cells["accelerator_memory_bytes"] = offer.accelerator_memory_bytes / GIB
+        if (billing.quantum_s, billing.minimum_s) == (offer.billing_quantum_s, offer.billing_minimum_s):
+            cells["billing_quantum_s"] = cells["billing_minimum_s"] = None
+        cells["accelerators"] = offer.accelerators or None
+        cells["currency"] = "" if offer.currency == "USD" else offer.currency
+        writer.writerow(map(_written, cells.values()))
     return buffer.getvalue()
 
 
-def _short(value: float | None) -> str:
-    """The fewest digits that give the same number again."""
-    return "" if value is None else repr(value).removesuffix(".0")
+def _written(value: object) -> str:
+    """A cell; a number has the fewest digits that give the same one again."""
+    if isinstance(value, bool):
+        return "true" if value else ""
+    if isinstance(value, date):
+        return value.isoformat()
+    return value if isinstance(value, str) else "" if value is None else repr(value).removesuffix(".0")
 
 
 def _check_header(rows: CsvRows) -> None:
@@ -158,41 +142,15 @@ def _check_header(rows: CsvRows) -> None:
         )
 
 
-def _offer(row: dict[str, str], where: str, file_date: date) -> Offer:
+def _offer(facts: dict[str, Any], where: str, file_date: date) -> Offer:
     """One row.
 
     Raises:
-        ValueError: a cell cannot be read, or cannot be true.
+        ValueError: it cannot be true.
     """
-    cell = row.get
-    provider = cell("provider", "").strip().lower() or NAMELESS
-    gpu = cell("gpu", "").strip()
-    quantum = number_or_none("billing_quantum_s", cell("billing_quantum_s", ""))
-    billing = capabilities_of(provider).billing if quantum is None else Billing(quantum, 0.0)
-    minimum = number_or_none("billing_minimum_s", cell("billing_minimum_s", ""))
-    as_of = cell("as_of", "")
-    if not cell("instance_type", "").strip():
+    if not facts["instance_type"]:
         raise BadCell("instance_type: nothing; a name is needed")
-    return Offer(
-        provider=provider,
-        region=cell("region", "").strip(),
-        zone=cell("zone", "").strip(),
-        instance_type=row["instance_type"].strip(),
-        vcpus=number("vcpus", row["vcpus"]),
-        memory_bytes=gibibytes("memory_gib", row["memory_gib"]),
-        accelerator=gpu,
-        accelerators=number_or_none("gpus", cell("gpus", "")) or 0.0,
-        accelerator_memory_bytes=gibibytes_or_none("gpu_memory_gib", cell("gpu_memory_gib", "")),
-        nic_gbps=number_or_none("nic_gbps", cell("nic_gbps", "")),
-        nic_burst_gbps=number_or_none("nic_burst_gbps", cell("nic_burst_gbps", "")),
-        cpu_credits=cell("cpu_credits", "").strip().lower(),
-        price_usd_per_hour=number("price_usd_per_hour", row["price_usd_per_hour"]),
-        spot=truth("spot", cell("spot", "")),
-        billing_quantum_s=billing.quantum_s,
-        billing_minimum_s=billing.minimum_s if minimum is None else minimum,
-        currency=cell("currency", "").strip().upper() or "USD",
-        as_of=day("as_of", as_of) if as_of.strip() else file_date,
-        source=cell("source", "").strip() or where,
-        arch=cell("arch", "").strip(),
-        cpu_baseline_share=number_or_none("cpu_baseline_share", cell("cpu_baseline_share", "")),
-    )
+    facts["provider"] = facts["provider"] or NAMELESS
+    if facts["billing_quantum_s"] is not None and facts["billing_minimum_s"] is None:
+        facts["billing_minimum_s"] = 0.0
+    return Offer(**complete(facts, where, file_date))

@@ -14,8 +14,19 @@ from functools import lru_cache
 from pathlib import PurePath
 from typing import Final
 
-from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.providers.csv_rows import BadCell, CsvRows, day, gibibytes, number, number_or_none
+from trainmaster.providers.csv_rows import (
+    BadCell,
+    CsvRows,
+    OfferCells,
+    Reader,
+    complete,
+    day,
+    gibibytes,
+    lower,
+    number,
+    optional,
+    words,
+)
 from trainmaster.providers.gathering import Reading
 from trainmaster.providers.offer import Offer
 from trainmaster.spec.errors import UsageError
@@ -57,9 +68,6 @@ _LOOKS: Final = (
     ("gcp", re.compile(r"[a-z][0-9]+[a-z]?-[a-z]+-[0-9a-z]+")),
 )
 
-_Before = tuple[str, str, str, str, float, int, str, float, int | None, float | None, float | None, str]
-_After = tuple[float, float, str, date, str, str]
-
 
 def is_skypilot(header: Sequence[str]) -> bool:
     """Whether a header is SkyPilot's."""
@@ -76,101 +84,40 @@ def read_skypilot_csv(rows: CsvRows, file_date: date) -> Reading:
     Raises:
         UsageError: a column without which there is no offer is missing.
     """
-    index = {name: place for place, name in enumerate(rows.header)}
-    if missing := [name for name in ("vCPUs", "MemoryGiB", "Price") if name not in index]:
+    if missing := [name for name in ("vCPUs", "MemoryGiB", "Price") if name not in rows.header]:
         raise UsageError(
             f"{rows.file}:1: a catalogue of SkyPilot without {', '.join(missing)}", "Name its vms.csv."
         )
     reading = Reading(rows.file)
     folder = PurePath(rows.file).parent.name.lower()
-    width = len(rows.header)
-    table = _Table(index, width, folder if folder in _CLOUDS else "", rows.file, file_date)
+    table, prices = OfferCells(rows.header, _CELLS), OfferCells(rows.header, _PRICES)
     for line, cells in rows:
-        if len(cells) != width:
-            reading.refuse(line, "", f"it has {len(cells)} cells; the header has {width} columns")
-            continue
-        table.read(reading, line, cells)
-    if "AsOf" not in index:
+        subject = ""
+        try:
+            told = prices.facts(cells)
+            kind, spot = told["instance_type"], told["spot"]
+            subject = f"{told['region']} {kind}".strip()
+            if not kind:
+                raise BadCell("InstanceType: nothing; this is the price of a part, not of a machine")
+            if not told["price"] and not spot:
+                raise BadCell("Price and SpotPrice: nothing; one of them is needed")
+            facts = table.facts(cells)
+            facts["provider"] = facts["provider"] or (folder if folder in _CLOUDS else _guess(kind))
+            if not facts["accelerator"]:
+                facts["accelerator_memory_bytes"] = None
+            facts = complete(facts, f"{rows.file}:{line}", file_date)
+            for column, is_spot in (("Price", False), ("SpotPrice", True)):
+                if text := told["spot" if is_spot else "price"]:
+                    offer = Offer(**facts, price_usd_per_hour=number(column, text), spot=is_spot)
+                    reading.rows.append((offer, line))
+        except ValueError as error:
+            reading.refuse(line, subject, str(error))
+    if "AsOf" not in rows.header:
         reading.warnings.append(
             f"{rows.file}: has no dates; the file's own, {file_date.isoformat()}, is taken "
             "(SkyPilot renews it also when it could not fetch new prices)"
         )
     return reading
-
-
-class _Table:
-    """Where the columns are, and the defaults of this file."""
-
-    def __init__(self, index: dict[str, int], width: int, provider: str, file: str, file_date: date) -> None:
-        self._provider, self._file, self._date = provider, file, file_date
-
-        def place(name: str) -> int:
-            return index.get(name, width)  # that of the empty cell which `read` adds
-
-        self._type, self._region, self._zone = (
-            place("InstanceType"),
-            place("Region"),
-            place("AvailabilityZone"),
-        )
-        self._vcpus, self._memory = place("vCPUs"), place("MemoryGiB")
-        self._gpu, self._gpus, self._info = (
-            place(name) for name in ("AcceleratorName", "AcceleratorCount", "GpuInfo")
-        )
-        self._price, self._spot = place("Price"), place("SpotPrice")
-        self._nic, self._burst = place("NetworkGbps"), place("NetworkBurstGbps")
-        self._arch, self._quantum = place("Arch"), place("BillingQuantumS")
-        self._as_of, self._source, self._cloud = place("AsOf"), place("Source"), place("Provider")
-
-    def read(self, reading: Reading, line: int, cells: list[str]) -> None:
-        """The one or two offers of a row: on demand, and spot if it has a price."""
-        cells = [*cells, ""]  # the last stands for every column that is not there
-        kind = cells[self._type].strip()
-        subject = f"{cells[self._region]} {kind}".strip()
-        price, spot = cells[self._price].strip(), cells[self._spot].strip()
-        try:
-            if not kind:
-                raise BadCell("InstanceType: nothing; this is the price of a part, not of a machine")
-            if not price and not spot:
-                raise BadCell("Price and SpotPrice: nothing; one of them is needed")
-            before, after = self._facts(cells, kind, line)
-            if price:
-                offer = Offer(*before, number("Price", price), False, *after)
-                reading.rows.append((offer, line))
-            if spot:
-                offer = Offer(*before, number("SpotPrice", spot), True, *after)
-                reading.rows.append((offer, line))
-        except ValueError as error:
-            reading.refuse(line, subject, str(error))
-
-    def _facts(self, cells: list[str], kind: str, line: int) -> tuple[_Before, _After]:
-        """The fields of `Offer` before and after its price and ``spot``: read once for both offers."""
-        provider = cells[self._cloud].strip().lower() or self._provider or _guess(kind)
-        billing = capabilities_of(provider).billing
-        quantum = number_or_none("BillingQuantumS", cells[self._quantum])
-        gpu, as_of = cells[self._gpu].strip(), cells[self._as_of].strip()
-        before = (
-            provider,
-            cells[self._region].strip(),
-            cells[self._zone].strip(),
-            kind,
-            number("vCPUs", cells[self._vcpus]),
-            gibibytes("MemoryGiB", cells[self._memory]),
-            gpu,
-            number_or_none("AcceleratorCount", cells[self._gpus]) or 0.0,
-            _gpu_memory(cells[self._info]) if gpu else None,
-            number_or_none("NetworkGbps", cells[self._nic]),
-            number_or_none("NetworkBurstGbps", cells[self._burst]),
-            "",
-        )
-        after = (
-            billing.quantum_s if quantum is None else quantum,
-            billing.minimum_s,
-            "USD",
-            day("AsOf", as_of) if as_of else self._date,
-            cells[self._source].strip() or f"{self._file}:{line}",
-            _ARCHES.get(cells[self._arch].strip().lower(), ""),
-        )
-        return before, after
 
 
 @lru_cache(maxsize=4096)
@@ -188,3 +135,29 @@ def _gpu_memory(info: str) -> int | None:
 def _guess(kind: str) -> str:
     """The cloud whose instance types look like this."""
     return next((cloud for cloud, looks in _LOOKS if looks.fullmatch(kind)), "unknown")
+
+
+#: The column of each attribute of an offer, and how it is read.
+_CELLS: Final[dict[str, tuple[str, Reader]]] = {
+    "provider": ("Provider", lower),
+    "region": ("Region", words),
+    "zone": ("AvailabilityZone", words),
+    "instance_type": ("InstanceType", words),
+    "vcpus": ("vCPUs", number),
+    "memory_bytes": ("MemoryGiB", gibibytes),
+    "accelerator": ("AcceleratorName", words),
+    "accelerators": ("AcceleratorCount", optional(number)),
+    "accelerator_memory_bytes": ("GpuInfo", lambda _, text: _gpu_memory(text)),
+    "nic_gbps": ("NetworkGbps", optional(number)),
+    "nic_burst_gbps": ("NetworkBurstGbps", optional(number)),
+    "billing_quantum_s": ("BillingQuantumS", optional(number)),
+    "as_of": ("AsOf", optional(day)),
+    "source": ("Source", words),
+    "arch": ("Arch", lambda _, text: _ARCHES.get(text.strip().lower(), "")),
+}
+_PRICES: Final = {
+    "instance_type": ("InstanceType", words),
+    "region": ("Region", words),
+    "price": ("Price", words),
+    "spot": ("SpotPrice", words),
+}

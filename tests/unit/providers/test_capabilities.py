@@ -14,7 +14,7 @@ from trainmaster.providers.capabilities import BUILT_IN, Capabilities, OfferSour
 from trainmaster.providers.finding import PROVIDERS
 from trainmaster.spec.log_normal import LogNormal
 
-CAPABILITIES = Capabilities(costs=False, spot=False, labels=True)
+CAPABILITIES = Capabilities(costs=False, spot=False)
 SOURCE = Path(capabilities.__file__).parents[1]
 
 
@@ -54,7 +54,6 @@ def test_this_machine_hosts_and_clouds() -> None:
     assert not any(each.is_here for each in (own, cloud, lab))
     assert [each.rents for each in (here, own, cloud, lab)] == [False, False, True, True]
     assert [each.costs for each in (here, own, cloud, lab)] == [False, False, True, True]
-    assert own.labels
     assert (cloud.reach, cloud.offers, lab.offers) == (Reach.SSH, OfferSource.CATALOGUE, OfferSource.LAB)
 
 

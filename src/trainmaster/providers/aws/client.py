@@ -46,6 +46,13 @@ class RefusedError(Exception):
         self.code = code
         self.message = message
 
+    def explained(self, zones: Sequence[str] = ()) -> TrainmasterError:
+        """What it means to users; ``zones``: that were asked for."""
+        asked = self.request
+        return api_error(
+            asked.operation, self.code, self.message, region=asked.region, zones=zones, service=asked.service
+        )
+
 
 class AwsClient:
     """boto3 behind a small door.
@@ -124,14 +131,7 @@ class AwsClient:
         try:
             return self.try_call(request, settle=settle)
         except RefusedError as refused:
-            raise api_error(
-                request.operation,
-                refused.code,
-                refused.message,
-                region=request.region,
-                zones=zones,
-                service=request.service,
-            ) from None
+            raise refused.explained(zones) from None
 
     def try_call(self, request: AwsRequest, *, settle: bool = True) -> dict[str, Any]:
         """As `call`, with Amazon's own refusal.

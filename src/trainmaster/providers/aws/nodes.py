@@ -70,6 +70,12 @@ def state_of(instance: Mapping[str, Any]) -> str:
     return str(instance.get("State", {}).get("Name", ""))
 
 
+def cores_of(instance: Mapping[str, Any]) -> int:
+    """Its hardware threads; 0 if EC2 does not say."""
+    cores = instance.get("CpuOptions") or {}
+    return int(cores.get("CoreCount") or 0) * int(cores.get("ThreadsPerCore") or 1)
+
+
 def leased_until(instance: Mapping[str, Any]) -> float:
     """Unix seconds by EC2's clock until which somebody may still want it; it ends itself when nobody does.
 
@@ -108,7 +114,6 @@ def node_of(
         state = NodeState.LEAVING
     private = str(instance.get("PrivateIpAddress") or "")
     address = str(instance.get("PublicIpAddress") or private)
-    cores = instance.get("CpuOptions") or {}
     launched = instance.get("LaunchTime")
     gone = state is NodeState.GONE
     ended = ended_at(str(instance.get("StateTransitionReason") or "")) if gone else None
@@ -126,7 +131,7 @@ def node_of(
         spot=instance.get("InstanceLifecycle") == "spot",
         started_at=launched.timestamp() - ahead_s if isinstance(launched, datetime) else 0.0,
         leaves_at=leaves_at - ahead_s if leaves_at is not None and state is NodeState.LEAVING else None,
-        slots=int(cores.get("CoreCount") or 0) * int(cores.get("ThreadsPerCore") or 1),
+        slots=cores_of(instance),
         labels={
             name.removeprefix(LABEL_TAG): value for name, value in tags.items() if name.startswith(LABEL_TAG)
         },

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from trainmaster.providers.aws.client import AwsClient, RefusedError
-from trainmaster.providers.aws.errors import QuotaError, api_error
+from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.facts import quota_code
-from trainmaster.providers.aws.nodes import instances_of
+from trainmaster.providers.aws.nodes import cores_of, instances_of
 from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
 from trainmaster.providers.aws.site import AwsSite
 from trainmaster.providers.base import NodeRequest
@@ -93,9 +93,7 @@ class AwsPreflight:
                 # Whatever is there already by that name is fine, too: we were let in.
                 if refused.code == _WOULD_WORK or refused.code.endswith(".Duplicate"):
                     continue
-                raise api_error(
-                    call.operation, refused.code, refused.message, region=call.region, zones=[zone]
-                ) from None
+                raise refused.explained([zone]) from None
 
     def _check_quotas(self, requests: Sequence[NodeRequest]) -> list[str]:
         wanted: dict[tuple[str, str], int] = defaultdict(int)
@@ -145,10 +143,5 @@ class AwsPreflight:
             for instance in instances_of(page):
                 spot = instance.get("InstanceLifecycle") == "spot"
                 if quota_code(str(instance.get("InstanceType", "")), spot=spot) == code:
-                    total += _cores(instance)
+                    total += cores_of(instance)
         return total
-
-
-def _cores(instance: Mapping[str, Any]) -> int:
-    cores = instance.get("CpuOptions") or {}
-    return int(cores.get("CoreCount") or 0) * int(cores.get("ThreadsPerCore") or 1)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.providers.aws.client import AwsClient, RefusedError
-from trainmaster.providers.aws.errors import QuotaError, api_error
+from trainmaster.providers.aws.errors import QuotaError
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.providers.aws.nodes import (
     ENDED,
@@ -308,7 +308,7 @@ class AwsProvider:
                     # An earlier call with this token did it, with an older image, say.
                     return self._look_for(region, cluster, token, request.count, refused)
                 self._memory.set_attempt(cluster, token, "")
-                error = api_error(run.operation, refused.code, refused.message, region=region, zones=[zone])
+                error = refused.explained([zone])
                 if not refused.code.startswith(("InvalidGroup", "InvalidKeyPair", "InvalidPlacementGroup")):
                     raise error from None
                 self._site.forget(cluster)  # somebody removed them: made again
@@ -344,7 +344,7 @@ class AwsProvider:
         Raises:
             ProviderError: some are not shown yet; it is to be asked again.
         """
-        found = self._find(region, cluster, token)
+        found = list(self._instances(region, cluster, token))
         latest = max((one["LaunchTime"].timestamp() for one in found), default=0.0)
         if 0 < len(found) < asked and self._client.clock.now() - latest < _SHOWN_AFTER_S:
             raise ProviderError(
@@ -352,9 +352,6 @@ class AwsProvider:
                 "Try again in a minute.",
             )
         return found
-
-    def _find(self, region: str, cluster: str, token: str) -> list[Mapping[str, Any]]:
-        return list(self._instances(region, cluster, token))
 
     def _notices(self, region: str, instances: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         lent = [

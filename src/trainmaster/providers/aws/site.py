@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trainmaster.providers.aws.client import AwsClient, RefusedError
-from trainmaster.providers.aws.errors import api_error
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.providers.aws.requests import AwsRequest, Renter, resolved
 from trainmaster.providers.base import NodeRequest
 from trainmaster.spec.clocks import boot_s
-from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.spec.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +67,16 @@ class AwsSite:
     def plan(self, cluster: str, request: NodeRequest, zone: str) -> list[AwsRequest]:
         """The requests that `prepare` sends for the first machines of a cluster in a region, in order."""
         region = request.region
-        requests = [self._renter.find_image(request), self._renter.find_subnets(region)]
-        requests.append(self._renter.import_key(cluster, region, self._memory.public_key()))
-        requests.append(self._renter.create_group(cluster, region))
-        requests.append(self._renter.open_inside(region))
-        if self.asks_for_address:
-            requests.append(self._renter.where_am_i())
-        requests.append(
-            self._renter.open_ssh(
-                region, self._block or ("${here.Block}" if self.asks_for_address else _ANYWHERE)
-            )
-        )
+        block = self._block or ("${here.Block}" if self.asks_for_address else _ANYWHERE)
+        requests = [
+            self._renter.find_image(request),
+            self._renter.find_subnets(region),
+            self._renter.import_key(cluster, region, self._memory.public_key()),
+            self._renter.create_group(cluster, region),
+            self._renter.open_inside(region),
+            *([self._renter.where_am_i()] if self.asks_for_address else ()),
+            self._renter.open_ssh(region, block),
+        ]
         if self._renter.wants_placement(request):
             requests.append(self._renter.create_placement(cluster, region, zone))
         return requests
@@ -242,7 +240,7 @@ class AwsSite:
             return str(self._client.try_call(sent)["GroupId"])
         except RefusedError as refused:
             if refused.code != "InvalidGroup.Duplicate":
-                raise self._error(refused) from None
+                raise refused.explained() from None
         found = self._groups(cluster, region)
         if found:
             return str(found[0]["GroupId"])
@@ -271,7 +269,7 @@ class AwsSite:
             self._client.try_call(request)
         except RefusedError as refused:
             if refused.code not in _THERE_ALREADY:
-                raise self._error(refused) from None
+                raise refused.explained() from None
 
     def _delete(self, request: AwsRequest) -> bool:
         try:
@@ -282,9 +280,5 @@ class AwsSite:
             if refused.code in ("DependencyViolation", "InvalidPlacementGroup.InUse", "InvalidGroup.InUse"):
                 log.info("%s: still in use", request.operation)
                 return False
-            raise self._error(refused) from None
+            raise refused.explained() from None
         return True
-
-    def _error(self, refused: RefusedError) -> TrainmasterError:
-        request = refused.request
-        return api_error(request.operation, refused.code, refused.message, region=request.region)
