@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.bootstrap import HostResult
+    from trainmaster.cluster.bootstrap.host_result import HostResult
     from trainmaster.transport import Connection, Ssh, Target
 
 

@@ -26,7 +26,9 @@ from trainmaster.spec.errors import ProviderError, TrainmasterError, one_line
 from trainmaster.transport.keeper import ConnectionKeeper
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.bootstrap import KeyPair, PhaseReport, RuntimeLayer, RuntimePackage
+    from trainmaster.cluster.bootstrap.cluster_keys import KeyPair
+    from trainmaster.cluster.bootstrap.host_result import PhaseReport
+    from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage
     from trainmaster.control.layout import Home
     from trainmaster.executors.ray.cluster import ClusterNode, RayCluster
     from trainmaster.executors.ray.ssh_nodes import SshNodes
@@ -111,7 +113,7 @@ class NodeProvisioner:
         Raises:
             TrainmasterError: it cannot become one.
         """
-        from trainmaster.cluster.bootstrap import Bootstrap
+        from trainmaster.cluster.bootstrap.bootstrap import Bootstrap
         from trainmaster.cluster.node_files.node_files import prepare_node
         from trainmaster.providers.ssh_target import target_of
 
@@ -213,7 +215,8 @@ class NodeProvisioner:
         self._packed()
 
     def _packed(self) -> tuple[tuple[RuntimePackage, RuntimePackage], RuntimeLayer]:
-        from trainmaster.cluster.bootstrap import cached_runtime_packages, code_layer
+        from trainmaster.cluster.bootstrap.runtime_package import code_layer
+        from trainmaster.cluster.bootstrap.runtime_package_cache import cached_runtime_packages
 
         with self._packing:
             if self._packages is None:
@@ -280,7 +283,7 @@ class NodeProvisioner:
         Raises:
             TrainmasterError: it did not work on some.
         """
-        from trainmaster.cluster.bootstrap import ClusterKeys
+        from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
 
         keys, memory = ClusterKeys(self.ssh, record.id), self.memory(record.id)
         machines = [access.id for access in accesses]
@@ -306,7 +309,7 @@ class NodeProvisioner:
         """
         if any(machine.rental.is_rented for machine in record.machines):
             return
-        from trainmaster.cluster.bootstrap import ClusterKeys
+        from trainmaster.cluster.bootstrap.cluster_keys import ClusterKeys
         from trainmaster.cluster.node_files.node_files import remove_run
         from trainmaster.executors.ray.cluster import RayCluster
         from trainmaster.providers.ssh_target import target_of
@@ -377,7 +380,7 @@ class NodeProvisioner:
         return SshNodes(self.connections)
 
     def _pair(self, record: ClusterRecord) -> KeyPair:
-        from trainmaster.cluster.bootstrap import KeyPair, make_key_pair
+        from trainmaster.cluster.bootstrap.cluster_keys import KeyPair, make_key_pair
 
         path = self._place(record.id) / _KEY
         with self._packing:

@@ -84,13 +84,7 @@ class Machine:
 
     def moved(self, by_s: float) -> Machine:
         """With all times by a clock that is ahead of that which they are by."""
-        return replace(
-            self,
-            started_at=_later(self.started_at, by_s),
-            ended_at=_later(self.ended_at, by_s),
-            asked_at=_later(self.asked_at, by_s),
-            leased_until=_later(self.leased_until, by_s),
-        )
+        return replace(self, **_later(self, by_s, "started_at", "ended_at", "asked_at", "leased_until"))
 
     def most_usd(self, now: float, until: float, leased_until: float | None, paid_from: float) -> float:
         """What may be billed for it at most until a later time, from when the present run pays.
@@ -232,10 +226,8 @@ class ClusterRecord:
             self,
             machines=tuple(machine.moved(by_s) for machine in self.machines),
             failures=tuple(replace(failure, at=failure.at + by_s) for failure in self.failures),
-            kept_until=_later(self.kept_until, by_s),
-            paid_from=_later(self.paid_from or None, by_s) or 0.0,
-            leased_until=_later(self.leased_until, by_s),
-            asked_at=_later(self.asked_at, by_s),
+            paid_from=self.paid_from + by_s if self.paid_from else 0.0,
+            **_later(self, by_s, "kept_until", "leased_until", "asked_at"),
         )
 
     def spent_usd(self, now: float) -> float:
@@ -375,8 +367,8 @@ def readable(rows: Iterable[Mapping[Any, Any]], tell: Callable[[str], None]) -> 
     return found
 
 
-def _later(at: float | None, by_s: float) -> float | None:
-    return None if at is None else at + by_s
+def _later(of: Machine | ClusterRecord, by_s: float, *names: str) -> dict[str, Any]:
+    return {name: at + by_s for name in names if (at := getattr(of, name)) is not None}
 
 
 def cluster_id(run: str, plan: ClusterPlan) -> str:

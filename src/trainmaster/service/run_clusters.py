@@ -27,7 +27,7 @@ from trainmaster.spec.states import State
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
-    from trainmaster.cluster.bootstrap import PhaseReport
+    from trainmaster.cluster.bootstrap.host_result import PhaseReport
     from trainmaster.cluster.node_files.remote_site import RemoteSite
     from trainmaster.cluster.observed import Formation
     from trainmaster.control.layout import Home

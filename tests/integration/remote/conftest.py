@@ -12,7 +12,8 @@ pytest.importorskip("asyncssh", reason="asyncssh is not installed")
 
 from private_sshd import SSHD, SshHost, make_key
 
-from trainmaster.cluster.bootstrap import Bootstrap, BootstrapSettings, RuntimePackage, make_runtime_package
+from trainmaster.cluster.bootstrap.bootstrap import Bootstrap, BootstrapSettings
+from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, make_runtime_package
 from trainmaster.transport import HostKeys, Ssh, SshSettings
 
 

@@ -21,8 +21,8 @@ import pytest
 from private_sshd import PYTHON, SshHost
 
 from trainmaster.artifacts import CheckpointSeries, fetch, take_snapshot
-from trainmaster.cluster.bootstrap import HostResult
 from trainmaster.cluster.bootstrap.facts import PythonFacts
+from trainmaster.cluster.bootstrap.host_result import HostResult
 from trainmaster.cluster.node_access import NodeAccess
 from trainmaster.cluster.node_files import node_fetching
 from trainmaster.cluster.node_files.node_files import prepare_node, remove_run

@@ -11,8 +11,7 @@ import contextlib
 import logging
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -70,7 +69,6 @@ class BootstrapSettings:
             are used where they are, and not sent.
     """
 
-    at_once: int = 8
     probe_timeout_s: float = 30.0
     install_timeout_s: float = 900.0
     check_timeout_s: float = 60.0
@@ -115,25 +113,10 @@ class Bootstrap:
         self._settings = settings or BootstrapSettings()
         self._listener = listener
 
-    def all(self, targets: Sequence[Target], code: RuntimeLayer | None = None) -> list[HostResult]:
-        """Bootstrap hosts, several at a time; results in their order. May be repeated at any time.
-
-        Args:
-            targets: the hosts.
-            code: the user's files, which they are to have too.
-        """
-        if not targets:
-            return []
-        pool = ThreadPoolExecutor(min(self._settings.at_once, len(targets)), "bootstrap")
-        try:
-            return list(pool.map(lambda target: self.one(target, code), targets))
-        finally:  # who is interrupted does not wait for the slowest upload, which ends when `ssh` is closed
-            pool.shutdown(wait=False, cancel_futures=True)
-
     def one(
         self, target: Target, code: RuntimeLayer | None = None, known: HostFacts | None = None
     ) -> HostResult:
-        """Bootstrap a host; see `all`.
+        """Bootstrap a host. May be repeated at any time, and done for several hosts at the same time.
 
         Args:
             target: the host.
@@ -302,7 +285,12 @@ class _Run:
         if step.layer is not None and not shared:
             step.layer.archive(self.cache)  # before anything is held there
         result = ask_guest(
-            connection, plan.host_python.path, "install.py", order, self.settings.install_timeout_s, answer
+            connection,
+            plan.host_python.path,
+            "install.py",
+            order,
+            self.settings.install_timeout_s,
+            answer,
         )
         said = guest_words(result)
         if shared and said == "done":

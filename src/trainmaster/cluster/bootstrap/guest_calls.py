@@ -37,7 +37,7 @@ def ask_guest(
         answer: see `Exchange`.
         sink: takes what it says piece by piece; nothing is awaited or kept then.
     """
-    source = _source((program,) if isinstance(program, str) else program)
+    source = guest_source((program,) if isinstance(program, str) else program)
     boot = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
     command = f"exec {shlex.quote(python)} -I -u -c {shlex.quote(boot)}"
     lead = b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
@@ -45,11 +45,10 @@ def ask_guest(
     return connection.exchange(talk, timeout_s)
 
 
-def _source(programs: tuple[str, ...]) -> bytes:
+def guest_source(programs: tuple[str, ...]) -> bytes:
+    """The text of programs, of which each finds the names of those before it, and of `answering`."""
     guest = resources.files("trainmaster.cluster.bootstrap") / "guest"
-    texts = [(guest / name).read_text(encoding="utf-8") for name in programs]
-    if len(texts) == 1:
-        return texts[0].encode()
+    texts = [(guest / name).read_text(encoding="utf-8") for name in ("answering.py", *programs)]
     return "".join(f"exec({text!r})\n" for text in texts).encode()
 
 

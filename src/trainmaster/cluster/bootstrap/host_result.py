@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trainmaster.cluster.bootstrap.facts import HostFacts
 from trainmaster.cluster.bootstrap.plan import BootstrapPlan
-from trainmaster.spec.errors import ProviderError
 from trainmaster.transport.target import Target
 
 
@@ -89,24 +87,3 @@ class HostResult:
     def seconds(self) -> float:
         """How long it took."""
         return sum(report.seconds for report in self.phases)
-
-
-def usable(results: Sequence[HostResult], *, least: int | None = None) -> list[HostResult]:
-    """The hosts that are nodes now, if they are enough.
-
-    Args:
-        results: of `Bootstrap.all`.
-        least: do with so many; by default every host is needed.
-
-    Raises:
-        ProviderError: too few; each failing host with the reason.
-    """
-    good = [result for result in results if result.ok]
-    bad = [result for result in results if not result.ok]
-    if bad and len(good) < (len(results) if least is None else least):
-        lines = [f"{bad_one.target.shown}: {bad_one.failed}: {bad_one.reason}" for bad_one in bad]
-        hints = list(dict.fromkeys(bad_one.hint for bad_one in bad if bad_one.hint))
-        raise ProviderError(
-            f"{len(bad)} of {len(results)} hosts cannot be used:\n" + "\n".join(lines), " ".join(hints[:3])
-        )
-    return good

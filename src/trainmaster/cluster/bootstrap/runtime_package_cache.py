@@ -14,11 +14,12 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import trainmaster
-from trainmaster.cluster.bootstrap.runtime_package import RuntimeLayer, RuntimePackage, make_runtime_packages
+from trainmaster.cluster.bootstrap.runtime_package import RuntimePackage, make_runtime_packages
 from trainmaster.spec.plain_json import parsed_json, typed
 
 #: Changes when what is written changes, or what a package is made of.
@@ -27,7 +28,6 @@ _NAME_CHARACTERS: Final = 16
 
 Stamp = tuple[int, int, int]
 _Places = list[tuple[str, Stamp]]
-_Files = list[tuple[str, str, Stamp]]
 
 
 def cached_runtime_packages(
@@ -58,83 +58,30 @@ def cached_runtime_packages(
 def _recall(path: Path) -> tuple[RuntimePackage, RuntimePackage] | None:
     try:
         data = parsed_json(path.read_bytes())
-        if any(_stamp(place) != tuple(stamp) for place, stamp in typed(_Places, data["places"])):
+        if any(_stamp(place) != stamp for place, stamp in typed(_Places, data["places"])):
             return None
-        runtime_packages = [_package(typed(dict[str, Any], row)) for row in data["kits"]]
-    except (OSError, ValueError, LookupError, TypeError):
+        first, *others = typed(list[RuntimePackage], data["kits"])
+    except (OSError, ValueError, LookupError, TypeError):  # also one that is no more
         return None
-    if not runtime_packages or any(package is None for package in runtime_packages):
-        return None
-    first, *others = (package for package in runtime_packages if package is not None)
     return first, others[0] if others else first
 
 
-def _package(row: dict[str, Any]) -> RuntimePackage | None:
-    packages, source = _layer(row["packages"]), _layer(row["source"])
-    if packages is None or source is None:
-        return None
-    return RuntimePackage(
-        minor=typed(tuple[int, int], row["minor"]),
-        soabi=typed(str, row["soabi"]),
-        packages=packages,
-        source=source,
-        pins=typed(tuple[str, ...], row["pins"]),
-        imports=typed(tuple[str, ...], row["imports"]),
-    )
-
-
-def _layer(row: dict[str, Any]) -> RuntimeLayer | None:
-    """The layer, if its files are what they were."""
-    files = []
-    for name, file, stamp in typed(_Files, row["files"]):
-        if _stamp(file) != tuple(stamp):
-            return None
-        files.append((name, Path(file)))
-    kind, name = typed(str, row["kind"]), typed(str, row["name"])
-    return RuntimeLayer(kind, name, tuple(files), typed(int, row["size_bytes"]))
-
-
 def _write(
-    path: Path,
-    runtime_packages: tuple[RuntimePackage, RuntimePackage],
-    places: list[tuple[str, Stamp]],
-    begun_ns: int,
+    path: Path, packages: tuple[RuntimePackage, RuntimePackage], places: _Places, begun_ns: int
 ) -> None:
-    different = runtime_packages[:1] if runtime_packages[0] is runtime_packages[1] else runtime_packages
-    rows = [_row(package) for package in different]
-    changed_ns = (
-        stamp[1] for row in rows for kind in ("packages", "source") for *_, stamp in row[kind]["files"]
-    )
-    if max(changed_ns, default=0) >= begun_ns:
+    different = packages[:1] if packages[0] is packages[1] else packages
+    layers = [layer for package in different for layer in (package.packages, package.source)]
+    stamps = {str(file): _stamp(file) for layer in layers for _, file in layer.files}
+    if max((changed_ns for _, changed_ns, _ in stamps.values()), default=0) >= begun_ns:
         return  # somebody has written to a file while it was read: what is kept must be what was read
-    data = {"places": places, "kits": rows}
+    data = {"places": [*places, *stamps.items()], "kits": [asdict(package) for package in different]}
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}")
     try:
-        draft.write_text(json.dumps(data, separators=(",", ":")))
+        draft.write_text(json.dumps(data, separators=(",", ":"), default=str))
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _row(package: RuntimePackage) -> dict[str, Any]:
-    return {
-        "minor": package.minor,
-        "soabi": package.soabi,
-        "pins": package.pins,
-        "imports": package.imports,
-        "packages": _layer_row(package.packages),
-        "source": _layer_row(package.source),
-    }
-
-
-def _layer_row(layer: RuntimeLayer) -> dict[str, Any]:
-    return {
-        "kind": layer.kind,
-        "name": layer.name,
-        "size_bytes": layer.size_bytes,
-        "files": [(name, str(file), _stamp(file)) for name, file in layer.files],
-    }
 
 
 def _places() -> list[tuple[str, Stamp]]:

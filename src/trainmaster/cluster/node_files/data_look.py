@@ -46,6 +46,21 @@ def heard(said: str) -> tuple[bool, str]:
     return _LOST in lines, words
 
 
+def end_mounts_command(directory: str) -> str:
+    """A shell command that ends what is mounted below a directory; whoever reads there still, may finish.
+
+    Without it, removing the directory would go through a whole volume, file by file, in vain.
+    """
+    return (
+        # The kernel's table knows no links.
+        f"below=$(cd -- {shlex.quote(directory)} 2>/dev/null && pwd -P) && "
+        'while read -r _ _ _ _ at _; do case $at in "$below"/*) '
+        'umount -l -- "$at" 2>/dev/null || fusermount3 -u -z -q -- "$at" 2>/dev/null || '
+        'fusermount -u -z -q -- "$at" ;; '
+        "esac; done < /proc/self/mountinfo"
+    )
+
+
 def mounted_runs_command(runs: str) -> str:
     """What to ask a node's shell for the runs that have something mounted; see `mounted_runs`.
 

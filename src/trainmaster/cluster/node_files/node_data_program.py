@@ -12,7 +12,6 @@ It says ``@@at BYTES TOTAL`` now and then, ``@@note WORDS`` to the user, and at 
 line only: they are in memory here, and in that of a mount.
 """
 
-# ruff: noqa: T201 - it speaks over a pipe
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.cluster.bootstrap.guest.stores import trust_somebody
+from trainmaster.cluster.bootstrap.guest.stores import live, say_line, trust_somebody
 from trainmaster.cluster.node_files.node_tables import unpack_columns
 from trainmaster.control.data_sources import fetch_models, fetch_url, open_web
 from trainmaster.control.locking import locked
@@ -47,10 +46,8 @@ from trainmaster.volumes.mounting.providing import (
 from trainmaster.volumes.packed import open_volume
 from trainmaster.volumes.packed.getting import GetProgress
 
-_LIFE_S: Final = 5.0
 _REACH_S: Final = 15.0
 _WEB: Final = ("http://", "https://")
-_speaking = threading.Lock()
 
 
 class RefusedError(Exception):
@@ -65,7 +62,11 @@ def main() -> int:
     os.environ.update(order["environment"])
     trust_somebody()
     progress = GetProgress()
-    threading.Thread(target=_live, args=(progress,), daemon=True).start()
+
+    def at() -> str:
+        return f"@@at {progress.done_bytes} {progress.total_bytes}"
+
+    threading.Thread(target=live, args=(at,), daemon=True).start()
     try:
         means = _perform(order, progress)
     except RefusedError as error:
@@ -120,7 +121,7 @@ def _volume(order: Mapping[str, Any], directory: Path, progress: GetProgress) ->
             return "kept"
         problem = "a container's engine may not look into mounts" if means else available()
         if problem:
-            _say(f"@@note all of it is fetched, as it cannot be mounted on nodes: {problem}")
+            say_line(f"@@note all of it is fetched, as it cannot be mounted on nodes: {problem}")
         return provide(uri, directory, cache=cache, means=means, progress=progress)
 
 
@@ -137,24 +138,9 @@ def _reach(url: str, label: str) -> None:
         raise RefusedError(f"{redacted(label)}: {error}") from error
 
 
-def _live(progress: GetProgress) -> None:
-    """Who asked may be gone without a word: then the next one asks again, and goes on where this one was."""
-    pause = threading.Event()
-    while not pause.wait(_LIFE_S):
-        try:
-            _say(f"@@at {progress.done_bytes} {progress.total_bytes}")
-        except OSError:
-            os._exit(1)
-
-
-def _say(line: str) -> None:
-    with _speaking:
-        print(line, flush=True)
-
-
 def _end(line: str, code: int) -> int:
     with contextlib.suppress(OSError):
-        _say(line)
+        say_line(line)
     return code
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from trainmaster.cluster.bootstrap.guest.answering import explain
 from trainmaster.cluster.bootstrap.guest.trees import (
     FILE,
     FOLDER,
@@ -21,12 +22,11 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     TreeError,
     Unpacker,
     digest,
-    explain,
     pack,
     scan,
 )
 from trainmaster.cluster.bootstrap.guest_calls import ask_guest, guest_trouble, guest_words
-from trainmaster.cluster.bootstrap.removal import end_mounts_command
+from trainmaster.cluster.node_files.data_look import end_mounts_command
 from trainmaster.cluster.node_files.node_probe import NodeProbe
 from trainmaster.cluster.node_files.node_trees import Tree, parse_trees
 from trainmaster.cluster.node_links import NodeLinks

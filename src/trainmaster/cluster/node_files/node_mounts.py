@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.cluster.bootstrap.removal import end_mounts_command
-from trainmaster.cluster.node_files.data_look import mounted_runs, mounted_runs_command
+from trainmaster.cluster.node_files.data_look import end_mounts_command, mounted_runs, mounted_runs_command
 from trainmaster.cluster.node_files.node_files import AT_ONCE, NodeFiles
 from trainmaster.spec.errors import TrainmasterError
 

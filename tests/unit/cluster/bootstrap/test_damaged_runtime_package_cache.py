@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ KIT = RuntimePackage(
 )
 DOCUMENT = {
     "places": [("/dev/null", runtime_package_cache._stamp("/dev/null"))],
-    "kits": [json.loads(json.dumps(runtime_package_cache._row(KIT)))],
+    "kits": [json.loads(json.dumps(asdict(KIT), default=str))],
 }
 
 

@@ -11,19 +11,19 @@ import signal
 import subprocess
 import sys
 import tarfile
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trainmaster.cluster.bootstrap.guest_calls import guest_source
 from trainmaster.testing.waits import until
 
 BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
 
 def command(program: str, order: dict[str, Any]) -> bytes:
-    source = (resources.files("trainmaster.cluster.bootstrap") / "guest" / program).read_bytes()
+    source = guest_source((program,))
     return b"%d\n%s%s\n" % (len(source), source, json.dumps(order).encode())
 
 

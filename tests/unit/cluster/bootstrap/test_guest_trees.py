@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from trainmaster.cluster.bootstrap.guest.trees import (
     pack,
     scan,
 )
+from trainmaster.cluster.bootstrap.guest_calls import guest_source
 
 BOOT = "import sys; f = sys.stdin.buffer; exec(f.read(int(f.readline())).decode())"
 
@@ -44,9 +44,7 @@ os.makedirs = full
 
 def program(order: dict[str, Any], more: bytes = b"", first: str = "") -> tuple[int, bytes]:
     """Run the program as `ask_guest` does, after something else."""
-    guest = resources.files("trainmaster.cluster.bootstrap") / "guest"
-    texts = [first, *((guest / name).read_text() for name in ("trees.py", "files.py"))]
-    source = "".join(f"exec({text!r})\n" for text in texts).encode()
+    source = f"exec({first!r})\n".encode() + guest_source(("trees.py", "files.py"))
     data = b"%d\n%s%s\n%s" % (len(source), source, json.dumps(order).encode(), more)
     done = subprocess.run([sys.executable, "-I", "-c", BOOT], input=data, capture_output=True, timeout=30)
     assert b"Traceback" not in done.stderr, done.stderr.decode()

@@ -1,4 +1,4 @@
-"""Lists, sends and receives directories. Runs on a host after `trees`, whose names it finds.
+"""Lists, sends and receives directories. Runs on a host after `answering` and `trees`, whose names it finds.
 
 Read from standard input: this program's arguments (a line of JSON), of which ``do`` is one of these:
 
@@ -14,31 +14,35 @@ The answers of the first three come after a line ``@@trees``. ``receive`` says `
 before that ``@@trouble full`` if it is for want of room.
 """
 
-# ruff: noqa: T201, PTH103, PTH104, PTH108, PTH118, PTH120, PTH123
+# ruff: noqa: T201, PTH103, PTH108, PTH118, PTH120, PTH123
 # It runs by itself; names are any bytes, and os functions on plain text are exact.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import signal
 import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap.guest.answering import (
+        Refused,
+        explain,
+        in_time,
+        is_full,
+        only_one,
+        put,
+    )
     from trainmaster.cluster.bootstrap.guest.trees import (
         MARK,
         Draft,
         TreeEntry,
         TreeError,
         Unpacker,
-        explain,
-        is_full,
         pack,
         remove,
         scan,
@@ -46,7 +50,6 @@ if TYPE_CHECKING:
     )
 
 _READ_BYTES = 1 << 18
-_POLL_S = 0.1
 #: Others answer with listings.
 _SPEAKING = ("receive", "make")
 
@@ -75,7 +78,7 @@ def main() -> int:
         said = explain(error, order.get("directory", ""))
         if is_full(error) and order["do"] in _SPEAKING:
             out.write(b"@@trouble full\n")
-    except TreeError as error:
+    except (TreeError, Refused) as error:
         said = str(error)
     else:
         out.flush()
@@ -113,22 +116,23 @@ def _list(order: Mapping[str, Any], out: BinaryIO) -> None:
 
 def _receive(order: Mapping[str, Any]) -> int:
     patience_s = int(order["patience_s"])
-    signal.signal(signal.SIGALRM, _silence)
     os.makedirs(os.path.dirname(order["directory"]), exist_ok=True)
-    with _only_one(order):
+    name = hashlib.sha256(order["directory"].encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    locks = os.path.join(order["root"], "locks")
+    os.makedirs(locks, mode=0o700, exist_ok=True)
+    with only_one(os.path.join(locks, name), "writing it", order["wait_s"]):
         if order["stamp"] and _read(order["stamp"]) == order["digest"]:
             print("@@have", flush=True)
             return 0
         print("@@want", flush=True)
-        source = sys.stdin.buffer
-        draft = Draft(
-            order["directory"], [TreeEntry(*each) for each in json.loads(_within(patience_s, source, None))]
-        )
+        source: Any = sys.stdin.buffer
+        wanted = json.loads(in_time(source.readline, patience_s))
+        draft = Draft(order["directory"], [TreeEntry(*each) for each in wanted])
         draft.missing()
         unpacker = Unpacker(draft.root, draft.wanted)
         try:
             while not unpacker.complete:
-                piece = _within(patience_s, source, _READ_BYTES)
+                piece = in_time(lambda: source.read1(_READ_BYTES), patience_s)
                 if not piece:
                     raise TreeError("the files did not arrive whole")
                 unpacker.feed(piece)
@@ -141,44 +145,9 @@ def _receive(order: Mapping[str, Any]) -> int:
                 os.unlink(order["stamp"])
         draft.exchange()
         if order["stamp"]:
-            _write(order["stamp"], order["digest"])
+            put(Path(order["stamp"]), order["digest"])
     print("@@done", flush=True)
     return 0
-
-
-def _within(patience_s: int, source: Any, size: int | None) -> bytes:  # noqa: ANN401 - a buffered reader
-    """Read; each piece must arrive in time, as a connection may be lost without a word."""
-    signal.alarm(patience_s)
-    try:
-        found: bytes = source.readline() if size is None else source.read1(size)
-    finally:
-        signal.alarm(0)
-    return found
-
-
-def _silence(_number: int, _frame: object) -> None:
-    raise TreeError("nothing arrived for too long; the connection may be lost")
-
-
-@contextlib.contextmanager
-def _only_one(order: Mapping[str, Any]) -> Iterator[None]:
-    name = hashlib.sha256(order["directory"].encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    locks = os.path.join(order["root"], "locks")
-    os.makedirs(locks, mode=0o700, exist_ok=True)
-    descriptor = os.open(os.path.join(locks, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + order["wait_s"]
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TreeError(f"somebody else has been writing it for {order['wait_s']} s") from None
-                time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _read(place: str) -> str:
@@ -187,13 +156,6 @@ def _read(place: str) -> str:
             return file.read().strip()
     except FileNotFoundError:
         return ""
-
-
-def _write(place: str, text: str) -> None:
-    draft = f"{place}.{os.getpid()}"
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.rename(draft, place)
 
 
 if __name__ == "__main__":

@@ -9,26 +9,20 @@ were here already, and ``@@error REASON``.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_POLL_S = 0.1
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap.guest.answering import Refused, answer, in_time, only_one
+
 _ERROR_LINES = 3
-
-
-class Refused(Exception):  # noqa: N818 - said and done
-    """What is in the way, in words."""
 
 
 class Input:
@@ -39,39 +33,16 @@ class Input:
 
     def read(self, size: int) -> bytes:
         """Read so many bytes, or what is left."""
-        signal.alarm(self._patience_s)
-        try:
-            return sys.stdin.buffer.read(size)
-        finally:
-            signal.alarm(0)
+        return in_time(lambda: sys.stdin.buffer.read(size), self._patience_s)
 
 
-def main() -> int:
-    """Do as told; the exit code."""
-    order = json.loads(sys.stdin.buffer.readline())
-    signal.signal(signal.SIGALRM, _silence)
-    signal.signal(signal.SIGTERM, _ended)
-    signal.signal(signal.SIGHUP, _ended)
-    try:
-        Path(order["root"], "locks").mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _only_one(order):
-            if _is_complete(order):
-                print("@@have", flush=True)
-                return 0
-            said = _install(order)
-    except Refused as refused:
-        print(f"@@error {refused}", flush=True)
-        return 1
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "no room left (bytes or files)" if full else error.strerror or str(error)
-        print(f"@@error {what}: {error.filename or order['root']}", flush=True)
-        return 1
-    except (tarfile.TarError, EOFError) as error:
-        print(f"@@error the archive did not arrive whole ({error})", flush=True)
-        return 1
-    print(f"@@{said}", flush=True)
-    return 0
+def perform(order: dict[str, Any]) -> str:
+    """Put the layer there; what to say."""
+    locks = Path(order["root"], "locks")
+    locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kind = order["kind"]
+    with only_one(locks / f"{kind}-{order['name']}", f"installing {kind}", order["wait_s"]):
+        return "have" if _is_complete(order) else _install(order)
 
 
 def _place(order: dict[str, Any]) -> Path:
@@ -151,15 +122,18 @@ def _unpack(place: Path, patience_s: int, members: int) -> None:
     """Unpack so many files; one that ends between two files does not look cut short by itself."""
     count = 0
     place.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=Input(patience_s), mode="r|gz") as archive:  # type: ignore[call-overload]
-        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        for member in archive:
-            if ".." in Path(member.name).parts or Path(member.name).is_absolute():
-                raise Refused(f"{member.name} would lie outside")
-            archive.extract(member, place, **safe)
-            count += 1
-    if count != members:
-        raise EOFError(f"{count} of {members} files")
+    try:
+        with tarfile.open(fileobj=Input(patience_s), mode="r|gz") as archive:  # type: ignore[call-overload]
+            safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            for member in archive:
+                if ".." in Path(member.name).parts or Path(member.name).is_absolute():
+                    raise Refused(f"{member.name} would lie outside")
+                archive.extract(member, place, **safe)
+                count += 1
+        if count != members:
+            raise EOFError(f"{count} of {members} files")
+    except (tarfile.TarError, EOFError) as error:
+        raise Refused(f"the archive did not arrive whole ({error})") from None
 
 
 def _run_pip(arguments: list[str], place: Path) -> None:
@@ -184,34 +158,5 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-@contextlib.contextmanager
-def _only_one(order: dict[str, Any]) -> Iterator[None]:
-    path = Path(order["root"], "locks", f"{order['kind']}-{order['name']}")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + order["wait_s"]
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Refused(
-                        f"somebody else has been installing {order['kind']} for {order['wait_s']} s"
-                    ) from None
-                time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _silence(_number: int, _frame: object) -> None:
-    raise Refused("nothing arrived for too long; the connection may be lost")
-
-
-def _ended(number: int, _frame: object) -> None:
-    raise Refused(f"ended by signal {number}")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(perform))

@@ -3,42 +3,29 @@
 Read from standard input: this program's arguments (a line of JSON). It says ``@@done`` or ``@@error REASON``.
 """
 
-# ruff: noqa: T201 - it runs by itself, with the standard library of somebody else's Python
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap.guest.answering import Refused, answer, only_one, put
 
-class Refused(Exception):  # noqa: N818 - said and done
-    """What is in the way, in words."""
 
-
-def main() -> int:
-    """Do as told; the exit code."""
-    order = json.loads(sys.stdin.buffer.readline())
+def perform(order: dict[str, Any]) -> str:
+    """Make it; what to say."""
     root = Path(order["root"])
-    try:
-        _make_root(root)
-        with _only_one(root):
-            _make_tools(root, order)
-            _make_code(root / "runs" / order["run"], order)
-    except Refused as refused:
-        print(f"@@error {refused}", flush=True)
-        return 1
-    except (OSError, shutil.Error) as error:
-        print(f"@@error {getattr(error, 'strerror', '') or error}: {getattr(error, 'filename', '') or root}")
-        return 1
-    print("@@done", flush=True)
-    return 0
+    _make_root(root)
+    with only_one(root / ".lock", "at work in it"):
+        _make_tools(root, order)
+        _make_code(root / "runs" / order["run"], order)
+    return "done"
 
 
 def _make_root(root: Path) -> None:
@@ -101,25 +88,12 @@ def _write(path: Path, text: str, mode: int) -> None:
         if path.read_text(encoding="utf-8") == text:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}-{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.chmod(mode)
-    draft.replace(path)
+    put(path, text, mode)
 
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-@contextlib.contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(perform))

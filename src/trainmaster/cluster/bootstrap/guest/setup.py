@@ -9,55 +9,39 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from trainmaster.cluster.bootstrap.guest.answering import Refused, answer, only_one
+
 _VARIABLE = "TRAINMASTER_SETUP"
 _END_TRIES = 200
-_POLL_S = 0.1
 _LOG_BYTES = 1 << 19
 _WORDS_BYTES = 2000
 
 
-class Refused(Exception):  # noqa: N818 - said and done
-    """What is in the way, in words."""
-
-
-def main() -> int:
-    """Do as told; the exit code."""
-    order = json.loads(sys.stdin.buffer.readline())
+def perform(order: dict[str, Any]) -> str:
+    """Make it if it is not there; what to say."""
     path = Path(order["path"])
     log = path.with_name(path.name + ".log")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ended)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(path, order["wait_s"]):
-            if _read(path / "ready") == order["identity"]:
-                print("@@have", flush=True)
-                return 0
-            try:
-                _make(path, log, order)
-            finally:
-                _end(path)
-                print(f"@@log {base64.b64encode(_tail(log, _LOG_BYTES)).decode()}", flush=True)
-    except Refused as refused:
-        print(f"@@error {refused}", flush=True)
-        return 1
-    except OSError as error:
-        print(f"@@error {error.strerror or error}: {error.filename or path}", flush=True)
-        return 1
-    print("@@done", flush=True)
-    return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with only_one(path.with_name(path.name + ".lock"), "at this setup", order["wait_s"]):
+        if _read(path / "ready") == order["identity"]:
+            return "have"
+        try:
+            _make(path, log, order)
+        finally:
+            _end(path)
+            print(f"@@log {base64.b64encode(_tail(log, _LOG_BYTES)).decode()}", flush=True)
+    return "done"
 
 
 def _make(path: Path, log: Path, order: dict[str, Any]) -> None:
@@ -134,28 +118,5 @@ def _read(path: Path) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def _only_one(path: Path, wait_s: float) -> Iterator[None]:
-    lock = path.with_name(path.name + ".lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + wait_s
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Refused(f"somebody else has been at this setup for {wait_s:.0f} s") from None
-                time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _ended(number: int, _frame: object) -> None:
-    raise Refused(f"ended by signal {number}")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer(perform))

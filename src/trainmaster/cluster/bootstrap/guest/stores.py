@@ -19,7 +19,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ def main() -> int:
     # Set here, they show in no list of processes and in no /proc/PID/environ.
     os.environ.update(order["environment"])
     trust_somebody()
-    _say_line(MARK)
-    threading.Thread(target=_live, daemon=True).start()
+    say_line(MARK)
+    threading.Thread(target=live, args=(lambda: "0",), daemon=True).start()
     if order.get("limit_s"):
         timer = threading.Timer(order["limit_s"], _give_up, (f"no answer for {order['limit_s']:g} s",))
         timer.daemon = True
@@ -97,21 +97,22 @@ def _trouble(error: Exception) -> str:
 
 
 def _say(what: object) -> None:
-    _say_line(json.dumps(what))
+    say_line(json.dumps(what))
 
 
-def _say_line(line: str) -> None:
+def say_line(line: str) -> None:
+    """Say a line; threads take turns."""
     with _speaking:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
 
-def _live() -> None:
+def live(word: Callable[[], str]) -> None:
     """Who asked may be gone without a word: then nobody will name what is sent, and it ends."""
     pause = threading.Event()
     while not pause.wait(_LIFE_S):
         try:
-            _say(0)
+            say_line(word())
         except OSError:
             os._exit(1)
 

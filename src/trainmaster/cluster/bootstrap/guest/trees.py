@@ -9,7 +9,6 @@ end comes ``null``. A line that is a text says what went wrong.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -431,14 +430,3 @@ def remove(place: str) -> None:
     else:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place)
-
-
-def explain(error: OSError, place: str) -> str:
-    """What is in the way, in words."""
-    what = "no room left (bytes or files)" if is_full(error) else error.strerror or str(error)
-    return f"{what}: {error.filename or place}"
-
-
-def is_full(error: OSError) -> bool:
-    """Whether there is no room: the same again would fail in the same way."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
