@@ -241,8 +241,8 @@ def test_machines_of_one_request_that_are_not_all_shown_yet(
 
     made = {node.id for node in bench.provider().acquire("one", bench.request(count=2, token="t"))}
     again = bench.provider()
-    find = again._find
-    monkeypatch.setattr(again, "_find", lambda *of: find(*of)[:1])
+    find = again._instances
+    monkeypatch.setattr(again, "_instances", lambda *of: list(find(*of))[:1])
     with pytest.raises(ProviderError, match="shows 1 of 2 machines"):
         again.acquire("one", bench.request(count=2, token="t"))
     monkeypatch.undo()

@@ -80,7 +80,7 @@ def test_the_cluster_that_was_started_last(data):
         nodes, taken = recorded(Path(scratch))
         assert all((type(node.slots), type(node.gpus)) == (int, tuple) for node in nodes)
         assert all(type(port) is int for ports in taken.values() for port in ports)
-        RayCluster.find(Path(scratch), run=lambda *_: b"")
+        RayCluster.find(Path(scratch), lambda *_: b"", lambda *_: None)
 
 
 @settings(max_examples=80)
