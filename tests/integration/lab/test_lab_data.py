@@ -75,6 +75,17 @@ experiments:
       model: {from: make}
     command: python3 reads.py
 """
+#: For whoever ends it.
+WAITS = """
+name: steps
+experiments:
+  train:
+    distributed: {strategy: allreduce, workers: 2}
+    framework: plain
+    data:
+      images: {volume: images}
+    command: test -s $TRAINMASTER_DATA_IMAGES/3.bin && echo has mounted && sleep 600
+"""
 
 
 @pytest.fixture(scope="module")
@@ -163,17 +174,12 @@ def test_what_a_run_left_on_hosts_ends_with_its_cluster(
     for number in range(16):
         (source / f"{number}.bin").write_bytes(bytes([number]) * MB)
     push(source, f"{renter.env['TRAINMASTER_STORE']}/volumes/images")
-    (renter.work / "some.py").write_text(SOME)
-    (renter.work / "reads.py").write_text(READS)
     hosts = [owner.ssh(host["id"]) for host in owner.json("status")["hosts"]]
-    renting = renter.run(renter.recipe(RECIPE), provider="hosts")
+    renting = renter.run(renter.recipe(WAITS), provider="hosts")
     run = renting.run
-    renting.until(
-        lambda: (
-            renter.call("logs", f"{run}", "--experiment", "train", code=None).stdout.count("has read all") > 3
-        ),
-        "the data",
-    )
+    attempt = owner.home / "runs" / run / "tasks" / "train" / "0" / "1"
+    logs = [attempt / "worker-0.log", attempt / "worker-1.log"]
+    renting.until(lambda: all(log.exists() and "has mounted" in log.read_text() for log in logs), "the data")
     assert all(" trainmaster:" in host("cat /proc/self/mountinfo") for host in hosts)
     renting.kill()
     with sqlite3.connect(renter.lab.home / "trainmaster.db") as connection:
@@ -187,8 +193,8 @@ def test_what_a_run_left_on_hosts_ends_with_its_cluster(
         assert run not in host("ls /var/tmp/trainmaster-*/runs; true")
         host(
             "for _ in $(seq 100); do "
-            "ps -eo args | grep -E '[r]aylet|[r]eads.py|[e]xecutors.supervisor|mounting.[s]erver' || exit 0; "
-            "sleep 0.1; done; exit 1"
+            "ps -eo args | grep -E '[r]aylet|[s]leep 600|[e]xecutors.supervisor|mounting.[s]erver' "
+            "|| exit 0; sleep 0.1; done; exit 1"
         )
 
 

@@ -24,8 +24,8 @@ experiments:
 """
 
 
-def clusters(renter: Renter) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(renter.call("clusters", "--json").stdout)["clusters"]
+def clusters(renter: Renter, **env: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(renter.call("clusters", "--json", **env).stdout)["clusters"]
     return found
 
 
@@ -34,6 +34,7 @@ def said(renter: Renter, run: str) -> list[str]:
 
 
 def test_warm_machines_are_used_again_and_ended_early(renter: Renter, lab: Any, tmp_path: Path) -> None:
+    before = lab.alive()
     words, recipe = renter.work / "words.txt", renter.recipe(SAYS)
     words.write_text("first\n")
     first = renter.run(recipe, "--keep", "20m")
@@ -53,16 +54,22 @@ def test_warm_machines_are_used_again_and_ended_early(renter: Renter, lab: Any, 
 
     # A run that knows nothing of it, as its database is another one, does not take it for nobody's.
     other = f"sqlite:///{tmp_path}/other.db"
-    stranger = renter.run(renter.recipe(SAYS.replace("workers: 2", "workers: 1")), TRAINMASTER_DATABASE=other)
+    alone = renter.recipe(SAYS.replace("workers: 2", "workers: 1"))
+    stranger = renter.run(alone, "--keep", "20m", TRAINMASTER_DATABASE=other)
     assert stranger.end()["reason"] == "SUCCEEDED"
-    assert machines <= lab.alive()
-    assert renter.call("clusters", "end", "--all", TRAINMASTER_DATABASE=other).stderr.startswith(
-        "no machines"
-    )
+    theirs = lab.alive() - before - machines
+    assert len(theirs) == 1
+    (cluster,) = clusters(renter, TRAINMASTER_DATABASE=other)
+    done = renter.call("clusters", "end", cluster["id"], TRAINMASTER_DATABASE=other)
+    assert "1 machine given back" in done.stderr
+    assert lab.alive() == before | machines
+    assert clusters(renter, TRAINMASTER_DATABASE=other) == []
+    assert "no cluster" in renter.call("clusters", "end", cluster["id"], code=2).stderr
+    end_all = ("clusters", "end", "--all")
+    assert renter.call(*end_all, TRAINMASTER_DATABASE=other).stderr.startswith("no machines")
 
-    (kept,) = clusters(renter)
-    done = renter.call("clusters", "end", kept["id"])
-    assert "2 machines given back" in done.stderr
-    assert not machines & lab.alive()
+    last = renter.run(renter.recipe(SAYS))
+    assert last.end()["reason"] == "SUCCEEDED"
+    assert "still warm" in last.text
+    assert lab.alive() == before, "nobody wanted them any longer"
     assert clusters(renter) == []
-    assert "no cluster" in renter.call("clusters", "end", kept["id"], code=2).stderr
