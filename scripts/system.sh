@@ -12,6 +12,7 @@ packages="$packages debootstrap iproute2 iptables openssh-client util-linux" # t
 packages="$packages openssh-server" # hosts
 packages="$packages zsh fish" # completion
 packages="$packages fuse3 libfuse3-3" # mounts of volumes
+packages="$packages chromium-headless-shell" # pages of the server
 command -v java >/dev/null 2>&1 || packages="$packages default-jre-headless"
 [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
 # Any docker, podman and runc will do; where others are installed already, Debian's would replace them.

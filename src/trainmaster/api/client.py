@@ -90,7 +90,9 @@ class Client:
             raise UsageError(f"keep: {error}") from None
         found, path = self._read(recipe, overrides, provider, directory)
         if max_usd is not None:
-            found = _capped(found, max_usd)
+            from trainmaster.service.run_planning import capped
+
+            found = capped(found, max_usd)
         has_agreed, notes = yes or max_usd is not None, list[str]()
         plan = _last(
             self._home.plan_run(found, str(path), allow_stale=allow_stale, can_agree=has_agreed), notes
@@ -181,14 +183,3 @@ def _refuse_costs(plan: RunPlan) -> None:
         "\n".join([f"{asked}, and nobody has agreed to that:", *plan.lines]),
         "Nothing was started. `yes=True` agrees; `max_usd=20` agrees to so much for the whole run.",
     )
-
-
-def _capped(recipe: Recipe, max_usd: float) -> Recipe:
-    """The recipe with at most so much as its ``budget.total``."""
-    from trainmaster.spec import Budget
-
-    if not max_usd > 0:
-        raise UsageError(f"max_usd={max_usd:g} is no amount to spend", "Give US dollars, such as max_usd=20.")
-    budget = recipe.budget or Budget()
-    total = min(max_usd, budget.total_usd or max_usd)
-    return recipe.model_copy(update={"budget": budget.model_copy(update={"total_usd": total})})

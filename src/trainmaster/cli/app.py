@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli import (
+    access,
     cancel,
     check,
     clusters,
@@ -21,6 +22,7 @@ from trainmaster.cli import (
     resume,
     run,
     score,
+    server,
     ssh,
     status,
     volume,
@@ -66,5 +68,8 @@ app.command()(offers.offers)
 app.command(no_args_is_help=True)(predict.predict)
 app.add_typer(volume.app, name="volume")
 app.add_typer(lab.app, name="lab")
+app.command()(server.server)
+app.add_typer(access.token_app, name="token")
+app.add_typer(access.team_app, name="team")
 app.command()(doctor.doctor)
 app.command("_drive", hidden=True)(drive.drive)

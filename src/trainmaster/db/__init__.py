@@ -19,3 +19,4 @@ from trainmaster.db.quote_rows import NewMeasurement as NewMeasurement
 from trainmaster.db.quote_rows import NewQuote as NewQuote
 from trainmaster.db.quote_rows import Truth as Truth
 from trainmaster.db.run_rows import NewRun as NewRun
+from trainmaster.db.run_rows import Submission as Submission

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
@@ -30,6 +30,8 @@ from trainmaster.db.task_rows import tasks_of, write_tasks
 from trainmaster.db.transactions import Transactions
 from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.states import EndReason, State
+
+T = TypeVar("T")
 
 #: How often a server is asked for its time; between that, our boot-time clock carries it on.
 _SERVER_TIME_EVERY_S = 60.0
@@ -329,7 +331,11 @@ class Database:
         """Seconds from the first request to a cluster that is up, the newest first."""
         return [row["waited_s"] for row in self.read(cluster_rows.waits(provider))]
 
-    # --- reading ------------------------------------------------------------------------------
+    # --- reading, and writes of other modules ---------------------------------------------------
+
+    def write(self, work: Callable[[Connection, Try], T], *, patient: bool = True) -> T:
+        """One transaction; see `Transactions.write` and `trainmaster.db.access`."""
+        return self._transactions.write(work, patient=patient)
 
     def read(
         self, query: sa.Select[Any], parameters: Mapping[str, object] | None = None

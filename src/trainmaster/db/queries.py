@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,22 +21,54 @@ _MOST = 1000
 _LISTED = [column for column in t.run.c if column is not t.run.c.recipe]
 
 
-def runs(database: Database, limit: int | None = None, after: str | None = None) -> Sequence[RowMapping]:
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs are listed.
+
+    Attributes:
+        teams: only those of these teams (None: of the owner of the home); None for all.
+        state: only those in this state, or that ended for this reason.
+        name: only those whose id has this in it.
+    """
+
+    teams: tuple[str | None, ...] | None = None
+    state: str | None = None
+    name: str | None = None
+
+    def condition(self) -> sa.ColumnElement[bool]:
+        """For a query."""
+        found: list[sa.ColumnElement[bool]] = []
+        if self.teams is not None:
+            found.append(sa.or_(*(t.run.c.team.is_not_distinct_from(team) for team in self.teams)))
+        if self.state is not None:
+            found.append((t.run.c.state == self.state) | (t.run.c.reason == self.state))
+        if self.name is not None:
+            found.append(t.run.c.id.contains(self.name, autoescape=True))
+        return sa.and_(sa.true(), *found)
+
+
+ALL_RUNS = RunFilter()
+
+
+def runs(
+    database: Database, limit: int | None = None, after: str | None = None, which: RunFilter = ALL_RUNS
+) -> Sequence[RowMapping]:
     """Runs without their recipes, newest first: all, or a page.
 
     Args:
         database: the database.
         limit: at most so many.
         after: only those that come after this run.
+        which: only these.
     """
     query = sa.select(*_LISTED).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
-    return database.read(query.where(_runs_after(after)))
+    return database.read(query.where(_runs_after(after), which.condition()))
 
 
-def count_runs(database: Database, after: str | None = None) -> int:
+def count_runs(database: Database, after: str | None = None, which: RunFilter = ALL_RUNS) -> int:
     """How many runs there are, or come after one in the order of `runs`."""
-    query = sa.select(sa.func.count().label("runs")).select_from(t.run).where(_runs_after(after))
-    return int(database.read(query)[0]["runs"])
+    query = sa.select(sa.func.count().label("runs")).select_from(t.run)
+    return int(database.read(query.where(_runs_after(after), which.condition()))[0]["runs"])
 
 
 def _runs_after(run: str | None) -> sa.ColumnElement[bool]:
@@ -53,6 +86,7 @@ def models(
     experiment: str | None = None,
     limit: int | None = None,
     after: tuple[str, str, int] | None = None,
+    which: RunFilter = ALL_RUNS,
 ) -> Sequence[RowMapping]:
     """Models in the order of runs (newest first), experiments and tasks.
 
@@ -64,6 +98,7 @@ def models(
         experiment: only of those with this name.
         limit: at most so many.
         after: run, experiment and task of a model: only those that come after it.
+        which: only those of these runs.
     """
     query = (
         sa.select(
@@ -75,7 +110,7 @@ def models(
             t.task.c.parameters,
         )
         .select_from(t.task.join(t.experiment).join(t.run))
-        .where(t.task.c.model_uri.is_not(None))
+        .where(t.task.c.model_uri.is_not(None), which.condition())
         .order_by(t.run.c.created_at.desc(), t.run.c.id, t.experiment.c.ordinal, t.task.c.number)
         .limit(limit)
     )

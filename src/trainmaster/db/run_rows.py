@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Submission:
+    """A request to run something, which is accepted once however often it is sent.
+
+    Attributes:
+        by: name of the token or user.
+        team: whose the run is; None for the owner of the home.
+        key: of the request (``Idempotency-Key``); empty without one.
+        digest: SHA-256 of the request.
+    """
+
+    by: str
+    team: str | None = None
+    key: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """What is known of a run when it is accepted.
 
@@ -37,6 +54,7 @@ class NewRun:
         home_id: identity of that home.
         clusters: that it is to have.
         notify: for each of its subscriptions the kinds of events that it wants.
+        submission: of a run that was sent to a server.
     """
 
     id: str
@@ -51,6 +69,7 @@ class NewRun:
     home_id: str = ""
     clusters: Sequence[ClusterRow] = ()
     notify: Sequence[Sequence[str]] = ()
+    submission: Submission | None = None
 
 
 def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expires_at: float) -> None:
@@ -63,6 +82,7 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
         now: Unix seconds, as written down.
         expires_at: Unix seconds by the clock of `Database.clock_s`, as everywhere for leases.
     """
+    sent = new.submission
     connection.execute(
         t.run.insert().values(
             {name: getattr(new, name) for name in NewRun.__slots__ if name in t.run.c}
@@ -74,9 +94,17 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
                 "lease_owner": owner,
                 "lease_token": 1,
                 "lease_expires_at": expires_at,
+                "team": sent and sent.team,
+                "submitted_by": sent and sent.by,
             }
         )
     )
+    if sent is not None and sent.key:  # refused, and the run with it, if the key was used meanwhile
+        connection.execute(
+            t.submission.insert().values(
+                caller=sent.team or "", key=sent.key, digest=sent.digest, run_id=new.id, created_at=now
+            )
+        )
     connection.execute(
         t.experiment.insert(),
         [

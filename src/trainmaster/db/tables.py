@@ -64,8 +64,11 @@ run = Table(
     ),
     Column("home_id", Text, nullable=False, server_default="", doc="of that home: a path may mean many"),
     Column("notify", Text, doc="for each subscription the kinds of events that it wants, as JSON"),
+    Column("team", Text, doc="whose it is; null for what the owner of the home runs"),
+    Column("submitted_by", Text, doc="who sent it to a server, which has it driven; null without one"),
 )
 Index(None, run.c.created_at)
+Index(None, run.c.team, run.c.created_at)
 
 experiment = Table(
     "experiment",
@@ -207,3 +210,60 @@ cluster = Table(
     Column("changed_at", Float, nullable=False),
 )
 Index(None, cluster.c.run_id)
+
+team = Table(
+    "team",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("monthly_usd", Float, doc="what it may spend in a calendar month (UTC); null is no limit"),
+    Column("created_at", Float, nullable=False),
+)
+
+token = Table(
+    "token",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("digest", Text, nullable=False, doc="SHA-256 of the token in hexadecimal: it is shown once only"),
+    Column("beginning", Text, nullable=False, doc="its first characters, to tell tokens apart"),
+    Column("team", Text, ForeignKey("team.name"), doc="null for the owner of the home"),
+    Column("scopes", Text, nullable=False, doc="separated by spaces"),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("used_at", Float, doc="to a minute"),
+    Column("revoked_at", Float),
+    UniqueConstraint("digest"),
+)
+
+web_session = Table(
+    "web_session",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the cookie in hexadecimal"),
+    Column("name", Text, nullable=False, doc="whose"),
+    Column("team", Text, ForeignKey("team.name")),
+    Column("scopes", Text, nullable=False),
+    Column("token", Text, doc="name of the token that it was opened with: it ends with that"),
+    Column("expires_at", Float, nullable=False),
+)
+
+submission = Table(
+    "submission",
+    metadata,
+    Column("caller", Text, primary_key=True, doc="team, or empty; keys of others are no keys of ours"),
+    Column("key", Text, primary_key=True, doc="Idempotency-Key of the request"),
+    Column("digest", Text, nullable=False, doc="SHA-256 of the request"),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("created_at", Float, nullable=False),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("name", Text, nullable=False, doc="of the token or user; empty of who gave none that is valid"),
+    Column("team", Text),
+    Column("address", Text, nullable=False),
+    Column("action", Text, nullable=False, doc="method and path"),
+    Column("status", Integer, nullable=False, doc="HTTP status that it was answered with"),
+)
+Index(None, audit.c.at)

@@ -54,11 +54,17 @@ class MetricsReader:
         skipped: lines that were no JSON object with at least one number, text or truth value.
         problem: why the file could not be read, else empty.
         last: the last value of each name, of the first `MAX_KEYS` names.
+
+    Args:
+        path: of the file.
+        offset: where to begin.
+        until: the end of a line: what follows is not read; None reads all.
     """
 
-    def __init__(self, path: str | Path, offset: int = 0) -> None:
+    def __init__(self, path: str | Path, offset: int = 0, until: int | None = None) -> None:
         self.path = path
         self.offset = offset
+        self._until = until
         self.skipped = 0
         self.problem = ""
         self.last: Metrics = {}
@@ -105,7 +111,8 @@ class MetricsReader:
                     raise OSError(f"{self.path} is not a regular file")
                 if status.st_size < self.offset:  # the script has begun it anew
                     self.offset, self._in_long_line = 0, False
-                return os.pread(file, CHUNK, self.offset)
+                most = CHUNK if self._until is None else max(0, min(CHUNK, self._until - self.offset))
+                return os.pread(file, most, self.offset)
             finally:
                 os.close(file)
         except FileNotFoundError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
@@ -128,6 +129,17 @@ class _UnagreedError(Exception):
     def __init__(self, offer: RentalOffer) -> None:
         super().__init__()
         self.offer = offer
+
+
+def capped(recipe: Recipe, max_usd: float) -> Recipe:
+    """The recipe with at most so much as its ``budget.total``."""
+    from trainmaster.spec import Budget
+
+    if not max_usd > 0:
+        raise UsageError(f"max_usd={max_usd:g} is no amount to spend", "Give US dollars, such as max_usd=20.")
+    budget = recipe.budget or Budget()
+    total = min(max_usd, budget.total_usd or max_usd)
+    return recipe.model_copy(update={"budget": budget.model_copy(update={"total_usd": total})})
 
 
 def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:

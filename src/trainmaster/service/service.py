@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from trainmaster.control.preflight import (
     check_volumes,
     data_notes,
 )
-from trainmaster.db import Database, Lease, NewRun, Patience, is_alive, queries
+from trainmaster.db import Database, Lease, NewRun, Patience, Submission, is_alive, queries
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.delivery import deliver_left
@@ -44,7 +45,7 @@ from trainmaster.service.summary import (
     runs_summary,
 )
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError, PublishError, UsageError
+from trainmaster.spec.errors import NotFoundError, PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 
@@ -166,6 +167,7 @@ class Service:
         environ: Mapping[str, str],
         offer: RentalOffer | None = None,
         keep_s: float = 0.0,
+        submission: Submission | None = None,
     ) -> Session:
         """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
 
@@ -175,6 +177,7 @@ class Service:
             environ: of the caller.
             offer: the clusters that it is to have, off this machine, and what was estimated.
             keep_s: how long they are to stay warm afterwards.
+            submission: of a run that was sent to a server.
 
         Raises:
             UsageError: it cannot run here; nothing was written.
@@ -197,24 +200,30 @@ class Service:
             from trainmaster.cluster.record import new_record
 
             clusters = [new_record(run, plan, home_id, keep_s).as_row() for plan in offer.plans]
-        lease = self.database.create_run(
-            NewRun(
-                id=run,
-                name=recipe.name,
-                # Its code was copied: whatever opened the repository is needed no more.
-                recipe=recipe.model_copy(update={"code": redacted(recipe.code)}).model_dump_json(),
-                recipe_path=str(recipe_path.absolute()),
-                provider=recipe.provider,
-                code_path=str(snapshot.path),
-                store_url=self.home.store_url,
-                experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
-                home=str(self.home.root),
-                home_id=home_id,
-                clusters=clusters,
-                notify=[subscription.events for subscription in recipe.notify],
-            ),
-            now,
+        new = NewRun(
+            id=run,
+            name=recipe.name,
+            # Its code was copied: whatever opened the repository is needed no more.
+            recipe=recipe.model_copy(update={"code": redacted(recipe.code)}).model_dump_json(),
+            recipe_path=str(recipe_path.absolute()),
+            provider=recipe.provider,
+            code_path=str(snapshot.path),
+            store_url=self.home.store_url,
+            experiments=[(e.name, len(e.tasks(recipe.seed))) for e in recipe.experiments.values()],
+            home=str(self.home.root),
+            home_id=home_id,
+            clusters=clusters,
+            notify=[subscription.events for subscription in recipe.notify],
+            submission=submission,
         )
+        try:
+            lease = self.database.create_run(new, now)
+        except StoreError:
+            with suppress(StoreError, PublishError):
+                if not self.database.has_run(run):  # as where another server has accepted the same request
+                    give_up_claim(self.home.store_url, owner)
+                    shutil.rmtree(self.home.run_directory(run), ignore_errors=True)
+            raise
         if offer is not None:
             offer.note_down(self.database, run, now)
         return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)

@@ -206,13 +206,19 @@ def _kept_usd(database: Database, run: str) -> float:
     return sum(record.idle_usd(now) for record in readable(rows, lambda _: None))
 
 
-def runs_summary(database: Database, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+def runs_summary(
+    database: Database,
+    limit: int | None = None,
+    after: str | None = None,
+    which: queries.RunFilter = queries.ALL_RUNS,
+) -> dict[str, Any]:
     """Runs, newest first: all, or a page, and then ``older`` says how many come after it.
 
     Args:
         database: the database.
         limit: at most so many.
         after: id of a run: only those that come after it.
+        which: only these.
 
     Raises:
         NotFoundError: there is no such run.
@@ -225,7 +231,7 @@ def runs_summary(database: Database, limit: int | None = None, after: str | None
     last = after
     while limit is None or len(found) < limit:  # in pages: rows are wide, and there may be many
         most = _PAGE if limit is None else min(limit - len(found), _PAGE)
-        page = queries.runs(database, most, last)
+        page = queries.runs(database, most, last, which)
         found += [_brief(row, now) for row in page]
         if len(page) < most:
             break
@@ -234,7 +240,7 @@ def runs_summary(database: Database, limit: int | None = None, after: str | None
         database.run_row(after)
     if limit is None:
         return {"runs": found}
-    older = queries.count_runs(database, found[-1]["run"]) if len(found) == limit else 0
+    older = queries.count_runs(database, found[-1]["run"], which) if len(found) == limit else 0
     return {"runs": found, "older": older}
 
 

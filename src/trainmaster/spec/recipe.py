@@ -145,6 +145,24 @@ class Recipe(Noun):
         return read_recipe(path, overrides=_texts(overrides or {}), provider=provider)
 
     @classmethod
+    def from_text(
+        cls, source: str, *, directory: str | os.PathLike[str] = ".", provider: str | None = None
+    ) -> Recipe:
+        """Check a recipe that is the text of a file.
+
+        Args:
+            source: YAML.
+            directory: where ``code`` and other relative paths start.
+            provider: replaces the recipe's ``provider``.
+
+        Raises:
+            RecipeError: with all mistakes that were found.
+        """
+        if len(source.encode()) > MAX_RECIPE_BYTES:
+            raise _too_large("recipe")
+        return _read_text(source, "recipe", "run", FilePath(directory).absolute(), (), provider)
+
+    @classmethod
     def from_dict(
         cls,
         content: Mapping[str, object],
@@ -268,10 +286,7 @@ def _text_of(file: FilePath, shown: str) -> str:
     except (OSError, ValueError) as error:
         raise _unreadable(shown, f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if len(data) > MAX_RECIPE_BYTES:
-        message = (
-            f"more than {MAX_RECIPE_BYTES >> 20} MiB; a recipe names code and data, it does not contain them"
-        )
-        raise RecipeError(shown, [Mistake(1, 1, "", message)])
+        raise _too_large(shown)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -279,6 +294,13 @@ def _text_of(file: FilePath, shown: str) -> str:
         line, column = place(before, len(before))
         message = f"the byte 0x{data[error.start]:02x} is not UTF-8; save the recipe as UTF-8"
         raise RecipeError(shown, [Mistake(line, column, "", message)]) from None
+
+
+def _too_large(shown: str) -> RecipeError:
+    message = (
+        f"more than {MAX_RECIPE_BYTES >> 20} MiB; a recipe names code and data, it does not contain them"
+    )
+    return RecipeError(shown, [Mistake(1, 1, "", message)])
 
 
 def _unreadable(shown: str, found: str) -> RecipeError:

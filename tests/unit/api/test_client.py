@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.api.client import _capped, _refuse_costs
+from trainmaster.api.client import _refuse_costs
 from trainmaster.api.results import RunPlan
+from trainmaster.service.run_planning import capped
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RecipeError, UsageError
 
@@ -20,12 +21,12 @@ def test_what_costs_is_refused_with_its_price():
 
 def test_max_usd_caps_the_whole_run():
     recipe = Recipe.from_dict({**GOOD, "budget": {"total": "$5", "deadline": "2h"}})
-    assert _capped(recipe, 20).budget == recipe.budget
-    assert _capped(recipe, 3).budget.total_usd == 3
-    assert _capped(recipe, 3).budget.deadline_s == 7200
-    assert _capped(Recipe.from_dict(GOOD), 3).budget.total_usd == 3
+    assert capped(recipe, 20).budget == recipe.budget
+    assert capped(recipe, 3).budget.total_usd == 3
+    assert capped(recipe, 3).budget.deadline_s == 7200
+    assert capped(Recipe.from_dict(GOOD), 3).budget.total_usd == 3
     with pytest.raises(UsageError, match="no amount"):
-        _capped(recipe, 0)
+        capped(recipe, 0)
 
 
 def test_a_dictionary_is_read_as_its_yaml(tmp_path: Path):

@@ -60,7 +60,10 @@ def everything(database: Database) -> dict[str, list[dict]]:
     """All rows of all tables, in the order in which they were written."""
     with database.engine.connect() as connection:
         return {
-            name: [dict(row) for row in connection.execute(sa.select(table).order_by(table.c.id)).mappings()]
+            name: [
+                dict(row)
+                for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()
+            ]
             for name, table in tables.metadata.tables.items()
         }
 

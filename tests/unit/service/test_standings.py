@@ -75,7 +75,7 @@ def test_the_live_view_shows_them(standings, monkeypatch):
     standings.changed(ended(1, 1e9))
     console = Console(width=150, record=True, file=io.StringIO())
     view = run_view(RunState("r", {"sweep": sweep}, State.RUNNING), {}, standings)
-    console.print(LiveDisplay(rents=False)._picture(view))
+    console.print(LiveDisplay(rents=False)._picture(view, 0.0))
     text = console.export_text()
     assert "best sweep/7  accuracy=0.93  lr=0.01" in text
     assert "0/4" in text

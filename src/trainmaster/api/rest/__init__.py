@@ -1,0 +1,1 @@
+"""REST: ``/api/v1`` on `trainmaster.service`. One file per noun; `app` puts them together."""

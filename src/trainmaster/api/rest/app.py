@@ -1,0 +1,140 @@
+"""`make_app`: the server's application."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from trainmaster import __version__
+from trainmaster.api.rest import code, models, runs, teams
+from trainmaster.api.rest.guards import Guards
+from trainmaster.api.rest.hubs import Hubs
+from trainmaster.api.rest.state import Reader, ServerState, State, problem, told
+from trainmaster.service.access import Access
+from trainmaster.service.submissions import Submissions
+from trainmaster.spec.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from trainmaster.service import Service
+
+#: Clients that are older are told so.
+OLDEST_CLIENT: Final = (0, 2)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
+API: Final = "/api/v1"
+
+
+def make_state(
+    service: Service, environ: Mapping[str, str], *, is_private: bool = True, is_secure: bool = False
+) -> ServerState:
+    """The parts of a server.
+
+    Args:
+        service: of the home.
+        environ: of the processes that drive runs.
+        is_private: only this machine reaches the server.
+        is_secure: browsers reach it by https.
+    """
+    access = Access(service.database)
+    # Browsers send a cookie with this beginning by https only, and to no other host.
+    cookie = "__Host-trainmaster" if is_secure else "trainmaster"
+    submissions = Submissions(service, access, environ, is_private=is_private)
+    return ServerState(service, access, submissions, Hubs(service), environ, cookie, is_secure)
+
+
+def make_app(state: ServerState) -> FastAPI:
+    """The application with all routes of REST."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        state.submissions.start()
+        yield
+        state.hubs.end()
+        await run_in_threadpool(state.submissions.stop)
+
+    app = FastAPI(
+        title="Trainmaster",
+        version=__version__,
+        description="From a recipe to a trained model, at the price that was quoted.",
+        openapi_url=None,  # everything but /healthz asks who is there
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.server = state
+    v1 = APIRouter(prefix=API)
+    for part in (runs.router, code.router, models.router, teams.router):
+        v1.include_router(part)
+    v1.include_router(_general)
+    app.include_router(v1)
+    app.add_api_route("/healthz", _healthz, tags=["server"])
+    app.add_exception_handler(TrainmasterError, _told)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _broken)
+    app.add_middleware(Guards, database=state.service.database)
+    return app
+
+
+_general = APIRouter(tags=["server"])
+
+
+@_general.get("/info")
+def info(request: Request, caller: Reader) -> dict[str, Any]:
+    """Versions, and who the caller is."""
+    return {
+        "version": __version__,
+        "oldest_client": ".".join(map(str, OLDEST_CLIENT)),
+        "caller": {"name": caller.name, "team": caller.team, "scopes": sorted(caller.scopes)},
+    }
+
+
+@_general.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request, caller: Reader) -> dict[str, Any]:
+    """This interface, for programs."""
+    found: dict[str, Any] = request.app.openapi()
+    return found
+
+
+@_general.get("/readyz")
+def readyz(state: State, caller: Reader) -> dict[str, str]:
+    """Whether the database answers."""
+    state.service.last_event("")
+    return {"state": "ready"}
+
+
+def _healthz() -> dict[str, str]:
+    """Whether this process answers: all that is told to who gives no token."""
+    return {"state": "alive"}
+
+
+async def _told(_: Request, error: Exception) -> Response:
+    assert isinstance(error, TrainmasterError)
+    return told(error)
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    mistakes = [
+        {"key": ".".join(str(part) for part in found["loc"]), "message": found["msg"]}
+        for found in error.errors()
+    ]
+    title = "; ".join(f"{m['key']}: {m['message']}" for m in mistakes)
+    return problem(422, title, "GET /api/v1/openapi.json says what is taken.", mistakes=mistakes)
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    """A mistake of ours: it is in the server's log, and no more is told."""
+    return problem(500, "the server has made a mistake", "Its log says more; please report it.")
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return problem(error.status_code, str(error.detail))

@@ -1,0 +1,37 @@
+"""Routes of code: content by its digest, so that what is there is not sent again."""
+
+from __future__ import annotations
+
+import tempfile
+
+from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from trainmaster.api.rest.state import State, Submitter
+from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.spec.errors import NotFoundError
+
+router = APIRouter(tags=["code"])
+
+
+@router.head("/code/{digest}")
+def has(digest: str, state: State, caller: Submitter) -> Response:
+    """Whether it is there (200), or not (404)."""
+    if not CodeUploads(state.service.home, caller.team).has(digest):
+        raise NotFoundError(f"no code {digest[:64]} was sent")
+    return Response()
+
+
+@router.put("/code/{digest}", status_code=201)
+async def put(
+    digest: str, request: Request, response: Response, state: State, caller: Submitter
+) -> dict[str, str]:
+    """Send a tar; `digest` is its SHA-256. 200 if it was there already."""
+    uploads = CodeUploads(state.service.home, caller.team)
+    with tempfile.TemporaryFile() as spooled:
+        async for piece in request.stream():
+            spooled.write(piece)
+        is_new = await run_in_threadpool(uploads.put, digest, spooled)
+    if not is_new:
+        response.status_code = 200
+    return {"code": digest}

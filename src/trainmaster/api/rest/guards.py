@@ -1,0 +1,115 @@
+"""Plain ASGI around all routes: sizes of requests, headers of answers, and the audit.
+
+Not Starlette's `BaseHTTPMiddleware`: it costs a task and a queue per answer, 29 % of a core with 500 streams.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from trainmaster import __version__
+from trainmaster.api.rest.state import problem
+from trainmaster.db import access
+from trainmaster.spec.errors import StoreError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from trainmaster.db import Database
+
+#: Of a request; what is larger has a route that says so.
+MAX_BODY_BYTES: Final = 4 << 20
+#: Routes that take more, by how their paths begin.
+MAX_UPLOAD_BYTES: Final = 110 << 20
+_UPLOADS: Final = ("/api/v1/code/",)
+_CSP: Final = (
+    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; "
+    "base-uri 'none'; form-action 'self'; object-src 'none'"
+)
+_HEADERS: Final = (
+    (b"content-security-policy", _CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"trainmaster-version", __version__.encode()),
+)
+_log = logging.getLogger(__name__)
+
+
+class TooLargeError(HTTPException):
+    """A request with a larger body than its route takes; of other errors while it reads FastAPI makes 400."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"more than {limit >> 20} MiB; send data as a volume")
+
+
+class Guards:
+    """Wraps the application.
+
+    Args:
+        app: what is wrapped.
+        database: of the audit.
+    """
+
+    def __init__(self, app: ASGIApp, database: Database) -> None:
+        self._app = app
+        self._database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        limit = MAX_UPLOAD_BYTES if path.startswith(_UPLOADS) else MAX_BODY_BYTES
+        received, status = 0, 500
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise TooLargeError(limit)
+            return message
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = {name for name, _ in message["headers"]}  # a route's own are stricter
+                message["headers"] = [
+                    *message["headers"],
+                    *(each for each in _HEADERS if each[0] not in given),
+                ]
+                if path.startswith("/static/"):
+                    message["headers"].append((b"cache-control", b"public, max-age=86400"))
+            await send(message)
+
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) <= limit:
+            await self._app(scope, counted, told)
+        else:
+            refused = TooLargeError(limit)
+            await problem(refused.status_code, refused.detail)(scope, receive, told)
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS") or status in (401, 403):
+            await run_in_threadpool(self._note, scope, status)
+
+    def _note(self, scope: Scope, status: int) -> None:
+        caller = scope.get("state", {}).get("caller")
+        client = scope.get("client")
+        row = {
+            "at": time.time(),
+            "name": caller.name if caller else "",
+            "team": caller.team if caller else None,
+            "address": client[0] if client else "",
+            "action": f"{scope['method']} {scope['path']}"[:300],
+            "status": status,
+        }
+        try:
+            access.note_request(self._database, row)
+        except StoreError as error:  # it was done, or refused: who asked has the answer
+            _log.warning("the audit cannot be written: %s; %s", error, row)

@@ -1,0 +1,89 @@
+"""Routes of models: list, files, one file, all as a zip."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from trainmaster.api.rest.state import Runs
+from trainmaster.service.model_files import ModelFiles
+from trainmaster.service.team_runs import MAX_PAGE
+
+router = APIRouter(tags=["models"])
+
+
+class ModelPage(BaseModel):
+    """A page of models, those of the newest runs first."""
+
+    models: list[dict[str, Any]]
+    next: str | None = Field(description="the `cursor` of the page after it; null after the last")
+
+
+class ModelFile(BaseModel):
+    """A file of a model."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class ModelListing(BaseModel):
+    """What a model consists of."""
+
+    model: str
+    uri: str
+    files: list[ModelFile]
+
+
+@router.get("/models")
+def page(
+    runs: Runs,
+    run: Annotated[str | None, Query(description="only those of this run")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    cursor: str | None = None,
+) -> ModelPage:
+    """What tasks left in their output directories."""
+    return ModelPage(**runs.models(run, limit, cursor))
+
+
+@router.get("/models/{run}/{experiment}/{task}.zip")
+def packed(run: str, experiment: str, task: int, runs: Runs) -> StreamingResponse:
+    """All files in one zip, without compression."""
+    found = ModelFiles(*runs.manifest(run, experiment, task))
+    name = f"{run}-{experiment}-{task}.zip"
+    return StreamingResponse(found.zipped(), headers=_saved(name), media_type="application/zip")
+
+
+@router.get("/models/{run}/{experiment}/{task}")
+def listing(run: str, experiment: str, task: int, runs: Runs) -> ModelListing:
+    """The files of a model."""
+    found = ModelFiles(*runs.manifest(run, experiment, task))
+    files = [ModelFile(path=f.path, size_bytes=f.size_bytes, sha256=f.sha256) for f in found.files]
+    return ModelListing(model=f"{run}/{experiment}/{task}", uri=found.uri, files=files)
+
+
+@router.get("/models/{run}/{experiment}/{task}/files/{path:path}")
+def file(run: str, experiment: str, task: int, path: str, runs: Runs) -> Response:
+    """One file. Browsers save it: it is somebody's upload, and no page of ours."""
+    found = ModelFiles(*runs.manifest(run, experiment, task))
+    entry = found.find(path)
+    return StreamingResponse(
+        found.read(entry), headers=_saved(path.rpartition("/")[2], entry.size_bytes), media_type=_BYTES
+    )
+
+
+_BYTES = "application/octet-stream"
+
+
+def _saved(name: str, size_bytes: int | None = None) -> dict[str, str]:
+    headers = {
+        "content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+        "content-security-policy": "sandbox; default-src 'none'",
+    }
+    if size_bytes is not None:
+        headers["content-length"] = str(size_bytes)
+    return headers

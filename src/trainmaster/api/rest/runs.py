@@ -1,0 +1,197 @@
+"""Routes of runs: send, list, show, end, follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.service.submissions import RunRequest
+from trainmaster.service.team_runs import MAX_PAGE, POINTS, TeamRuns
+
+router = APIRouter(tags=["runs"])
+
+
+class NewRun(BaseModel):
+    """What is to be run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: Annotated[str, Field(description="the recipe's YAML")]
+    code: Annotated[str | None, Field(description="SHA-256 of a tar that was sent to /code")] = None
+    provider: Annotated[str | None, Field(description="replaces the recipe's `provider`")] = None
+    max_usd: Annotated[float | None, Field(description="agrees to rent machines for at most so much")] = None
+
+
+class RunPage(BaseModel):
+    """A page of runs, newest first."""
+
+    runs: list[dict[str, Any]]
+    next: str | None = Field(description="the `cursor` of the page after it; null after the last")
+
+
+class Cancelled(BaseModel):
+    """Which runs were asked to end, and which could not be."""
+
+    cancelled: list[str]
+    failed: dict[str, str]
+
+
+class CancelMany(BaseModel):
+    """Which runs are to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    runs: list[str] = Field(max_length=MAX_PAGE)
+
+
+class Curve(BaseModel):
+    """A metric of a task, thinned."""
+
+    experiment: str
+    task: int
+    parameters: dict[str, Any]
+    key: str
+    axis: str = Field(description="what `steps` counts: step, epoch or report")
+    steps: list[float]
+    values: list[float | None]
+    last: float | None
+
+
+class Metrics(BaseModel):
+    """Curves of a run."""
+
+    metrics: list[Curve]
+
+
+@router.post("/runs", status_code=201)
+def send(
+    body: NewRun,
+    state: State,
+    caller: Submitter,
+    response: Response,
+    key: Annotated[str, Header(alias="Idempotency-Key")] = "",
+) -> dict[str, Any]:
+    """Run a recipe. The same `Idempotency-Key` is the same request: accepted once, 200 the second time."""
+    request = RunRequest(body.recipe, body.code, body.provider, body.max_usd)
+    run, is_new, notes = state.submissions.submit(caller, request, key)
+    if not is_new:
+        response.status_code = 200
+    response.headers["location"] = f"/api/v1/runs/{run}"
+    return {**state.service.status(run), "notes": notes}
+
+
+@router.post("/recipes/check")
+def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
+    """Whether a recipe is right: 422 with all mistakes, each with line and column, else what was read."""
+    recipe = state.submissions.read(caller, RunRequest(body.recipe, body.code, body.provider))
+    return recipe.summary()
+
+
+@router.get("/runs")
+def page(
+    runs: Runs,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
+    cursor: str | None = None,
+    state: Annotated[str | None, Query(description="a state, or a reason why runs ended")] = None,
+    name: Annotated[str | None, Query(description="a part of the id")] = None,
+) -> RunPage:
+    """Runs, newest first, a page at a time."""
+    return RunPage(**runs.page(limit, cursor, state, name))
+
+
+@router.get("/runs/{run}")
+def show(run: str, runs: Runs) -> dict[str, Any]:
+    """One run, as `trainmaster status RUN --json` prints it."""
+    return runs.status(run)
+
+
+@router.get("/runs/{run}/recipe")
+def recipe(run: str, runs: Runs) -> Response:
+    """The recipe that it was started with."""
+    return Response(runs.recipe(run), media_type="application/yaml")
+
+
+@router.post("/runs/{run}/cancel")
+def cancel(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
+    """Ask for its end."""
+    runs.cancel(run, state.environ)
+    return runs.status(run)
+
+
+@router.post("/runs/{run}/resume")
+def resume(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, Any]:
+    """Have it driven again: all that did not succeed."""
+    notes = runs.resume(run, state.environ)
+    return {**runs.status(run), "notes": notes}
+
+
+@router.post("/runs/cancel")
+def cancel_many(body: CancelMany, runs: Runs, state: State, caller: Submitter) -> Cancelled:
+    """Ask for the end of several."""
+    from trainmaster.spec.errors import TrainmasterError
+
+    cancelled, failed = [], {}
+    for run in dict.fromkeys(body.runs):
+        try:
+            runs.cancel(run, state.environ)
+            cancelled.append(run)
+        except TrainmasterError as error:
+            failed[run] = str(error)
+    return Cancelled(cancelled=cancelled, failed=failed)
+
+
+@router.get("/runs/{run}/events")
+def events(run: str, runs: Runs, after: int = 0) -> dict[str, Any]:
+    """What happened to it, in order: at most a thousand events after an id."""
+    return {"events": runs.events(run, after)}
+
+
+@router.get("/runs/{run}/metrics")
+def metrics(
+    run: str,
+    runs: Runs,
+    keys: Annotated[str, Query(description="names of metrics, separated by commas; all without")] = "",
+    points: Annotated[int, Query(ge=2, le=10_000, description="of one curve, at most")] = POINTS,
+) -> Metrics:
+    """Curves, thinned: of each stretch its least and its greatest value are kept."""
+    wanted = [key for key in keys.split(",") if key]
+    return Metrics(metrics=[Curve(**found) for found in runs.metrics(run, wanted, points)])
+
+
+@router.get("/runs/{run}/logs", response_class=StreamingResponse)
+def logs(
+    run: str, runs: Runs, experiment: str | None = None, task: int | None = None, member: str | None = None
+) -> StreamingResponse:
+    """What its tasks wrote until now, as plain text."""
+    pieces: Iterator[bytes] = runs.logs(run, experiment=experiment, task=task, member=member)
+    return StreamingResponse(pieces, media_type="text/plain; charset=utf-8")
+
+
+@router.get("/runs/{run}/stream", response_class=StreamingResponse)
+async def stream(
+    run: str,
+    request: Request,
+    runs: Runs,
+    state: State,
+    after: Annotated[str, Query(description="the id of the last event that was received")] = "",
+    tail: Annotated[
+        int | None, Query(ge=0, description="of logs at most so many bytes to begin with")
+    ] = None,
+) -> StreamingResponse:
+    """Server-sent events: `state`, `point`, `log`. Who comes back with `Last-Event-ID` misses nothing."""
+    cursor = request.headers.get("last-event-id") or after
+    own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail)
+    hub = state.hubs.of(run)
+
+    async def frames() -> AsyncIterator[str]:
+        async for text in hub.listen(own):
+            yield text
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,160 @@
+"""What all routes share: the server's parts, who asks, and what errors become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import Depends, Request
+from fastapi.responses import JSONResponse
+
+from trainmaster.service.access import Access, Caller, ForbiddenError, UnknownCallerError
+from trainmaster.service.submissions import KeyUsedError, Submissions
+from trainmaster.service.team_runs import TeamRuns
+from trainmaster.spec.errors import (
+    LeaseLostError,
+    NotFoundError,
+    ProviderError,
+    PublishError,
+    RecipeError,
+    StoreError,
+    TrainmasterError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from trainmaster.api.rest.hubs import Hubs
+    from trainmaster.service import Service
+
+PROBLEM: Final = "application/problem+json"
+#: HTTP status of each error, the first that fits.
+_STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
+    (UnknownCallerError, 401),
+    (ForbiddenError, 403),
+    (NotFoundError, 404),
+    (KeyUsedError, 409),
+    (LeaseLostError, 409),
+    (UsageError, 422),
+    (StoreError, 503),
+    (ProviderError, 502),
+    (PublishError, 502),
+)
+_RETRY_AFTER_S: Final = 5
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """The parts of a server.
+
+    Attributes:
+        service: of the home.
+        access: who may do what.
+        submissions: takes runs.
+        hubs: tell live what happens.
+        environ: of the processes that drive runs.
+        cookie: name of the session's cookie.
+        is_secure: browsers reach it by https.
+        setup: what the one-time link says; taken out when it is used.
+    """
+
+    service: Service
+    access: Access
+    submissions: Submissions
+    hubs: Hubs
+    environ: Mapping[str, str]
+    cookie: str
+    is_secure: bool
+    setup: set[str] = field(default_factory=set)
+
+
+def state_of(request: Request) -> ServerState:
+    """The parts of the server that a request came to."""
+    found: ServerState = request.app.state.server
+    return found
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks, by the header ``Authorization: Bearer`` or a session's cookie.
+
+    Raises:
+        UnknownCallerError: nobody whom we know.
+        ForbiddenError: a write that another site's page had the browser send.
+    """
+    server = state_of(request)
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        found = server.access.by_token(token.strip())
+    elif cookie := request.cookies.get(server.cookie):
+        _same_site(request)
+        found = server.access.by_session(cookie)
+    else:
+        raise UnknownCallerError(
+            "who are you?", "Send `Authorization: Bearer TOKEN`; `trainmaster token create` makes one."
+        )
+    request.state.caller = found
+    return found
+
+
+def _same_site(request: Request) -> None:
+    """Cookies are sent whoever's page asks for it: writes are taken from our own pages only."""
+    if request.method in ("GET", "HEAD"):
+        return
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    ours = f"{request.url.scheme}://{request.headers.get('host', '')}"
+    if site not in (None, "same-origin", "none") or (origin is not None and origin != ours):
+        raise ForbiddenError("this came from another site's page", "Do it on the page of this server.")
+    if site is None and origin is None:
+        raise ForbiddenError("this does not say which page it came from", "Programs send a token instead.")
+
+
+def having(scope: str) -> Callable[[Request], Caller]:
+    """A dependency: the caller, who must have a scope."""
+
+    def check(request: Request) -> Caller:
+        caller = caller_of(request)
+        caller.need(scope)
+        return caller
+
+    return check
+
+
+def _runs(request: Request) -> TeamRuns:
+    return TeamRuns(state_of(request).service, caller_of(request))
+
+
+#: Parameters of routes.
+State = Annotated[ServerState, Depends(state_of)]
+Runs = Annotated[TeamRuns, Depends(_runs)]
+Reader = Annotated[Caller, Depends(having("read"))]
+Submitter = Annotated[Caller, Depends(having("run"))]
+Manager = Annotated[Caller, Depends(having("manage"))]
+Admin = Annotated[Caller, Depends(having("admin"))]
+
+
+def problem(status: int, title: str, hint: str = "", **more: Any) -> JSONResponse:  # noqa: ANN401 - JSON
+    """An answer as RFC 9457 has it, with our hint."""
+    content = {"type": "about:blank", "title": title, "status": status, "hint": hint, **more}
+    answer = JSONResponse(content, status, media_type=PROBLEM)
+    if status == 401:
+        answer.headers["www-authenticate"] = "Bearer"
+    if status == 503:
+        answer.headers["retry-after"] = str(_RETRY_AFTER_S)
+    return answer
+
+
+def status_of(error: TrainmasterError) -> int:
+    """HTTP status of an error."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def told(error: TrainmasterError) -> JSONResponse:
+    """What an error is answered with."""
+    more: dict[str, Any] = {}
+    if isinstance(error, RecipeError):
+        more["mistakes"] = [
+            {"line": m.line, "column": m.column, "key": m.key_path, "message": m.message}
+            for m in error.mistakes
+        ]
+    return problem(status_of(error), str(error.args[0]), error.hint, **more)

@@ -1,0 +1,145 @@
+"""`serve`: a server on a socket, until it is told to stop."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.spec.errors import MissingPartError, UsageError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from trainmaster.service import Service
+
+#: How long answers that are under way are waited for at the end, in seconds.
+_END_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where a server listens.
+
+    Attributes:
+        host: address or name.
+        port: 0 for any that is free.
+        tls_cert: PEM file with the certificate chain.
+        tls_key: PEM file with its private key.
+        behind_proxy: address of the proxy in front that does TLS.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    behind_proxy: str | None = None
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches it."""
+        if self.behind_proxy is not None:
+            return False
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def check(self) -> None:
+        """Refuse what would send tokens in clear over a network.
+
+        Raises:
+            UsageError: naming the option.
+        """
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError("--tls-cert and --tls-key belong together", "Give both.")
+        if not self.is_private and self.tls_cert is None and self.behind_proxy is None:
+            raise UsageError(
+                f"--host {self.host}: tokens would go over the network in clear",
+                "Add --tls-cert and --tls-key, or --behind-proxy ADDRESS if a proxy does TLS.",
+            )
+
+
+def serve(
+    service: Service,
+    environ: Mapping[str, str],
+    where: Listening,
+    ready: Callable[[str, str], None],
+    add_pages: Callable[[FastAPI], None],
+) -> None:
+    """Serve a home until SIGINT or SIGTERM; its runs have processes of their own and go on.
+
+    Args:
+        service: of the home.
+        environ: of the processes that drive runs.
+        where: to listen.
+        add_pages: adds web pages to the application.
+        ready: called once with the URL, and with a link that logs the owner of the home in, once.
+
+    Raises:
+        UsageError: it cannot listen there, or must not.
+        MissingPartError: the extra ``server`` is not installed.
+    """
+    where.check()
+    try:
+        import uvicorn
+
+        from trainmaster.api.rest.app import make_app, make_state
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"server: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
+        ) from error
+    is_secure = where.tls_cert is not None or where.behind_proxy is not None
+    state = make_state(service, environ, is_private=where.is_private, is_secure=is_secure)
+    app = make_app(state)
+    add_pages(app)
+    config = uvicorn.Config(
+        app,
+        ssl_certfile=where.tls_cert,
+        ssl_keyfile=where.tls_key,
+        proxy_headers=where.behind_proxy is not None,
+        forwarded_allow_ips=where.behind_proxy,
+        server_header=False,
+        log_level="warning",
+        timeout_graceful_shutdown=_END_S,
+    )
+    listener = _bound(where)
+    host, port = listener.getsockname()[:2]
+    url = f"{'https' if where.tls_cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    code = secrets.token_urlsafe(32)
+    state.setup.add(code)
+    setup = f"{url}/setup?code={code}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            ready(url, setup)
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            state.hubs.end()  # else their streams are waited for
+            await super().shutdown(sockets=sockets)
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn sends itself once more what has ended it
+        signal.signal(number, lambda *_: None)
+    Server(config).run(sockets=[listener])
+
+
+def _bound(where: Listening) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            where.host, where.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise UsageError(
+            f"cannot listen at {where.host}:{where.port}: {error}", "Give another --host or --port."
+        ) from error
+    return listener

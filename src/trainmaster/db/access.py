@@ -1,0 +1,151 @@
+"""Who may use a server: teams, tokens, sessions, and what was asked for. The rules are `service.access`'s.
+
+Of tokens and cookies the SHA-256 is kept only: what is stolen with the database opens nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.database import Database
+from trainmaster.db.patience import Try
+
+#: A token's last use is written at most so often, in seconds.
+USED_EVERY_S = 60.0
+
+
+def add_team(database: Database, name: str, monthly_usd: float | None, now: float) -> None:
+    """Make a team, or change what it may spend."""
+
+    def write(connection: Connection, _: Try) -> None:
+        changed = connection.execute(
+            t.team.update().where(t.team.c.name == name).values(monthly_usd=monthly_usd)
+        )
+        if not changed.rowcount:
+            connection.execute(t.team.insert().values(name=name, monthly_usd=monthly_usd, created_at=now))
+
+    database.write(write)
+
+
+def teams(database: Database) -> Sequence[RowMapping]:
+    """All teams by name."""
+    return database.read(sa.select(t.team).order_by(t.team.c.name))
+
+
+def spent_usd(database: Database, team: str, since: float) -> float:
+    """What the runs of a team have cost that were begun since then (Unix seconds), US dollars."""
+    query = sa.select(sa.func.coalesce(sa.func.sum(t.run.c.cost_usd), 0.0).label("usd")).where(
+        t.run.c.team == team, t.run.c.created_at >= since
+    )
+    return float(database.read(query)[0]["usd"])
+
+
+def add_token(database: Database, row: Mapping[str, object]) -> bool:
+    """Keep a new token; False if there is one of that name."""
+
+    def write(connection: Connection, this: Try) -> bool:
+        name = row["name"]
+        found = connection.execute(sa.select(t.token.c.digest).where(t.token.c.name == name)).scalar()
+        if found is not None:
+            return this.again and found == row["digest"]
+        connection.execute(t.token.insert().values(**row))
+        return True
+
+    return database.write(write)
+
+
+def revoke_token(database: Database, name: str, now: float) -> bool:
+    """End a token and the sessions that were opened with it; False if there is none of that name."""
+
+    def write(connection: Connection, _: Try) -> bool:
+        ended = connection.execute(
+            t.token.update()
+            .where(t.token.c.name == name)
+            .values(revoked_at=sa.func.coalesce(t.token.c.revoked_at, now))
+        )
+        connection.execute(t.web_session.delete().where(t.web_session.c.token == name))
+        return bool(ended.rowcount)
+
+    return database.write(write)
+
+
+def tokens(database: Database) -> Sequence[RowMapping]:
+    """All tokens by name."""
+    return database.read(sa.select(t.token).order_by(t.token.c.name))
+
+
+def token_by_digest(database: Database, digest: str) -> RowMapping | None:
+    """The token whose SHA-256 this is."""
+    rows = database.read(sa.select(t.token).where(t.token.c.digest == digest))
+    return rows[0] if rows else None
+
+
+def note_use(database: Database, token: RowMapping, now: float) -> None:
+    """Write down that a token was used, unless that was done within a minute."""
+    if token["used_at"] is None or now - token["used_at"] > USED_EVERY_S:
+        used = t.token.update().where(t.token.c.name == token["name"]).values(used_at=now)
+        database.write(lambda connection, _: connection.execute(used), patient=False)
+
+
+def add_session(database: Database, row: Mapping[str, object], now: float) -> None:
+    """Keep a session, and forget those that are over."""
+
+    def write(connection: Connection, this: Try) -> None:
+        connection.execute(t.web_session.delete().where(t.web_session.c.expires_at < now))
+        if not this.again:
+            connection.execute(t.web_session.insert().values(**row))
+
+    database.write(write)
+
+
+def session_by_digest(database: Database, digest: str) -> RowMapping | None:
+    """The session whose cookie has this SHA-256."""
+    rows = database.read(sa.select(t.web_session).where(t.web_session.c.digest == digest))
+    return rows[0] if rows else None
+
+
+def end_session(database: Database, digest: str) -> None:
+    """Forget a session."""
+    database.write(
+        lambda connection, _: connection.execute(
+            t.web_session.delete().where(t.web_session.c.digest == digest)
+        )
+    )
+
+
+def submission(database: Database, caller: str, key: str) -> RowMapping | None:
+    """What was accepted under a key."""
+    rows = database.read(
+        sa.select(t.submission).where(t.submission.c.caller == caller, t.submission.c.key == key)
+    )
+    return rows[0] if rows else None
+
+
+def undriven(database: Database, home_id: str) -> list[str]:
+    """Ids of runs of a home that were sent to a server and are not over, the oldest first."""
+    query = (
+        sa.select(t.run.c.id)
+        .where(t.run.c.submitted_by.is_not(None), t.run.c.state != "DONE", t.run.c.home_id == home_id)
+        .order_by(t.run.c.created_at)
+    )
+    return [row["id"] for row in database.read(query)]
+
+
+def note_request(database: Database, row: Mapping[str, object]) -> None:
+    """Add to the audit."""
+    database.write(lambda connection, _: connection.execute(t.audit.insert().values(**row)), patient=False)
+
+
+def requests(database: Database, team: str | None, before: int | None, limit: int) -> Sequence[RowMapping]:
+    """The audit, newest first: of a team, or of all (None); ``before``: the id that the page comes after."""
+    query: sa.Select[Any] = sa.select(t.audit).order_by(t.audit.c.id.desc()).limit(limit)
+    if team is not None:
+        query = query.where(t.audit.c.team == team)
+    if before is not None:
+        query = query.where(t.audit.c.id < before)
+    return database.read(query)

@@ -1,0 +1,250 @@
+"""`Submissions`: recipes that are sent to a server become runs, each request once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.db import Submission, access
+from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.background import drive_in_background
+from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import RunError, StoreError, TrainmasterError, UsageError
+from trainmaster.spec.private_files import make_private
+
+if TYPE_CHECKING:
+    from trainmaster.service.access import Access, Caller
+    from trainmaster.service.service import Service, Session
+
+#: Runs that nobody drives are looked for so often, in seconds.
+TAKE_OVER_EVERY_S: Final = 10.0
+MAX_KEY: Final = 255
+_TEAM_URLS: Final = (
+    "https://",
+    "s3://",
+    "gs://",
+    "az://",
+    "abfs://",
+    "abfss://",
+    "webhdfs://",
+    "swebhdfs://",
+)
+
+
+class KeyUsedError(RunError):
+    """An ``Idempotency-Key`` that came with another request before (HTTP 409)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is to be run.
+
+    Attributes:
+        recipe: its YAML.
+        code: SHA-256 of a tar that was sent before; None for a recipe that needs no files.
+        provider: replaces the recipe's.
+        max_usd: agrees to rent for at most so much.
+    """
+
+    recipe: str
+    code: str | None = None
+    provider: str | None = None
+    max_usd: float | None = None
+
+    def digest(self) -> str:
+        """SHA-256 of the whole request."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
+
+
+class Submissions:
+    """Takes requests, and has their runs driven.
+
+    Args:
+        service: of the home.
+        access: of the home.
+        environ: of the processes that drive.
+        is_private: only this machine reaches the server.
+    """
+
+    def __init__(
+        self, service: Service, access: Access, environ: Mapping[str, str], *, is_private: bool
+    ) -> None:
+        self._service = service
+        self._access = access
+        self._environ = environ
+        self._is_private = is_private
+        self._over = threading.Event()
+        self._helper: threading.Thread | None = None
+
+    def read(self, caller: Caller, request: RunRequest) -> Recipe:
+        """The recipe of a request, if this caller may have it run.
+
+        Raises:
+            RecipeError: with all mistakes.
+            NotFoundError: its code was not sent.
+            UsageError: it may not be run here.
+        """
+        uploads = CodeUploads(self._service.home, caller.team)
+        if request.code is not None:
+            directory = uploads.find(request.code)
+        else:
+            directory = self._service.home.root / "uploads" / "empty"
+            make_private(directory)
+        recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
+        mistakes = list(
+            refusals(recipe, is_shared=self._is_shared(caller), store_url=self._service.home.store_url)
+        )
+        if mistakes:
+            raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
+        return recipe
+
+    def submit(self, caller: Caller, request: RunRequest, key: str = "") -> tuple[str, bool, list[str]]:
+        """Accept a request and have its run driven.
+
+        Args:
+            caller: whose run it will be.
+            request: what is to be run.
+            key: the same key means the same request: it is accepted once, however often it is sent.
+
+        Returns:
+            The id of the run, whether it is a new one, and notes for people.
+
+        Raises:
+            KeyUsedError: the key came with another request.
+            UsageError: it cannot run; nothing was started.
+        """
+        caller.need("run")
+        if len(key) > MAX_KEY:
+            raise UsageError(f"a key of {len(key)} characters", f"Use at most {MAX_KEY}: a UUID will do.")
+        if (known := self._known(caller, request, key)) is not None:
+            return known, False, []
+        recipe = self.read(caller, request)
+        path = self._kept(recipe)
+        submission = Submission(caller.name, caller.team, key, request.digest() if key else "")
+        notes: list[str] = []
+        try:
+            session = self._start(recipe, path, submission, request.max_usd, notes)
+        except StoreError:
+            if (known := self._known(caller, request, key)) is None:
+                raise
+            return known, False, []  # it was sent twice at the same time
+        drive_in_background(self._service, session, self._environ)
+        return session.run, True, [*notes, *session.notes]
+
+    # --- runs whose driver was killed ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look for runs that were accepted and that nobody drives, now and from time to time."""
+        self._helper = threading.Thread(target=self._watch, name="undriven runs", daemon=True)
+        self._helper.start()
+
+    def stop(self) -> None:
+        """Look for no more; what is driven goes on."""
+        self._over.set()
+        if self._helper is not None:
+            self._helper.join()
+
+    def take_over(self) -> list[str]:
+        """Have every accepted run driven that nobody drives; which those were."""
+        taken = []
+        for run in access.undriven(self._service.database, self._service.home.identity()):
+            with suppress(TrainmasterError):  # the next look tries again, and its row says what it is in
+                if not self._service.is_driven(run):
+                    session = self._service.take(run, self._environ)
+                    if session is not None:
+                        drive_in_background(self._service, session, self._environ)
+                        taken.append(run)
+        return taken
+
+    def _watch(self) -> None:
+        while True:
+            with suppress(TrainmasterError):  # a database that is away comes back
+                self.take_over()
+            if self._over.wait(TAKE_OVER_EVERY_S):
+                return
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _is_shared(self, caller: Caller) -> bool:
+        """Whether others than the owner of the home may be behind this."""
+        return caller.team is not None or not self._is_private or bool(self._access.teams())
+
+    def _known(self, caller: Caller, request: RunRequest, key: str) -> str | None:
+        row = access.submission(self._service.database, caller.team or "", key) if key else None
+        if row is None:
+            return None
+        if row["digest"] != request.digest():
+            raise KeyUsedError(
+                f"the key {key!r} came with another request, which became {row['run_id']}",
+                "Use a new key for a new request.",
+            )
+        return str(row["run_id"])
+
+    def _kept(self, recipe: Recipe) -> Path:
+        digest = hashlib.sha256(recipe.source_text.encode()).hexdigest()[:10]
+        path = self._service.home.root / "recipes" / f"{recipe.name}-{digest}.yaml"
+        make_private(path.parent)
+        path.write_text(recipe.source_text, encoding="utf-8")
+        return path
+
+    def _start(
+        self, recipe: Recipe, path: Path, submission: Submission, max_usd: float | None, notes: list[str]
+    ) -> Session:
+        from trainmaster.service.run_planning import RunPlanner, capped
+
+        def tell(line: str) -> None:
+            notes.append(line.removeprefix("note: "))
+
+        recipe = recipe if max_usd is None else capped(recipe, max_usd)
+        planner = RunPlanner(self._service, self._environ, tell, lambda _: None)
+        plan = planner.plan(recipe, path, allow_stale=False, can_agree=max_usd is not None)
+        if plan.offer is not None:
+            if plan.offer.costs and max_usd is None:
+                raise UsageError(
+                    "\n".join(["this rents machines, and nobody has agreed to that:", *plan.offer.lines]),
+                    'Nothing was started. `"max_usd": 20` agrees to so much for the whole run.',
+                )
+            from trainmaster.service.renting import check_with_provider
+
+            notes += check_with_provider(self._service, plan.offer.plans, self._environ)
+        return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
+
+
+def refusals(recipe: Recipe, *, is_shared: bool, store_url: str) -> Iterator[str]:
+    """What a server does not do for others, a line per key: it would be done as the server's user.
+
+    Args:
+        recipe: as read.
+        is_shared: others than the owner of the home may have sent it.
+        store_url: of the server's home.
+    """
+    if not is_shared:
+        return
+    if capabilities_of(recipe.provider).is_here:
+        yield f"provider: {recipe.provider}; the code of others does not run as the user of this server"
+    if "://" in recipe.code and not recipe.code.startswith("https://"):
+        yield f"code: {recipe.code}; a server gets code by https only"
+    if recipe.code.startswith(("/", "~")) or ".." in Path(recipe.code).parts:
+        yield f"code: {recipe.code}; it is outside what was sent"
+    if recipe.notify:
+        yield "notify: commands of others do not run as the user of this server"
+    for name, experiment in recipe.experiments.items():
+        if experiment.secrets:
+            yield f"experiments.{name}.secrets: secrets of teams are not there yet"
+        for key, source in experiment.data.items():
+            where = f"experiments.{name}.data.{key}"
+            if source.directory is not None and (
+                source.directory.startswith(("/", "~")) or ".." in Path(source.directory).parts
+            ):
+                yield f"{where}.dir: {source.directory}; it is outside what was sent"
+            if source.url is not None and not source.url.startswith(_TEAM_URLS):
+                yield f"{where}.url: {source.url}; a server takes {', '.join(_TEAM_URLS)}"
+            if source.url is not None and source.url.startswith(store_url.rstrip("/") + "/"):
+                yield f"{where}.url: it is on the server's own object store; name models with `from`"

@@ -1,0 +1,236 @@
+"""`TeamRuns`: the runs that a caller sees. The one place where those of other teams are kept from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import queries
+from trainmaster.db.queries import RunFilter
+from trainmaster.db.run_rows import existing
+from trainmaster.service.run_stream import Cursor, RunStream
+from trainmaster.service.summary import run_brief, runs_summary
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import RowMapping
+
+    from trainmaster.artifacts import Manifest
+    from trainmaster.service.access import Caller
+    from trainmaster.service.service import Service
+    from trainmaster.service.summary import Highlights
+
+MAX_PAGE: Final = 1000
+#: Points of one curve, at most, where nobody asks for a number.
+POINTS: Final = 500
+
+
+class TeamRuns:
+    """What a caller sees of the runs of a home; to it, what belongs to others is not there.
+
+    Args:
+        service: of the home.
+        caller: who asks; it may `read`.
+    """
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        caller.need("read")
+        self._service = service
+        self._caller = caller
+
+    def row(self, run: str) -> RowMapping:
+        """The row of a run.
+
+        Raises:
+            NotFoundError: there is no such run, or it is not the caller's to see.
+        """
+        row = self._service.database.run_row(run)
+        return existing(row if self._caller.sees(row["team"]) else None, run)
+
+    def page(
+        self, limit: int = 50, after: str | None = None, state: str | None = None, name: str | None = None
+    ) -> dict[str, Any]:
+        """``runs``, newest first, and ``next``: where the page after it begins, or None.
+
+        Args:
+            limit: at most so many, up to `MAX_PAGE`.
+            after: ``next`` of the page before.
+            state: only those in this state, or that ended for this reason.
+            name: only those whose id has this in it.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise UsageError(f"limit: {limit}", f"Ask for 1 to {MAX_PAGE} runs.")
+        if after is not None:
+            self.row(after)
+        which = RunFilter(None if self._caller.sees_all else (self._caller.team,), state, name)
+        found = runs_summary(self._service.database, limit, after, which)
+        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if found["older"] else None}
+
+    def status(self, run: str) -> dict[str, Any]:
+        """A run, as ``status --json`` has it."""
+        self.row(run)
+        return self._service.status(run)
+
+    def brief(self, run: str) -> dict[str, Any]:
+        """Its line in a list."""
+        self.row(run)
+        return run_brief(self._service.database, run)
+
+    def highlights(self, run: str) -> Highlights:
+        """What people are shown beside its status."""
+        self.row(run)
+        return self._service.highlights(run)
+
+    def recipe(self, run: str) -> str:
+        """The recipe's text, as it was sent."""
+        return str(json.loads(self.row(run)["recipe"]).get("source_text", ""))
+
+    def events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
+        """What happened to it: at most a thousand events after one."""
+        self.row(run)
+        return self._service.events(run, after)
+
+    def metrics(self, run: str, keys: Sequence[str] = (), points: int = POINTS) -> list[dict[str, Any]]:
+        """Its curves, thinned.
+
+        Args:
+            run: its id.
+            keys: names of metrics; all without.
+            points: of one curve, at most.
+
+        Returns:
+            A dictionary per experiment, task and metric: ``experiment``, ``task``, ``parameters``, ``key``,
+            ``axis`` (what ``steps`` counts), ``steps`` and ``values`` of the same length, ``last``.
+        """
+        self.row(run)
+        found = []
+        for experiment in self._service.curves(run):
+            for task in experiment.tasks:
+                for key, curve in task.metrics.items():
+                    if keys and key not in keys:
+                        continue
+                    kept = thinned(curve.values, points)
+                    found.append(
+                        {
+                            "experiment": experiment.name,
+                            "task": task.number,
+                            "parameters": task.parameters,
+                            "key": key,
+                            "axis": experiment.axis,
+                            "steps": [curve.steps[index] for index in kept],
+                            "values": [_finite(curve.values[index]) for index in kept],
+                            "last": _finite(curve.values[-1]),
+                        }
+                    )
+        return found
+
+    def stream(self, run: str, cursor: str = "", tail_bytes: int | None = None) -> RunStream:
+        """What happens to it, from a place on; see `RunStream`."""
+        self.row(run)
+        return RunStream(self._service, run, Cursor.decode(cursor), tail_bytes)
+
+    def logs(self, run: str, **choice: Any) -> Iterator[bytes]:  # noqa: ANN401 - of `LogStreams`
+        """What its tasks wrote until now."""
+        from trainmaster.service.log_streams import LogStreams
+
+        self.row(run)
+        member = {key: choice.get(key) for key in ("experiment", "task", "member")}
+        return LogStreams(self._service, run, **member).read(follow=False)
+
+    def models(self, run: str | None = None, limit: int = 100, after: str | None = None) -> dict[str, Any]:
+        """``models``, those of the newest runs first, and ``next``; of one run, or of all that are seen."""
+        database = self._service.database
+        if run is not None:
+            self.row(run)
+        place = None
+        if after is not None:
+            try:
+                of, experiment, task = after.rsplit("/", 2)
+                place = (of, experiment, int(task))
+            except ValueError:
+                raise UsageError(f"{after!r} is no place in a list of models", "Leave it out.") from None
+            self.row(of)
+        which = RunFilter(None if self._caller.sees_all else (self._caller.team,))
+        rows = queries.models(database, run, limit=min(limit, MAX_PAGE), after=place, which=which)
+        found = [_model(row) for row in rows]
+        return {"models": found, "next": found[-1]["model"] if len(found) == limit else None}
+
+    def model(self, run: str, experiment: str, task: int) -> dict[str, Any]:
+        """One of them.
+
+        Raises:
+            NotFoundError: it is not there, or not the caller's to see.
+        """
+        self.row(run)
+        rows = queries.models(self._service.database, run, experiment)
+        for row in rows:
+            if row["task"] == task:
+                return _model(row)
+        raise NotFoundError(f"{run} has no model of {experiment}/{task}", "`GET /api/v1/models` lists them.")
+
+    def manifest(self, run: str, experiment: str, task: int) -> tuple[str, Manifest]:
+        """Where a model is, and what it consists of.
+
+        Raises:
+            NotFoundError: it is not there (any more), or not the caller's to see.
+        """
+        from trainmaster.artifacts import read_manifest
+
+        uri = self.model(run, experiment, task)["uri"]
+        manifest = read_manifest(uri)
+        if manifest is None:
+            raise NotFoundError(f"the model at {uri} is gone", "Was it deleted from the object store?")
+        return uri, manifest
+
+    def cancel(self, run: str, environ: Mapping[str, str]) -> None:
+        """Ask for its end, and see to it if nobody else does."""
+        self._caller.need("run")
+        self.row(run)
+        self._service.cancel(run, environ)
+
+    def resume(self, run: str, environ: Mapping[str, str]) -> list[str]:
+        """Have it driven again, unless it is; notes for people."""
+        from trainmaster.service.background import drive_in_background
+
+        self._caller.need("run")
+        self.row(run)
+        session = self._service.resume(run, environ)
+        if session is None:
+            return []
+        drive_in_background(self._service, session, environ)
+        return list(session.notes)
+
+
+def thinned(values: Sequence[float], most: int) -> list[int]:
+    """Indices of at most so many values: the first, the last, and of each stretch its least and its greatest.
+
+    >>> thinned([5, 1, 2, 9, 3, 4, 0, 7], 6)
+    [0, 1, 3, 5, 6, 7]
+    """
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    if most < 4:
+        return [0, count - 1][:most]
+    stretches = (most - 2) // 2
+    kept = {0, count - 1}
+    for number in range(stretches):
+        indices = range(1 + number * (count - 2) // stretches, 1 + (number + 1) * (count - 2) // stretches)
+        if indices:
+            kept |= {min(indices, key=values.__getitem__), max(indices, key=values.__getitem__)}
+    return sorted(kept)
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no other numbers."""
+    return value if value - value == 0 else None
+
+
+def _model(row: RowMapping) -> dict[str, Any]:
+    return {
+        "model": f"{row['run']}/{row['experiment']}/{row['task']}",
+        **row,
+        "metrics": json.loads(row["metrics"]),
+        "parameters": json.loads(row["parameters"]),
+    }

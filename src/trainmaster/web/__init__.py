@@ -1,0 +1,1 @@
+"""Pages for phones and desks: thin, rendered here, on the same functions as REST."""

@@ -1,0 +1,240 @@
+"""`trainmaster server` as its users meet it: over TCP, killed, in a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from learning import needs
+
+SCRIPT = """\
+import json, os, time
+for step in range(1, 31):
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
+    print("step", step, flush=True)
+    while step == 10 and not os.path.exists(os.environ["NOTES"] + "/go"):
+        time.sleep(0.02)
+with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
+    file.write("weights")
+"""
+RECIPE = "name: job\nexperiments:\n  main: {command: python train.py}\n"
+
+
+class Server:
+    """A server of a user's home."""
+
+    def __init__(self, tm):
+        self.tm = tm
+        self.token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
+        self.start()
+
+    def start(self):
+        self.process = self.tm.start("server", "--port", "0", "--json")
+        self.tm.until(lambda: self.process.out.endswith("\n"), "the server is ready")
+        said = json.loads(self.process.out)
+        self.url, self.setup_url = said["url"], said["setup_url"]
+
+    def open(self, method, path, body=None, **headers):
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        if data is not None:
+            request.add_header("Content-Type", "application/json")
+        for name, value in headers.items():
+            request.add_header(name.replace("_", "-"), value)
+        return urllib.request.urlopen(request, timeout=60)
+
+    def ask(self, method, path, body=None, **headers):
+        with self.open(method, "/api/v1" + path, body, **headers) as answer:
+            return answer.status, json.load(answer)
+
+    def send(self, script=SCRIPT, **headers):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            member = tarfile.TarInfo("train.py")
+            member.size = len(script)
+            archive.addfile(member, io.BytesIO(script.encode()))
+        digest = hashlib.sha256(packed.getvalue()).hexdigest()
+        self.ask("PUT", f"/code/{digest}", packed.getvalue())
+        return self.ask("POST", "/runs", {"recipe": RECIPE, "code": digest, "provider": None}, **headers)
+
+    def follow(self, run, until, last=""):
+        """Server-sent events until one satisfies `until`: kind, data and id of each."""
+        found = []
+        with self.open(
+            "GET", f"/api/v1/runs/{run}/stream", **({"Last_Event_ID": last} if last else {})
+        ) as stream:
+            event = {}
+            for line in stream:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name:
+                    event[name] = value
+                elif "data" in event:
+                    found.append((event["event"], json.loads(event["data"]), event["id"]))
+                    event = {}
+                    if until(*found[-1][:2]):
+                        return found
+        raise AssertionError(f"the stream has ended after {found[-3:]}")
+
+
+@pytest.fixture
+def server(tm):
+    pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+    return Server(tm)
+
+
+def steps(found):
+    return [row["step"] for kind, data, _ in found if kind == "point" for row in data["points"]]
+
+
+def text(found):
+    return "".join(data["text"] for kind, data, _ in found if kind == "log")
+
+
+def is_over(kind, data):
+    return kind == "state" and data["run"]["state"] == "DONE"
+
+
+LOG = "".join(f"step {step}\n" for step in range(1, 31))
+
+
+def test_a_run_is_sent_once_followed_without_a_gap_and_its_model_fetched(server, tm):
+    status, sent = server.send(Idempotency_Key="k")
+    again, same = server.send(Idempotency_Key="k")
+    assert (status, again, same["run"]) == (201, 200, sent["run"])
+    with pytest.raises(urllib.error.HTTPError, match="409"):
+        server.ask("POST", "/runs", {"recipe": RECIPE}, Idempotency_Key="k")
+    run = sent["run"]
+    first = server.follow(run, lambda kind, data: kind == "log" and "step 10" in data["text"])
+    (tm.notes / "go").touch()
+    rest = server.follow(run, is_over, last=first[-1][2])
+    assert steps(first + rest) == list(range(1, 31))
+    assert text(first + rest) == LOG
+    assert text(server.follow(run, is_over)) == LOG, "who comes later is told all of it"
+    _, status = server.ask("GET", f"/runs/{run}")
+    assert status["reason"] == "SUCCEEDED"
+    assert tm.status(run)["models"] == status["models"], "the same object"
+    (curve,) = server.ask("GET", f"/runs/{run}/metrics?keys=loss&points=6")[1]["metrics"]
+    assert (len(curve["steps"]), curve["steps"][0], curve["steps"][-1]) == (6, 1, 30)
+    with server.open("GET", f"/api/v1/models/{run}/main/0/files/model.txt") as answer:
+        assert answer.read() == b"weights"
+    assert [found["run"] for found in server.ask("GET", "/runs")[1]["runs"]] == [run]
+    server.process.send(signal.SIGTERM)
+    server.process.wait(0, timeout_s=20)
+
+
+def test_runs_go_on_whatever_becomes_of_the_server(server, tm):
+    run = server.send()[1]["run"]
+    first = server.follow(run, lambda kind, data: kind == "log" and "step 10" in data["text"])
+    driver = server.ask("GET", f"/runs/{run}")[1]["driver"]["pid"]
+    server.process.kill()  # and the driver: nobody is left, and the next server takes the run over
+    os.kill(driver, signal.SIGKILL)
+    server.start()
+    tm.until(lambda: server.ask("GET", f"/runs/{run}")[1]["driver"], "somebody drives it again")
+    (tm.notes / "go").touch()
+    rest = server.follow(run, is_over, last=first[-1][2])
+    assert steps(first + rest) == list(range(1, 31))
+    assert text(first + rest) == LOG
+    assert tm.status(run)["reason"] == "SUCCEEDED"
+
+
+def test_a_run_is_ended_from_afar(server, tm):
+    run = server.send("import time\ntime.sleep(1000)\n")[1]["run"]
+    tm.until(lambda: server.ask("GET", f"/runs/{run}")[1]["experiments"]["main"]["tasks"]["running"])
+    server.ask("POST", f"/runs/{run}/cancel")
+    tm.until(lambda: server.ask("GET", f"/runs/{run}")[1]["reason"] == "CANCELLED")
+
+
+def test_it_does_not_listen_in_clear_and_says_why_it_cannot_listen(tm):
+    assert "in clear" in tm.call("server", "--host", "0.0.0.0", code=2).err
+    assert "belong together" in tm.call("server", "--tls-cert", "x", code=2).err
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert "cannot listen" in tm.call("server", "--port", other.getsockname()[1], code=2).err
+
+
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+SIZES = {"phone": (390, 844), "desk": (1280, 800)}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_from_the_pages(server, tm, size):
+    needs("playwright")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            _walk(browser, server, tm, *SIZES[size])
+        finally:
+            browser.close()
+
+
+def _walk(browser, server, tm, width, height):
+    context = browser.new_context(viewport={"width": width, "height": height})
+    page = context.new_page()
+    problems = []
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(server.setup_url)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="New run").click()
+    recipe = page.get_by_label("Recipe")
+    recipe.fill("name: web\nexperimentz: {}\n")
+    page.get_by_text("did you mean 'experiments'?").wait_for()
+    command = json.dumps("python - <<'END'\n" + SCRIPT + "END\n")
+    recipe.fill(f"name: web\nexperiments:\n  main: {{command: {command}}}\n")
+    page.get_by_role("button", name="Run it").click()
+    page.wait_for_url("**/runs/web-*")
+    page.get_by_text("step 10").wait_for()
+    page.locator("canvas").first.wait_for()
+    server.process.kill()  # the page says so, and comes back by itself
+    page.get_by_text("The connection is lost").wait_for(timeout=20_000)
+    (tm.notes / "go").touch()
+    port = server.url.rpartition(":")[2]
+    server.process = tm.start("server", "--port", port, "--json")
+    page.locator("#log", has_text="step 30").wait_for(timeout=30_000)
+    page.locator("#part .state", has_text="succeeded").first.wait_for()
+    assert page.locator("#log").inner_text().count("step 7\n") == 1
+    page.get_by_role("link", name="main/0").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="model.txt").click()
+    assert Path(download.value.path()).read_text() == "weights"
+    for path in ("/", "/models", "/team", "/new"):
+        page.goto(server.url + path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+            f"{path} is wider than the screen"
+        )
+    page.get_by_role("button", name="log out").click()
+    page.goto(server.url + "/models")
+    assert "/login" in page.url
+    allowed = (
+        "ERR_CONNECTION_REFUSED",
+        "ERR_INCOMPLETE_CHUNKED",
+        "ERR_CONNECTION_RESET",
+        "ERR_EMPTY_RESPONSE",
+    )
+    assert [each for each in problems if not any(word in each for word in allowed)] == []
+    context.close()
+    plain = browser.new_context(java_script_enabled=False)
+    page = plain.new_page()
+    page.goto(server.url + "/login")
+    page.get_by_label("Token").fill(server.token)
+    page.get_by_role("button", name="Log in").click()
+    assert page.locator("td a[href^='/runs/web-']").count() == 1, "lists work without JavaScript"
+    plain.close()

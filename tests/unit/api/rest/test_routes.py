@@ -1,0 +1,337 @@
+"""Every route: who may use it, what it is answered with, and what it refuses. In this process, over ASGI."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trainmaster.artifacts import publish
+from trainmaster.control.layout import Home
+from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
+from trainmaster.service import Service
+from trainmaster.service.access import caller
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import EndReason, State
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.web.pages import add_pages
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
+RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
+
+
+class Served:
+    """A server with two teams, a token of each kind, and a run of each team that has ended."""
+
+    def __init__(self, root):
+        home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+        self.service = Service(home)
+        self.state = make_state(self.service, {"PATH": os.environ["PATH"]})
+        self.app = make_app(self.state)
+        add_pages(self.app)
+        self.state.access.make_team("red", 100.0)
+        self.state.access.make_team("blue", None)
+        self.tokens = {
+            f"{team}-{scope}": self.state.access.create_token(f"{team}-{scope}", [scope], team)["token"]
+            for team in ("red", "blue")
+            for scope in ("read", "run", "infer", "manage")
+        }
+        self.tokens["red-user"] = self.state.access.create_token("u", ["read", "run"], "red")["token"]
+        self.tokens["admin"] = self.state.access.create_token("root", ["admin"])["token"]
+        for team in ("red", "blue"):
+            self.run(f"job-{team}", team)
+        self.run("job-own", None)
+        self.browser = TestClient(self.app, raise_server_exceptions=False, follow_redirects=False)
+
+    def run(self, run, team):
+        recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
+        new = NewRun(
+            run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
+            home=str(self.service.home.root),
+            home_id=self.service.home.identity(),
+            submission=Submission("x", team),
+        )  # fmt: skip
+        lease = self.service.database.create_run(new, 1.0)
+        place = self.service.home.attempt(run, "main", 0, 1)
+        place.make_directories(["worker-0"])
+        place.metrics("worker-0").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
+        place.log("worker-0").write_text("hello\n")
+        folder = self.service.home.root / "model"
+        folder.mkdir(exist_ok=True)
+        (folder / "<b> ü.txt").write_text("weights")
+        publish({"": folder}, self.service.home.model_uri(run, "main", 0), kind="model")
+        closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", 1.0, 2.0, None, "[]")
+        uri = {"model_uri": self.service.home.model_uri(run, "main", 0)}
+        self.service.database.commit(
+            lease,
+            [
+                TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=uri),
+                TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, closes=closes),
+                RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED),
+            ],
+            3.0,
+        )
+        self.service.database.release(lease, 4.0)
+
+    def ask(self, who, method, path, **more):
+        headers = {"authorization": f"Bearer {self.tokens[who]}"} if who else {}
+        headers |= more.pop("headers", {})
+        return self.browser.request(method, path, headers=headers, **more)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    found = Served(tmp_path_factory.mktemp("served"))
+    yield found
+    found.service.close()
+
+
+def routes():
+    """Every route with the scope that it asks for: the table that a new route has to be put in."""
+    return {
+        ("GET", "/api/v1/info"): "read",
+        ("GET", "/api/v1/readyz"): "read",
+        ("GET", "/api/v1/openapi.json"): "read",
+        ("POST", "/api/v1/runs"): "run",
+        ("POST", "/api/v1/recipes/check"): "read",
+        ("GET", "/api/v1/runs"): "read",
+        ("GET", "/api/v1/runs/{run}"): "read",
+        ("GET", "/api/v1/runs/{run}/recipe"): "read",
+        ("POST", "/api/v1/runs/{run}/cancel"): "run",
+        ("POST", "/api/v1/runs/{run}/resume"): "run",
+        ("POST", "/api/v1/runs/cancel"): "run",
+        ("GET", "/api/v1/runs/{run}/events"): "read",
+        ("GET", "/api/v1/runs/{run}/metrics"): "read",
+        ("GET", "/api/v1/runs/{run}/logs"): "read",
+        ("GET", "/api/v1/runs/{run}/stream"): "read",
+        ("HEAD", "/api/v1/code/{digest}"): "run",
+        ("PUT", "/api/v1/code/{digest}"): "run",
+        ("GET", "/api/v1/models"): "read",
+        ("GET", "/api/v1/models/{run}/{experiment}/{task}"): "read",
+        ("GET", "/api/v1/models/{run}/{experiment}/{task}.zip"): "read",
+        ("GET", "/api/v1/models/{run}/{experiment}/{task}/files/{path}"): "read",
+        ("GET", "/api/v1/teams"): "manage",
+        ("PUT", "/api/v1/teams"): "admin",
+        ("GET", "/api/v1/tokens"): "manage",
+        ("POST", "/api/v1/tokens"): "manage",
+        ("DELETE", "/api/v1/tokens/{name}"): "manage",
+        ("GET", "/api/v1/audit"): "manage",
+    }
+
+
+BODIES = {
+    "/api/v1/runs": {"recipe": RECIPE},
+    "/api/v1/recipes/check": {"recipe": RECIPE},
+    "/api/v1/runs/cancel": {"runs": []},
+    "/api/v1/teams": {"team": "x"},
+    "/api/v1/tokens": {"name": "x", "scopes": ["read"]},
+}
+
+
+def filled(path, run):
+    values = {
+        "run": run,
+        "experiment": "main",
+        "task": "0",
+        "path": "x",
+        "digest": "0" * 64,
+        "name": "blue-read",
+    }
+    return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)
+
+
+def asked(served, who, method, path, run="job-red"):
+    body = {"json": BODIES[path]} if method in ("POST", "PUT") and path in BODIES else {}
+    return served.ask(who, method, filled(path, run), **body)
+
+
+def test_the_table_has_every_route(served):
+    document = served.app.openapi()
+    found = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert found | {("GET", "/api/v1/openapi.json")} == {*routes(), ("GET", "/healthz")}
+
+
+@pytest.mark.parametrize(("method", "path"), routes(), ids=lambda part: part)
+def test_nobody_gets_in_without_a_token_or_with_too_little(served, method, path):
+    answer = asked(served, None, method, path)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    scope = routes()[method, path]
+    too_little = {"read": "infer", "run": "read", "manage": "read", "admin": "manage"}[scope]
+    answer = asked(served, f"red-{too_little}", method, path)
+    assert answer.status_code == 403, answer.text
+    if method != "HEAD":
+        assert answer.json()["hint"]
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [route for route in routes() if "{run}" in route[1]], ids=lambda part: part
+)
+def test_what_is_another_teams_is_not_there(served, method, path):
+    for run in ("job-blue", "job-own", "job-nobody"):
+        answer = asked(served, "red-user", method, path, run)
+        assert answer.status_code == 404, answer.text
+        assert answer.json()["title"] == f"there is no run '{run}'"
+
+
+def test_lists_have_only_what_is_ones_own(served):
+    def runs(who):
+        return {found["run"] for found in served.ask(who, "GET", "/api/v1/runs").json()["runs"]}
+
+    assert (runs("red-read"), runs("admin")) == ({"job-red"}, {"job-red", "job-blue", "job-own"})
+    models = served.ask("red-read", "GET", "/api/v1/models").json()["models"]
+    assert [model["run"] for model in models] == ["job-red"]
+    tokens = served.ask("red-manage", "GET", "/api/v1/tokens").json()["tokens"]
+    assert {token["team"] for token in tokens} == {"red"}
+    teams = served.ask("red-manage", "GET", "/api/v1/teams").json()["teams"]
+    assert [team["team"] for team in teams] == ["red"]
+    assert served.ask("red-manage", "DELETE", "/api/v1/tokens/blue-read").status_code == 404
+    assert served.ask("red-manage", "GET", "/api/v1/runs?cursor=job-blue").status_code == 404
+    answer = served.ask("red-manage", "POST", "/api/v1/runs/cancel", json={"runs": ["job-blue"]})
+    assert answer.status_code == 403
+
+
+def test_nobody_gives_what_it_has_not(served):
+    for body in ({"name": "n", "scopes": ["run"]}, {"name": "n", "scopes": ["admin"]}):
+        assert served.ask("red-manage", "POST", "/api/v1/tokens", json=body).status_code == 403
+    body = {"name": "n", "scopes": ["read"], "team": "blue"}
+    assert served.ask("red-manage", "POST", "/api/v1/tokens", json=body).status_code == 404
+    made = served.ask("red-manage", "POST", "/api/v1/tokens", json={"name": "n", "scopes": ["read"]}).json()
+    assert made["team"] == "red"
+    assert served.state.access.by_token(made["token"]).team == "red"
+
+
+def test_a_run_has_its_metrics_log_model_and_recipe(served):
+    ask = lambda path: served.ask("red-read", "GET", f"/api/v1{path}")  # noqa: E731
+    (curve,) = ask("/runs/job-red/metrics?keys=loss").json()["metrics"]
+    assert (curve["steps"], curve["values"], curve["axis"]) == ([1.0], [0.5], "step")
+    assert ask("/runs/job-red/metrics?keys=other").json() == {"metrics": []}
+    assert ask("/runs/job-red/logs").text == "hello\n"
+    assert ask("/runs/job-red/recipe").text == RECIPE
+    (file,) = ask("/models/job-red/main/0").json()["files"]
+    answer = ask("/models/job-red/main/0/files/%3Cb%3E%20%C3%BC.txt")
+    assert (answer.text, answer.headers["content-security-policy"]) == (
+        "weights",
+        "sandbox; default-src 'none'",
+    )
+    assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''%3Cb%3E")
+    with zipfile.ZipFile(io.BytesIO(ask("/models/job-red/main/0.zip").content)) as packed:
+        assert [(entry.filename, packed.read(entry)) for entry in packed.infolist()] == [
+            (file["path"], b"weights")
+        ]
+    for path in ("..%2f..%2fetc%2fpasswd", "/etc/passwd", "other"):
+        assert ask(f"/models/job-red/main/0/files/{path}").status_code == 404
+
+
+def test_mistakes_are_told_with_place_and_hint(served):
+    answer = served.ask(
+        "red-user", "POST", "/api/v1/recipes/check", json={"recipe": "name: x\nexperimentz: 1\n"}
+    )
+    assert answer.status_code == 422
+    assert {"line": 2, "column": 1, "key": "experimentz"}.items() <= answer.json()["mistakes"][-1].items()
+    answer = served.ask("red-user", "POST", "/api/v1/runs", json={"recipe": RECIPE})
+    assert answer.status_code == 422
+    assert "does not run as the user of this server" in answer.json()["title"]
+    for body in ({"recipe": RECIPE, "unknown": 1}, {"recipe": 3}, [], "x"):
+        assert served.ask("red-user", "POST", "/api/v1/runs", json=body).status_code == 422
+    assert served.ask("red-read", "GET", "/api/v1/runs?limit=100000").status_code == 422
+    large = {"recipe": "#" * (1 << 20) + RECIPE}
+    assert "1 MiB" in served.ask("red-user", "POST", "/api/v1/recipes/check", json=large).json()["title"]
+    assert served.ask("red-user", "POST", "/api/v1/runs", content=b"x" * (5 << 20)).status_code == 413
+    pieces = (b"x" * (1 << 20) for _ in range(6))
+    assert served.ask("red-user", "POST", "/api/v1/runs", content=pieces).status_code == 413
+
+
+def test_pages_of_other_sites_write_nothing(served):
+    session = served.state.access.open_session(caller("ann", "red", ["read", "run"]))
+    cookies = {"cookie": f"{served.state.cookie}={session}"}
+    path = "/api/v1/runs/job-red/cancel"
+
+    def post(**headers):
+        return served.ask(None, "POST", path, headers=cookies | headers).status_code
+
+    assert post(**{"sec-fetch-site": "same-origin"}) == 200
+    assert post(origin="http://testserver") == 200
+    for site in ("cross-site", "same-site"):
+        assert post(**{"sec-fetch-site": site}) == 403
+    assert post(origin="http://evil.example") == 403
+    assert post(**{"sec-fetch-site": "same-origin", "origin": "http://evil.example"}) == 403
+    assert post() == 403
+    assert served.ask(None, "GET", "/api/v1/runs/job-red", headers=cookies).status_code == 200
+
+
+def test_what_was_done_or_refused_is_in_the_audit(served):
+    served.ask(None, "GET", "/api/v1/runs")
+    served.ask("blue-read", "DELETE", "/api/v1/tokens/u")
+    rows = served.ask("admin", "GET", "/api/v1/audit?limit=2").json()["audit"]
+    assert [(row["name"], row["action"], row["status"]) for row in rows] == [
+        ("blue-read", "DELETE /api/v1/tokens/u", 403),
+        ("", "GET /api/v1/runs", 401),
+    ]
+    mine = served.ask("red-manage", "GET", "/api/v1/audit").json()["audit"]
+    assert {row["team"] for row in mine} == {"red"}
+
+
+def test_pages_ask_to_log_in_and_go_on_where_one_wanted(served):
+    answer = served.ask(None, "GET", "/runs/job-red")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=%2Fruns%2Fjob-red")
+    for wanted, comes in (("/models", "/models"), ("//evil.example", "/"), ("https://evil.example", "/")):
+        answer = served.ask(None, "POST", "/login", data={"token": served.tokens["red-read"], "next": wanted})
+        assert (answer.status_code, answer.headers["location"]) == (303, comes)
+        assert "HttpOnly" in answer.headers["set-cookie"]
+    answer = served.ask(None, "POST", "/login", data={"token": "tm_wrong"})
+    assert (answer.status_code, "is not known" in answer.text) == (401, True)
+
+
+def test_the_setup_link_works_once(served):
+    served.state.setup.add("once")
+    assert served.ask(None, "GET", "/setup?code=once").status_code == 200
+    answer = served.ask(None, "POST", "/setup", data={"code": "once"})
+    session = answer.cookies[served.state.cookie]
+    assert served.state.access.by_session(session).scopes >= {"admin", "run"}
+    assert served.ask(None, "POST", "/setup", data={"code": "once"}).status_code == 422
+    assert served.ask(None, "POST", "/setup", data={"code": ""}).status_code == 422
+    served.browser.cookies.clear()
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/job-red", "/models", "/models/job-red/main/0", "/team", "/new"])
+def test_pages_are_small_safe_and_only_ones_own(served, path):
+    answer = served.ask("red-user", "GET", path)
+    assert answer.status_code == 200
+    assert len(answer.content) < 30_000
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert "job-blue" not in answer.text
+    assert "<b> ü" not in answer.text, "names are text, not HTML"
+    assert "<script>" not in answer.text
+    assert served.ask("red-user", "GET", path.replace("red", "blue")).status_code == (
+        404 if "red" in path else 200
+    )
+
+
+def test_nothing_is_taken_out_of_the_interface(served):
+    """What docs/openapi.json has, clients rely on; `python scripts/dump_openapi.py` adds to it."""
+
+    def entries(document):
+        for path, methods in document["paths"].items():
+            for method, found in methods.items():
+                yield method, path
+                yield from ((method, path, each["in"], each["name"]) for each in found.get("parameters", ()))
+        for name, schema in document["components"]["schemas"].items():
+            yield from ((name, key) for key in schema.get("properties", {}))
+
+    released, now = set(entries(json.loads(DOCUMENT.read_text()))), set(entries(served.app.openapi()))
+    assert released <= now
+    assert now <= released, "not in docs/openapi.json yet"
