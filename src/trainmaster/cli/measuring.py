@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainmaster.api.results import RunPlan
-from trainmaster.api.streams import interruptible
 from trainmaster.cli.output import duration, say
-from trainmaster.cli.quote import show_quote
 
 if TYPE_CHECKING:
-    from trainmaster.api.protocol import Stream
     from trainmaster.service import ProfilePhase, ProfileProgress
 
 
@@ -36,28 +31,6 @@ class Measuring:
         if now != self._shown:
             self._shown = now
             say(what + (_numbers(progress) if ended else ""))
-
-
-def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # noqa: ANN401
-    """Show what is told while a run is planned or a recipe quoted; the plan, or the quote.
-
-    Args:
-        stream: tells it.
-        tell: shows lines of a quote.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C, and nothing was measured.
-    """
-    measuring, found = Measuring(), None
-    with interruptible(stream):
-        for found in stream:
-            if isinstance(found, str):
-                say(found)
-            elif not isinstance(found, RunPlan):
-                from trainmaster.service import ProfileProgress
-
-                measuring.show(found) if isinstance(found, ProfileProgress) else show_quote(found, tell)
-    return found
 
 
 def _numbers(progress: ProfileProgress) -> str:

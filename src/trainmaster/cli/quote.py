@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from trainmaster.cli.output import dollars_text, duration, print_json, say, show
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trainmaster.api.protocol import Stream
     from trainmaster.service import Alternative, ExperimentQuote, Interval, Quote
 
 _SHOWN_FRONT = 8
@@ -49,7 +50,6 @@ def quote(
     as_json: Annotated[bool, typer.Option("--json", help="Print the quote as JSON.")] = False,
 ) -> None:
     """Measure a recipe's job for a minute, and quote cluster, time and price as intervals."""
-    from trainmaster.cli.measuring import watched
     from trainmaster.cli.opening import open_client
     from trainmaster.service.quoting import QuoteOptions
     from trainmaster.spec import read_recipe
@@ -80,6 +80,32 @@ def quote(
         say(f"drawn: {plot}")
     if as_json:
         print_json(made.as_dict())
+
+
+def watched(stream: Stream[Any], tell: Callable[[str], None] = say) -> Any:  # noqa: ANN401
+    """Show what is told while a run is planned or a recipe quoted; the plan, or the quote.
+
+    Args:
+        stream: tells it.
+        tell: shows lines of a quote.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, and nothing was measured.
+    """
+    from trainmaster.api.results import RunPlan
+    from trainmaster.api.streams import interruptible
+    from trainmaster.cli.measuring import Measuring
+
+    measuring, found = Measuring(), None
+    with interruptible(stream):
+        for found in stream:
+            if isinstance(found, str):
+                say(found)
+            elif not isinstance(found, RunPlan):
+                from trainmaster.service import ProfileProgress
+
+                measuring.show(found) if isinstance(found, ProfileProgress) else show_quote(found, tell)
+    return found
 
 
 def show_quote(made: Quote, show: Callable[[str], None]) -> None:

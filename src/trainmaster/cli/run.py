@@ -35,8 +35,8 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.measuring import watched
     from trainmaster.cli.opening import open_client
+    from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, can_ask
     from trainmaster.service import capabilities_of
     from trainmaster.spec import parse_duration, read_recipe

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
@@ -50,8 +50,8 @@ from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
+    from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.curves import ExperimentCurves
-    from trainmaster.service.renting import RentalOffer
     from trainmaster.service.unpublished_models import SavedModel
 
 #: A metric with one of these words in its name is better when it is smaller.
@@ -78,6 +78,17 @@ class Session:
     recipe: Recipe
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+
+class AgreedClusters(Protocol):
+    """What a run may rent; see `trainmaster.service.renting.RentalOffer`."""
+
+    @property
+    def plans(self) -> tuple[ClusterPlan, ...]:
+        """Of its clusters."""
+
+    def note_down(self, database: Database, run: str, now: float) -> None:
+        """Keep what was estimated."""
 
 
 class Service:
@@ -165,7 +176,7 @@ class Service:
         recipe: Recipe,
         recipe_path: Path,
         environ: Mapping[str, str],
-        offer: RentalOffer | None = None,
+        offer: AgreedClusters | None = None,
         keep_s: float = 0.0,
         submission: Submission | None = None,
     ) -> Session:
