@@ -37,7 +37,7 @@ Key = tuple[int, int, int]  # batch, latency in ms, machines
 def paper() -> dict[Key, float]:
     """Seconds per 70 steps. One machine was measured at 0 ms only, over 50 steps up to a batch of 6400."""
     found = {}
-    with Path(ROOT, "tests", "data", "anwar.csv").open(encoding="utf-8") as file:
+    with Path(ROOT, "src/trainmaster/advisor/papers/anwar.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if not row["time_per_epoch_s"]:
                 continue

@@ -37,7 +37,7 @@ class Data:
 def anwar() -> Data:
     """Anwar et al. 2021: an epoch is 70 global steps, 50 with one worker at batches up to 6400."""
     points = []
-    with (HERE.parents[1] / "tests" / "data" / "anwar.csv").open(encoding="utf-8") as file:
+    with (HERE.parents[1] / "src/trainmaster/advisor/papers/anwar.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if not row["time_per_epoch_s"]:
                 continue

@@ -17,6 +17,8 @@ from trainmaster.spec.states import State
 #: Of what is kept, or waits to be saved, a summary names the first ones.
 _MOST = 1000
 
+#: More points teach a model nothing new.
+_MEASUREMENTS = 400
 #: Whatever lists many runs needs no more; their recipes are long.
 _LISTED = [column for column in t.run.c if column is not t.run.c.recipe]
 
@@ -78,6 +80,29 @@ def _runs_after(run: str | None) -> sa.ColumnElement[bool]:
     created_at = sa.select(other.c.created_at).where(other.c.id == run).scalar_subquery()
     # The first condition is in the second: it lets the index begin where the page does.
     return (t.run.c.created_at <= created_at) & ((t.run.c.created_at < created_at) | (t.run.c.id > run))
+
+
+def profile(database: Database, run: str, experiment: str | None, which: RunFilter) -> Sequence[RowMapping]:
+    """What was measured of the jobs of a run, also in other runs, the newest first: ``experiment``, ``data``.
+
+    Args:
+        database: the database.
+        run: its id.
+        experiment: only this one.
+        which: only what was measured in these runs.
+    """
+    measured = t.measurement
+    of_run = sa.select(measured.c.similar).where(measured.c.run_id == run)
+    if experiment is not None:
+        of_run = of_run.where(measured.c.experiment == experiment)
+    query = (
+        sa.select(measured.c.experiment, measured.c.data)
+        .join(t.run, t.run.c.id == measured.c.run_id)
+        .where(measured.c.similar.in_(of_run), which.condition())
+        .order_by(measured.c.measured_at.desc(), measured.c.id)
+        .limit(_MEASUREMENTS)
+    )
+    return database.read(query)
 
 
 def models(

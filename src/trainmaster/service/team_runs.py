@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.papers.recommend import PUBLISHED, Wish, published_points, recommend
 from trainmaster.db import queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
@@ -16,6 +19,7 @@ from trainmaster.spec.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
+    from trainmaster.advisor.model.profile import Point
     from trainmaster.artifacts import Manifest
     from trainmaster.service.access import Caller
     from trainmaster.service.service import Service
@@ -182,6 +186,36 @@ class TeamRuns:
         if manifest is None:
             raise NotFoundError(f"the model at {uri} is gone", "Was it deleted from the object store?")
         return uri, manifest
+
+    def recommend(self, wish: Wish, profile: str = PUBLISHED) -> dict[str, Any]:
+        """How many machines for a batch and a latency; see `trainmaster.advisor.papers.recommend`.
+
+        Args:
+            wish: what is asked.
+            profile: `PUBLISHED`, or ``RUN`` or ``RUN/EXPERIMENT``: what was measured of that job, in this
+                and in other runs that the caller sees.
+
+        Returns:
+            ``profile``, ``workers``, ``candidates`` (the best first) and ``points`` (how many were measured).
+        """
+        points: Sequence[Point] = published_points()
+        if profile != PUBLISHED:
+            run, _, experiment = profile.partition("/")
+            self.row(run)
+            which = RunFilter(None if self._caller.sees_all else (self._caller.team,))
+            rows = queries.profile(self._service.database, run, experiment or None, which)
+            if len({row["experiment"] for row in rows}) > 1 and not experiment:
+                names = ", ".join(sorted({row["experiment"] for row in rows}))
+                raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
+            found = (Measurement.from_json(row["data"]).point for row in rows)
+            points = [point for point in found if point is not None]
+        candidates = recommend(points, wish)
+        return {
+            "profile": profile,
+            "workers": candidates[0].workers,
+            "points": len(points),
+            "candidates": [asdict(candidate) for candidate in candidates],
+        }
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for its end, and see to it if nobody else does."""

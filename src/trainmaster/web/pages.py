@@ -13,6 +13,7 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from trainmaster.advisor.papers.recommend import PUBLISHED, Wish
 from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter, status_of, told
 from trainmaster.service.access import SCOPES, SESSION_S, UnknownCallerError, caller
 from trainmaster.service.submissions import RunRequest
@@ -290,6 +291,29 @@ def _checked(error: Exception | None) -> dict[str, Any]:
     if isinstance(error, TrainmasterError):
         return {"mistakes": [*str(error.args[0]).splitlines(), *([error.hint] if error.hint else [])]}
     return {"mistakes": [str(error)] if error is not None else []}
+
+
+# --- the recommender ------------------------------------------------------------------------------------
+
+
+@router.get("/recommend")
+def recommend(
+    request: Request,
+    runs: Runs,
+    batch: str = "64000",
+    latency_ms: str = "0",
+    profile: str = PUBLISHED,
+) -> Response:
+    """Anwar's question: batch size and latency in, number of machines out."""
+    found, trouble = None, ""
+    try:
+        found = runs.recommend(Wish(float(batch), float(latency_ms)), profile.strip() or PUBLISHED)
+    except ValueError:
+        trouble = "Batch and latency are numbers."
+    except TrainmasterError as error:
+        trouble = str(error)
+    values = {"batch": batch, "latency_ms": latency_ms, "profile": profile}
+    return _page(request, "recommend.html", 422 if trouble else 200, found=found, problem=trouble, **values)
 
 
 # --- models, team ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.advisor import papers
 from trainmaster.advisor.papers.lookup import Measured, lookup
 from trainmaster.spec.errors import NotFoundError
 
@@ -15,7 +16,7 @@ ANWAR = json.loads((DATA / "seed_vectors.json").read_text())["anwar"]
 
 @pytest.fixture(scope="module")
 def table():
-    with (DATA / "anwar.csv").open() as file:
+    with Path(papers.__file__).with_name("anwar.csv").open() as file:
         return [
             Measured(
                 int(row["workers"]),

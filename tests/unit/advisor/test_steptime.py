@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainmaster.advisor import papers
 from trainmaster.advisor.model import fit
 from trainmaster.advisor.model.fit import Problem
 from trainmaster.advisor.model.physics import step_time
@@ -18,7 +19,7 @@ from trainmaster.advisor.model.shapes import Columns, Context, Shapes
 from trainmaster.advisor.model.steptime import StepTimeModel
 from trainmaster.spec import Strategy
 
-ANWAR = Path(__file__).parents[2] / "data" / "anwar.csv"
+ANWAR = Path(papers.__file__).with_name("anwar.csv")
 
 
 def anwar():

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.api.rest import code, models, runs, teams
+from trainmaster.api.rest import code, models, recommend, runs, teams
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
-from trainmaster.api.rest.state import Reader, ServerState, State, problem, told
+from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
 from trainmaster.service.access import Access
 from trainmaster.service.submissions import Submissions
 from trainmaster.spec.errors import TrainmasterError
@@ -70,7 +70,7 @@ def make_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     v1 = APIRouter(prefix=API)
-    for part in (runs.router, code.router, models.router, teams.router):
+    for part in (runs.router, code.router, models.router, recommend.router, teams.router):
         v1.include_router(part)
     v1.include_router(_general)
     app.include_router(v1)
@@ -135,6 +135,11 @@ async def _broken(_: Request, error: Exception) -> Response:
     return problem(500, "the server has made a mistake", "Its log says more; please report it.")
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code in (404, 405) and request.url.path.startswith(API):
+        try:  # who is not known does not learn what there is
+            await run_in_threadpool(caller_of, request)
+        except TrainmasterError as refusal:
+            return told(refusal)
     return problem(error.status_code, str(error.detail))

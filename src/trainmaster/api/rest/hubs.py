@@ -98,6 +98,13 @@ class Hub:
             self._listeners.discard(queue)
 
     async def _look(self, stream: RunStream) -> None:
+        try:
+            await self._look_on(stream)
+        finally:  # whatever went wrong: who listens comes back, and the next look begins anew
+            self._task = None
+            self._tell(None)
+
+    async def _look_on(self, stream: RunStream) -> None:
         silent_s = 0.0
         while self._listeners:
             try:
@@ -112,7 +119,6 @@ class Hub:
                 silent_s = 0.0
                 self._tell(_News(before, self._place, [_STILL_HERE]))
             await asyncio.sleep(LOOK_EVERY_S)
-        self._task = None
 
     def _tell(self, news: _News | None) -> None:
         for queue in list(self._listeners):

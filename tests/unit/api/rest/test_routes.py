@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
+from trainmaster.db import ClosedAttempt, NewMeasurement, NewRun, RunChange, Submission, TaskChange
 from trainmaster.service import Service
 from trainmaster.service.access import caller
-from trainmaster.spec import Recipe
+from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.states import EndReason, State
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
@@ -122,6 +124,7 @@ def routes():
         ("GET", "/api/v1/models/{run}/{experiment}/{task}"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}.zip"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}/files/{path}"): "read",
+        ("GET", "/api/v1/recommend"): "read",
         ("GET", "/api/v1/teams"): "manage",
         ("PUT", "/api/v1/teams"): "admin",
         ("GET", "/api/v1/tokens"): "manage",
@@ -140,7 +143,11 @@ BODIES = {
 }
 
 
+QUERIES = {"/api/v1/recommend": "?batch=64000&latency_ms=0"}
+
+
 def filled(path, run):
+    path += QUERIES.get(path, "")
     values = {
         "run": run,
         "experiment": "main",
@@ -307,7 +314,9 @@ def test_the_setup_link_works_once(served):
     served.browser.cookies.clear()
 
 
-@pytest.mark.parametrize("path", ["/", "/runs/job-red", "/models", "/models/job-red/main/0", "/team", "/new"])
+@pytest.mark.parametrize(
+    "path", ["/", "/runs/job-red", "/models", "/models/job-red/main/0", "/team", "/new", "/recommend"]
+)
 def test_pages_are_small_safe_and_only_ones_own(served, path):
     answer = served.ask("red-user", "GET", path)
     assert answer.status_code == 200
@@ -319,6 +328,40 @@ def test_pages_are_small_safe_and_only_ones_own(served, path):
     assert served.ask("red-user", "GET", path.replace("red", "blue")).status_code == (
         404 if "red" in path else 200
     )
+
+
+def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
+    def ask(query, who="red-read"):
+        return served.ask(who, "GET", f"/api/v1/recommend?{query}")
+
+    assert ask("batch=64000&latency_ms=0").json()["workers"] == 4
+    found = ask("batch=64000&latency_ms=20").json()
+    assert (found["workers"], found["profile"], found["points"]) == (3, "anwar-2021", 113)
+    assert [each["is_measured"] for each in found["candidates"]] == [True, True, True, False]
+    cheap = ask("batch=64000&latency_ms=0&beta=200&usd_per_hour=1").json()
+    assert cheap["workers"] == 3
+    assert ask("batch=64000&latency_ms=0&usd_per_hour=1&max_usd_per_hour=2.5").json()["workers"] == 2
+    assert ask("batch=64000&latency_ms=0&usd_per_hour=9&max_usd_per_hour=2.5").status_code == 422
+    for workers, time_s in ((1, 0.02), (2, 0.2), (3, 0.3)):
+        shape = {"nodes": workers, "local_batch": 64 / workers, "step_time_s": time_s}
+        data = Measurement(Point(Strategy.ALLREDUCE, workers, **shape)).to_json()
+        new = NewMeasurement(f"m-{workers}", "f", "s", "main", "job-red", data, float(workers))
+        served.service.database.add_measurement(new)
+    mine = ask("batch=64&profile=job-red").json()
+    assert (mine["workers"], mine["points"]) == (1, 3), "this job does not scale"
+    assert mine["candidates"][0]["low_s"] < mine["candidates"][0]["high_s"]
+    assert ask("batch=64&profile=job-red", "blue-read").status_code == 404
+    assert ask("batch=64&profile=job-blue", "blue-read").status_code == 404, "nothing was measured of it"
+    assert ask("latency_ms=0").status_code == 422
+    page = served.ask("red-read", "GET", "/recommend?batch=64000&latency_ms=20")
+    assert "Take <strong>3</strong> machines" in page.text
+    assert served.ask("red-read", "GET", "/recommend?batch=x").status_code == 422
+
+
+def test_who_is_not_known_does_not_learn_what_there_is(served):
+    assert served.ask(None, "GET", "/api/v1/nothing").status_code == 401
+    assert served.ask("red-read", "GET", "/api/v1/nothing").status_code == 404
+    assert served.ask(None, "PATCH", "/api/v1/runs").status_code == 401
 
 
 def test_nothing_is_taken_out_of_the_interface(served):
