@@ -90,4 +90,5 @@ def teams(as_json: AsJson = False) -> None:
 
 def _line(team: dict[str, object]) -> str:
     limit = "" if team["monthly_usd"] is None else f" of ${team['monthly_usd']:g}"
-    return f"{team['team']}: ${team['spent_usd']:.2f}{limit} spent this month"
+    spent = f"${team['spent_usd']:.2f}{limit} spent this month"
+    return f"{team['team']}: {spent}, ${team['reserved_usd']:.2f} reserved"

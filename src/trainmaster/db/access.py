@@ -38,11 +38,17 @@ def teams(database: Database) -> Sequence[RowMapping]:
 
 
 def spent_usd(database: Database, team: str, since: float) -> float:
-    """What the runs of a team have cost that were begun since then (Unix seconds), US dollars."""
+    """What the runs of a team have cost that were begun since then (Unix seconds) or go on, US dollars."""
+    counts = (t.run.c.created_at >= since) | (t.run.c.state != "DONE")
     query = sa.select(sa.func.coalesce(sa.func.sum(t.run.c.cost_usd), 0.0).label("usd")).where(
-        t.run.c.team == team, t.run.c.created_at >= since
+        t.run.c.team == team, counts
     )
     return float(database.read(query)[0]["usd"])
+
+
+def runs_of_team(database: Database, team: str) -> Sequence[RowMapping]:
+    """The runs of a team that are not over, with their recipes."""
+    return database.read(sa.select(t.run).where(t.run.c.team == team, t.run.c.state != "DONE"))
 
 
 def add_token(database: Database, row: Mapping[str, object]) -> bool:

@@ -9,10 +9,10 @@ import time
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access
+from trainmaster.service.team_budget import budgets
 from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
@@ -150,16 +150,8 @@ class Access:
         return self.team(name)
 
     def teams(self) -> list[dict[str, Any]]:
-        """All teams, with what they have spent this month (UTC)."""
-        since = month_begin_s(time.time())
-        return [
-            {
-                "team": row["name"],
-                "monthly_usd": row["monthly_usd"],
-                "spent_usd": round(access.spent_usd(self._database, row["name"], since), 6),
-            }
-            for row in access.teams(self._database)
-        ]
+        """All teams, with what they have spent, reserved and left this month (UTC)."""
+        return [budget.as_dict() for budget in budgets(self._database, time.time())]
 
     def team(self, name: str) -> dict[str, Any]:
         """One of them.
@@ -273,16 +265,6 @@ class Access:
     def end_session(self, secret: str) -> None:
         """End a session; no effect if there is none."""
         access.end_session(self._database, digest_of(secret))
-
-
-def month_begin_s(now: float) -> float:
-    """When the calendar month began, by UTC, in Unix seconds.
-
-    >>> month_begin_s(86400.0 * 40) == 86400.0 * 31
-    True
-    """
-    day = datetime.fromtimestamp(now, UTC)
-    return day.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
 def _check_name(name: str, what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from trainmaster.db import Submission, access
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.background import drive_in_background
 from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.team_budget import budgets, most_usd
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -80,6 +82,7 @@ class Submissions:
         self._access = access
         self._environ = environ
         self._is_private = is_private
+        self._admission = threading.Lock()
         self._over = threading.Event()
         self._helper: threading.Thread | None = None
 
@@ -214,7 +217,12 @@ class Submissions:
             from trainmaster.service.renting import check_with_provider
 
             notes += check_with_provider(self._service, plan.offer.plans, self._environ)
-        return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
+        # One at a time: two that fit one by one may not fit together.
+        with self._admission:
+            for budget in budgets(self._service.database, time.time()):
+                if budget.team == submission.team:
+                    budget.admit(most_usd(plan.recipe, plan.offer))
+            return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
 
 
 def refusals(recipe: Recipe, *, is_shared: bool, store_url: str) -> Iterator[str]:

@@ -85,6 +85,8 @@ def test_scopes_imply_no_more_than_they_say():
 
 def test_a_team_knows_what_it_may_spend(of_home):
     assert of_home.make_team("vision", 50)["monthly_usd"] == 50
-    assert of_home.make_team("vision", None) == {"team": "vision", "monthly_usd": None, "spent_usd": 0.0}
+    assert of_home.make_team("vision", None) == {
+        "team": "vision", "monthly_usd": None, "spent_usd": 0.0, "reserved_usd": 0.0, "left_usd": None
+    }  # fmt: skip
     with pytest.raises(UsageError):
         of_home.make_team("vision", -1)

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 
 from trainmaster.service.access import Access, Caller, ForbiddenError, UnknownCallerError
 from trainmaster.service.submissions import KeyUsedError, Submissions
+from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
 from trainmaster.spec.errors import (
     LeaseLostError,
@@ -34,6 +35,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (ForbiddenError, 403),
     (NotFoundError, 404),
     (KeyUsedError, 409),
+    (OverBudgetError, 409),
     (LeaseLostError, 409),
     (UsageError, 422),
     (StoreError, 503),
