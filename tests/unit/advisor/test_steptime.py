@@ -282,7 +282,7 @@ def test_profiles_and_points_refuse_nonsense():
 
 def test_importing_the_package_does_not_load_numpy():
     code = (
-        "import sys, trainmaster.advisor as advisor; assert 'numpy' not in sys.modules; "
-        "advisor.StepTimeModel; assert 'numpy' in sys.modules"
+        "import sys, trainmaster.advisor, trainmaster.service; assert 'numpy' not in sys.modules; "
+        "import trainmaster.advisor.model.steptime; assert 'numpy' in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

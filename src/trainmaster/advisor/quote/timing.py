@@ -387,7 +387,7 @@ def _draw(belief: LogNormal, normal: Floats) -> Floats:
 def _preemptions(expected: Floats, seed: int) -> Floats:
     """(S, m) Poisson counts with (S, m) expectations, monotone in these: the same arrivals for all m.
 
-    >>> preemptions(np.array([[0.0, 1.0, 60.0]]), 0).tolist()
+    >>> _preemptions(np.array([[0.0, 1.0, 60.0]]), 0).tolist()
     [[0.0, 3.0, 60.0]]
     """
     arrivals = (
