@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
 import time
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access
 from trainmaster.service.team_budget import budgets
-from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
+from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -57,12 +59,14 @@ class Caller:
         team: what belongs to it is all that is seen; None for the owner of the home.
         scopes: of `SCOPES`, with those that they imply.
         token: name of the token, None of a session without one.
+        expires_at: Unix seconds: when the token ends.
     """
 
     name: str
     team: str | None
     scopes: frozenset[str]
     token: str | None = None
+    expires_at: float = math.inf
 
     @property
     def sees_all(self) -> bool:
@@ -144,7 +148,7 @@ class Access:
             UsageError: a wrong name or amount.
         """
         _check_name(name, "team")
-        if monthly_usd is not None and not monthly_usd > 0:
+        if monthly_usd is not None and not 0 < monthly_usd < math.inf:
             raise UsageError(f"{monthly_usd:g} is no amount to spend in a month", "Give US dollars above 0.")
         access.add_team(self._database, name, monthly_usd, time.time())
         return self.team(name)
@@ -232,8 +236,10 @@ class Access:
             raise UnknownCallerError(
                 f"the token {what}", "Ask for a new one: `trainmaster token create NAME --scopes read,run`."
             )
-        access.note_use(self._database, row, now)
-        return caller(row["name"], row["team"], row["scopes"].split(), row["name"])
+        with suppress(StoreError):  # who asks has an answer, also while the database takes no writes
+            access.note_use(self._database, row, now)
+        found = caller(row["name"], row["team"], row["scopes"].split(), row["name"])
+        return replace(found, expires_at=row["expires_at"])
 
     # --- sessions -----------------------------------------------------------------------------------
 
@@ -246,7 +252,7 @@ class Access:
             "team": who.team,
             "scopes": " ".join(sorted(who.scopes)),
             "token": who.token,
-            "expires_at": now + SESSION_S,
+            "expires_at": min(now + SESSION_S, who.expires_at),
         }
         access.add_session(self._database, row, now)
         return secret

@@ -87,6 +87,12 @@ def _unpack(packed: BinaryIO, into: Path) -> None:
                 if size > MAX_BYTES or number > MAX_FILES:
                     limit = f"{MAX_BYTES >> 20} MB or {MAX_FILES:,} files"
                     raise UsageError(f"{_BEGIN}: unpacked it has more than {limit}", "Send data as a volume.")
+                if not (member.isreg() or member.isdir()):
+                    raise UsageError(
+                        f"{_BEGIN}: {member.name!r} is neither a file nor a directory",
+                        "Send files, not links: `tar --dereference -c`.",
+                    )
+                # Its filter is not enough by itself: until 3.11.13 chains of links led outside.
                 archive.extract(member, into, filter="data")
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise UsageError(

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.db import Submission, access
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.background import drive_in_background
 from trainmaster.service.code_uploads import CodeUploads
-from trainmaster.service.team_budget import budgets, most_usd
+from trainmaster.service.team_budget import OverBudgetError, budgets, most_usd
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -24,20 +25,11 @@ from trainmaster.spec.private_files import make_private
 if TYPE_CHECKING:
     from trainmaster.service.access import Access, Caller
     from trainmaster.service.service import Service, Session
+    from trainmaster.spec import Experiment
 
 #: Runs that nobody drives are looked for so often, in seconds.
 TAKE_OVER_EVERY_S: Final = 10.0
 MAX_KEY: Final = 255
-_TEAM_URLS: Final = (
-    "https://",
-    "s3://",
-    "gs://",
-    "az://",
-    "abfs://",
-    "abfss://",
-    "webhdfs://",
-    "swebhdfs://",
-)
 
 
 class KeyUsedError(RunError):
@@ -101,9 +93,7 @@ class Submissions:
             directory = self._service.home.root / "uploads" / "empty"
             make_private(directory)
         recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
-        mistakes = list(
-            refusals(recipe, is_shared=self._is_shared(caller), store_url=self._service.home.store_url)
-        )
+        mistakes = list(refusals(recipe, is_shared=self._is_shared(caller)))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
         return recipe
@@ -134,7 +124,7 @@ class Submissions:
         notes: list[str] = []
         try:
             session = self._start(recipe, path, submission, request.max_usd, notes)
-        except StoreError:
+        except (StoreError, OverBudgetError):
             if (known := self._known(caller, request, key)) is None:
                 raise
             return known, False, []  # it was sent twice at the same time
@@ -192,7 +182,7 @@ class Submissions:
 
     def _kept(self, recipe: Recipe) -> Path:
         digest = hashlib.sha256(recipe.source_text.encode()).hexdigest()[:10]
-        path = self._service.home.root / "recipes" / f"{recipe.name}-{digest}.yaml"
+        path = self._service.home.root / "recipes" / f"{recipe.name[:100]}-{digest}.yaml"
         make_private(path.parent)
         path.write_text(recipe.source_text, encoding="utf-8")
         return path
@@ -225,34 +215,50 @@ class Submissions:
             return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
 
 
-def refusals(recipe: Recipe, *, is_shared: bool, store_url: str) -> Iterator[str]:
+def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:
     """What a server does not do for others, a line per key: it would be done as the server's user.
 
+    What is allowed is named, not what is forbidden: a new key of recipes is looked at here first.
+
     Args:
-        recipe: as read.
+        recipe: as read, in the directory of what was sent.
         is_shared: others than the owner of the home may have sent it.
-        store_url: of the server's home.
     """
     if not is_shared:
         return
-    if capabilities_of(recipe.provider).is_here:
-        yield f"provider: {recipe.provider}; the code of others does not run as the user of this server"
-    if "://" in recipe.code and not recipe.code.startswith("https://"):
-        yield f"code: {recipe.code}; a server gets code by https only"
-    if recipe.code.startswith(("/", "~")) or ".." in Path(recipe.code).parts:
-        yield f"code: {recipe.code}; it is outside what was sent"
+    if not capabilities_of(recipe.provider).rents:
+        yield f"provider: {recipe.provider}; the code of others runs on rented machines only"
+    if recipe.code != "." and _leaves(recipe.directory, recipe.code):
+        yield f"code: {recipe.code}; only what was sent: a server gets no code with its own keys"
     if recipe.notify:
         yield "notify: commands of others do not run as the user of this server"
     for name, experiment in recipe.experiments.items():
-        if experiment.secrets:
-            yield f"experiments.{name}.secrets: secrets of teams are not there yet"
-        for key, source in experiment.data.items():
-            where = f"experiments.{name}.data.{key}"
-            if source.directory is not None and (
-                source.directory.startswith(("/", "~")) or ".." in Path(source.directory).parts
-            ):
-                yield f"{where}.dir: {source.directory}; it is outside what was sent"
-            if source.url is not None and not source.url.startswith(_TEAM_URLS):
-                yield f"{where}.url: {source.url}; a server takes {', '.join(_TEAM_URLS)}"
-            if source.url is not None and source.url.startswith(store_url.rstrip("/") + "/"):
-                yield f"{where}.url: it is on the server's own object store; name models with `from`"
+        yield from (f"experiments.{name}.{line}" for line in _refusals(experiment, recipe.directory))
+
+
+def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
+    if experiment.secrets:
+        yield "secrets: secrets of teams are not there yet"
+    if experiment.container is not None:
+        yield "container: images of the server's machine are not for others, and it looks there first"
+    if experiment.distributed is not None and experiment.distributed.is_flexible:
+        yield "distributed.workers: it would be measured as the user of this server; write a number"
+    if experiment.metrics is not None and experiment.metrics.pattern is not None:
+        yield "metrics.pattern: a pattern can keep the server busy for ever; write TRAINMASTER_METRICS"
+    for key, source in experiment.data.items():
+        where = f"data.{key}"
+        if source.directory is not None and _leaves(directory, source.directory):
+            yield f"{where}.dir: {source.directory}; it is outside what was sent"
+        if source.volume is not None and source.volume not in BUILT_IN:
+            yield f"{where}.volume: {source.volume}; volumes of teams are not there yet"
+        if source.url is not None and (not source.url.startswith("https://") or source.url_variables):
+            yield f"{where}.url: {source.url}; only https, without variables: no keys of the server are used"
+
+
+def _leaves(directory: Path, text: str) -> bool:
+    """Whether a path of a recipe leads out of its directory, also by ``~``, ``..`` or a link."""
+    try:
+        place = (directory / Path(text).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return True
+    return "://" in text or not place.is_relative_to(directory.resolve()) or not place.exists()

@@ -10,6 +10,7 @@ from trainmaster.db import access
 from trainmaster.service.quote_record import quote_summary
 from trainmaster.service.stored_recipe import stored_recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
+from trainmaster.spec.states import State
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -91,6 +92,18 @@ def most_usd(recipe: Recipe, offer: RentalOffer | None) -> float | None:
         return 0.0
     cost = offer.quote.cost_usd if offer.quote is not None else None
     return _least(None if cost is None else cost.p95, recipe)
+
+
+def admit_again(database: Database, run: RowMapping, now: float) -> None:
+    """Refuse to go on with a run that is over if what it may still cost does not fit.
+
+    Raises:
+        OverBudgetError: it does not.
+    """
+    still_usd = max(0.0, _promised_usd(database, run) - run["cost_usd"])
+    for budget in budgets(database, now):
+        if budget.team == run["team"] and run["state"] == State.DONE:
+            budget.admit(still_usd)
 
 
 def _promised_usd(database: Database, run: RowMapping) -> float:

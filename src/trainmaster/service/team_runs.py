@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
 from trainmaster.service.run_stream import Cursor, RunStream
 from trainmaster.service.summary import run_brief, runs_summary
+from trainmaster.service.team_budget import admit_again
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -228,7 +230,7 @@ class TeamRuns:
         from trainmaster.service.background import drive_in_background
 
         self._caller.need("run")
-        self.row(run)
+        admit_again(self._service.database, self.row(run), time.time())
         session = self._service.resume(run, environ)
         if session is None:
             return []

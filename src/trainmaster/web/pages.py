@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, FastAPI, Form, Request
 from fastapi.responses import RedirectResponse, Response
@@ -14,7 +15,16 @@ from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from trainmaster.advisor.papers.recommend import PUBLISHED, Wish
-from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter, status_of, told
+from trainmaster.api.rest.state import (
+    Reader,
+    Runs,
+    ServerState,
+    State,
+    Submitter,
+    check_same_site,
+    status_of,
+    told,
+)
 from trainmaster.service.access import SCOPES, SESSION_S, UnknownCallerError, caller
 from trainmaster.service.submissions import RunRequest
 from trainmaster.spec.errors import RecipeError, TrainmasterError, UsageError
@@ -101,11 +111,15 @@ def setup(request: Request, code: str = "") -> Response:
 
 
 @router.post("/setup")
-def set_up(state: State, code: Annotated[str, Form()]) -> Response:
+def set_up(request: Request, state: State, code: Annotated[str, Form()]) -> Response:
     """Log the owner of the home in."""
-    if code not in state.setup:
-        raise UsageError("this link was used already", "Start the server anew: it prints another one.")
-    state.setup.discard(code)
+    check_same_site(request, says=False)
+    try:
+        state.setup.remove(code)
+    except KeyError:
+        raise UsageError(
+            "this link was used already", "Start the server anew: it prints another one."
+        ) from None
     return _logged_in(state, state.access.open_session(caller("owner", None, SCOPES)), "/")
 
 
@@ -123,6 +137,7 @@ def log_in(
     next: Annotated[str, Form()] = "/",
 ) -> Response:
     """Opens a session for a token."""
+    check_same_site(request, says=False)
     try:
         who = state.access.by_token(token.strip())
     except UnknownCallerError as error:
@@ -140,9 +155,8 @@ def log_out(request: Request, state: State, caller: Reader) -> Response:
 
 
 def _logged_in(state: ServerState, session: str, wanted: str) -> Response:
-    target = urlsplit(wanted)
-    is_ours = not target.scheme and not target.netloc and wanted.startswith("/") and "\\" not in wanted
-    answer = _to(wanted if is_ours else "/")
+    # A path of ours, and nothing that a browser may take for another host.
+    answer = _to(wanted if re.fullmatch(r"/([A-Za-z0-9._~%-][A-Za-z0-9._~%/-]*)?", wanted) else "/")
     answer.set_cookie(
         state.cookie,
         session,

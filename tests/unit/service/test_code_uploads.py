@@ -62,6 +62,8 @@ def test_teams_know_nothing_of_each_other(uploads, tmp_path):
         member("/etc/out", size=1),
         member("link", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
         member("up", type=tarfile.SYMTYPE, linkname="../../x"),
+        member("inside", type=tarfile.SYMTYPE, linkname="good"),
+        member("hard", type=tarfile.LNKTYPE, linkname="good"),
         member("dev", type=tarfile.CHRTYPE),
         member("pipe", type=tarfile.FIFOTYPE),
     ],

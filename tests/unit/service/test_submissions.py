@@ -8,44 +8,71 @@ from trainmaster.service.submissions import RunRequest, refusals
 from trainmaster.service.team_runs import thinned
 from trainmaster.spec import Recipe
 
-STORE = "s3://ours/store"
 
+@pytest.fixture
+def refused(tmp_path, monkeypatch):
+    sent, home = tmp_path / "sent", tmp_path / "home"
+    (sent / "data").mkdir(parents=True)
+    (home / ".ssh").mkdir(parents=True)
+    (sent / "link").symlink_to(home)
+    monkeypatch.setenv("HOME", str(home))
 
-def refused(is_shared=True, **keys):
-    top = {key: keys.pop(key) for key in ("provider", "code", "notify") if key in keys}
-    recipe = Recipe.from_dict(
-        {"name": "a", "provider": "aws", **top, "experiments": {"main": {"command": "true", **keys}}}
-    )
-    return list(refusals(recipe, is_shared=is_shared, store_url=STORE))
+    def lines(is_shared=True, **keys):
+        top = {key: keys.pop(key) for key in ("provider", "code", "notify") if key in keys}
+        content = {
+            "name": "a",
+            "provider": "aws",
+            **top,
+            "experiments": {"main": {"command": "true", **keys}},
+        }
+        return list(refusals(Recipe.from_dict(content, directory=sent), is_shared=is_shared))
+
+    return lines
 
 
 @pytest.mark.parametrize(
     "keys",
     [
         {"provider": "local"},
+        {"provider": "hosts"},
         {"code": "/etc"},
-        {"code": "../other"},
-        {"code": "~/x"},
+        {"code": "../home"},
+        {"code": "~/.ssh"},
+        {"code": "./~/.ssh"},
+        {"code": "link"},
+        {"code": "https://example.org/repository.git"},
         {"code": "ssh://git@host/repository.git"},
+        {"code": "git@github.com:owner/private.git"},
         {"code": "file:///srv/repository.git"},
         {"notify": [{"to": "rm -rf /"}]},
         {"secrets": ["AWS_SECRET_ACCESS_KEY"]},
+        {"container": "private-image"},
+        {"distributed": {"strategy": "allreduce", "workers": "1..4"}, "batch": {"global": 64}, "steps": 9},
+        {"distributed": {"strategy": "allreduce", "workers": "auto"}, "batch": {"global": 64}, "steps": 9},
+        {"metrics": {"pattern": "(?P<a>(x+x+)+y)"}},
         {"data": {"d": {"dir": "/etc"}}},
-        {"data": {"d": {"dir": "a/../../b"}}},
+        {"data": {"d": {"dir": "data/../../home"}}},
+        {"data": {"d": {"dir": "./~/.ssh"}}},
+        {"data": {"d": {"dir": "link/.ssh"}}},
+        {"data": {"d": {"volume": "theirs"}}},
+        {"data": {"d": {"volume": "/home/owner/volume"}}},
+        {"data": {"d": {"volume": "s3://any/volume"}}},
         {"data": {"d": {"url": "file:///etc/passwd"}}},
         {"data": {"d": {"url": "http://169.254.169.254/latest"}}},
-        {"data": {"d": {"url": f"{STORE}/models/other-run"}}},
+        {"data": {"d": {"url": "s3://ours/store/models/other-run"}}},
+        {"data": {"d": {"url": "https://${TOKEN}@host/x.zip"}}, "env": {"TOKEN": "x"}},
     ],
     ids=str,
 )
-def test_others_get_nothing_of_the_server(keys):
+def test_others_get_nothing_of_the_server(refused, keys):
     assert len(refused(**keys)) == 1
     assert refused(is_shared=False, **keys) == []
 
 
-def test_others_may_have_machines_data_and_their_own_code():
-    assert refused(code="https://example.org/r.git@v1") == []
-    assert refused(data={"d": {"url": "s3://public/digits"}, "e": {"dir": "data"}}) == []
+def test_others_may_have_machines_public_data_and_their_own_code(refused):
+    assert refused(code="data") == []
+    data = {"d": {"url": "https://example.org/digits.zip"}, "e": {"dir": "data"}, "f": {"volume": "digits"}}
+    assert refused(data=data, distributed={"strategy": "allreduce", "workers": 2}) == []
 
 
 def test_a_request_is_the_same_if_all_of_it_is():

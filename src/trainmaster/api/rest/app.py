@@ -110,7 +110,7 @@ def readyz(state: State, caller: Reader) -> dict[str, str]:
     return {"state": "ready"}
 
 
-def _healthz() -> dict[str, str]:
+async def _healthz() -> dict[str, str]:
     """Whether this process answers: all that is told to who gives no token."""
     return {"state": "alive"}
 

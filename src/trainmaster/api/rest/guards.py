@@ -90,13 +90,15 @@ class Guards:
             await send(message)
 
         length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length) <= limit:
-            await self._app(scope, counted, told)
-        else:
-            refused = TooLargeError(limit)
-            await problem(refused.status_code, refused.detail)(scope, receive, told)
-        if scope["method"] not in ("GET", "HEAD", "OPTIONS") or status in (401, 403):
-            await run_in_threadpool(self._note, scope, status)
+        try:
+            if length.isdigit() and int(length) <= limit:
+                await self._app(scope, counted, told)
+            else:
+                refused = TooLargeError(limit)
+                await problem(refused.status_code, refused.detail)(scope, receive, told)
+        finally:  # also what went wrong
+            if scope["method"] not in ("GET", "HEAD", "OPTIONS") or status in (401, 403):
+                await run_in_threadpool(self._note, scope, status)
 
     def _note(self, scope: Scope, status: int) -> None:
         caller = scope.get("state", {}).get("caller")

@@ -144,13 +144,14 @@ class Hubs:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._hubs: dict[str, Hub] = {}
+        self._hubs: dict[tuple[str, int | None], Hub] = {}
 
-    def of(self, run: str) -> Hub:
-        """That of a run."""
-        for idle in [name for name, hub in self._hubs.items() if hub.is_idle and name != run]:
+    def of(self, run: str, tail_bytes: int | None) -> Hub:
+        """That of a run, for those who begin at the same distance from the end."""
+        key = (run, tail_bytes)
+        for idle in [other for other, hub in self._hubs.items() if hub.is_idle and other != key]:
             del self._hubs[idle]
-        return self._hubs.setdefault(run, Hub(self._service, run))
+        return self._hubs.setdefault(key, Hub(self._service, run))
 
     def end(self) -> None:
         """Send everybody away: the server stops."""

@@ -25,7 +25,10 @@ class NewRun(BaseModel):
     recipe: Annotated[str, Field(description="the recipe's YAML")]
     code: Annotated[str | None, Field(description="SHA-256 of a tar that was sent to /code")] = None
     provider: Annotated[str | None, Field(description="replaces the recipe's `provider`")] = None
-    max_usd: Annotated[float | None, Field(description="agrees to rent machines for at most so much")] = None
+    max_usd: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="agrees to rent machines for at most so much"),
+    ] = None
 
 
 class RunPage(BaseModel):
@@ -186,8 +189,9 @@ async def stream(
 ) -> StreamingResponse:
     """Server-sent events: `state`, `point`, `log`. Who comes back with `Last-Event-ID` misses nothing."""
     cursor = request.headers.get("last-event-id") or after
+    tail = None if cursor else tail  # who comes back misses nothing
     own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail)
-    hub = state.hubs.of(run)
+    hub = state.hubs.of(run, tail)
 
     async def frames() -> AsyncIterator[str]:
         async for text in hub.listen(own):

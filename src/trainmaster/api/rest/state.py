@@ -88,7 +88,7 @@ def caller_of(request: Request) -> Caller:
     if kind.lower() == "bearer":
         found = server.access.by_token(token.strip())
     elif cookie := request.cookies.get(server.cookie):
-        _same_site(request)
+        check_same_site(request)
         found = server.access.by_session(cookie)
     else:
         raise UnknownCallerError(
@@ -98,8 +98,16 @@ def caller_of(request: Request) -> Caller:
     return found
 
 
-def _same_site(request: Request) -> None:
-    """Cookies are sent whoever's page asks for it: writes are taken from our own pages only."""
+def check_same_site(request: Request, *, says: bool = True) -> None:
+    """Cookies are sent whoever's page asks for it: writes are taken from our own pages only.
+
+    Args:
+        request: any.
+        says: also refuse a request that does not say where it is from, as programs' do.
+
+    Raises:
+        ForbiddenError: it is from elsewhere.
+    """
     if request.method in ("GET", "HEAD"):
         return
     site = request.headers.get("sec-fetch-site")
@@ -107,7 +115,7 @@ def _same_site(request: Request) -> None:
     ours = f"{request.url.scheme}://{request.headers.get('host', '')}"
     if site not in (None, "same-origin", "none") or (origin is not None and origin != ours):
         raise ForbiddenError("this came from another site's page", "Do it on the page of this server.")
-    if site is None and origin is None:
+    if says and site is None and origin is None:
         raise ForbiddenError("this does not say which page it came from", "Programs send a token instead.")
 
 

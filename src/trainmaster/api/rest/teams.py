@@ -22,7 +22,7 @@ class NewTeam(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     team: str
-    monthly_usd: float | None = None
+    monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
 class NewToken(BaseModel):

@@ -251,7 +251,7 @@ def test_mistakes_are_told_with_place_and_hint(served):
     assert {"line": 2, "column": 1, "key": "experimentz"}.items() <= answer.json()["mistakes"][-1].items()
     answer = served.ask("red-user", "POST", "/api/v1/runs", json={"recipe": RECIPE})
     assert answer.status_code == 422
-    assert "does not run as the user of this server" in answer.json()["title"]
+    assert "runs on rented machines only" in answer.json()["title"]
     for body in ({"recipe": RECIPE, "unknown": 1}, {"recipe": 3}, [], "x"):
         assert served.ask("red-user", "POST", "/api/v1/runs", json=body).status_code == 422
     assert served.ask("red-read", "GET", "/api/v1/runs?limit=100000").status_code == 422
