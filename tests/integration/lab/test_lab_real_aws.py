@@ -32,7 +32,7 @@ def test_it_runs_loses_a_machine_and_finds_nothing_left(renter: Renter) -> None:
             "--cap",
             "4",
             "--steps",
-            "50",
+            "90",  # on a busy machine the gang must not be done before the machine is
             "--yes",
         ],
         env=renter.env,
