@@ -218,7 +218,8 @@ class Submissions:
 def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:
     """What a server does not do for others, a line per key: it would be done as the server's user.
 
-    What is allowed is named, not what is forbidden: a new key of recipes is looked at here first.
+    Of providers, code and data what is allowed is named; what else a recipe has runs on rented machines.
+    A new key that is read on this machine belongs here.
 
     Args:
         recipe: as read, in the directory of what was sent.

@@ -14,7 +14,7 @@ from trainmaster.db import queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
 from trainmaster.service.run_stream import Cursor, RunStream
-from trainmaster.service.summary import run_brief, runs_summary
+from trainmaster.service.summary import runs_summary
 from trainmaster.service.team_budget import admit_again
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -77,11 +77,6 @@ class TeamRuns:
         """A run, as ``status --json`` has it."""
         self.row(run)
         return self._service.status(run)
-
-    def brief(self, run: str) -> dict[str, Any]:
-        """Its line in a list."""
-        self.row(run)
-        return run_brief(self._service.database, run)
 
     def highlights(self, run: str) -> Highlights:
         """What people are shown beside its status."""

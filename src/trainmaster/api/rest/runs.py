@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -173,7 +174,8 @@ def logs(
 ) -> StreamingResponse:
     """What its tasks wrote until now, as plain text."""
     pieces: Iterator[bytes] = runs.logs(run, experiment=experiment, task=task, member=member)
-    return StreamingResponse(pieces, media_type="text/plain; charset=utf-8")
+    first = next(pieces, b"")  # what is not there is said before the answer begins
+    return StreamingResponse(chain((first,), pieces), media_type="text/plain; charset=utf-8")
 
 
 @router.get("/runs/{run}/stream", response_class=StreamingResponse)

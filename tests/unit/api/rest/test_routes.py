@@ -227,6 +227,7 @@ def test_a_run_has_its_metrics_log_model_and_recipe(served):
     assert (curve["steps"], curve["values"], curve["axis"]) == ([1.0], [0.5], "step")
     assert ask("/runs/job-red/metrics?keys=other").json() == {"metrics": []}
     assert ask("/runs/job-red/logs").text == "hello\n"
+    assert ask("/runs/job-red/logs?member=nobody").status_code == 404
     assert ask("/runs/job-red/recipe").text == RECIPE
     (file,) = ask("/models/job-red/main/0").json()["files"]
     answer = ask("/models/job-red/main/0/files/%3Cb%3E%20%C3%BC.txt")
