@@ -25,9 +25,9 @@ def resume(
     from trainmaster.cli.opening import open_client
 
     if lend_keys:
-        from trainmaster.service import lend_whole_keys
+        from trainmaster.service import give_whole_keys
 
-        lend_whole_keys()
+        give_whole_keys()
     client = open_client()
     run = client.resolve(run)
     if not client.brief(run)["driven"]:

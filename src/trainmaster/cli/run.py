@@ -43,9 +43,9 @@ def run(
 
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
     if lend_keys:
-        from trainmaster.service import lend_whole_keys
+        from trainmaster.service import give_whole_keys
 
-        lend_whole_keys()
+        give_whole_keys()
     found = read_recipe(recipe, overrides=set_ or (), provider=provider)
     client = open_client(runs_here=capabilities_of(found.provider).is_here and not detach)
     plan = watched(

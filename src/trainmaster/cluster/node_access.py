@@ -41,9 +41,9 @@ class NodeAccess:
         assert self.result.plan is not None
         return self.result.plan.python
 
-    def lend(self) -> AbstractContextManager[Connection]:
-        """A login for a few quick things, for a ``with``; see `Ssh.lend`."""
-        return self.ssh.lend(self.target)
+    def connection(self) -> AbstractContextManager[Connection]:
+        """A login for a few quick things, for a ``with``; see `Ssh.connection`."""
+        return self.ssh.connection(self.target)
 
     def connect(self) -> Connection:
         """A new login; close it.

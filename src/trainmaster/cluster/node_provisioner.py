@@ -195,7 +195,7 @@ class NodeProvisioner:
         with contextlib.ExitStack() as stack:
             while True:
                 try:
-                    connection = stack.enter_context(self.ssh.lend(target))
+                    connection = stack.enter_context(self.ssh.connection(target))
                     break
                 except UnreachableError:
                     if time.monotonic() - begun > _LOGIN_S:
@@ -341,7 +341,10 @@ class NodeProvisioner:
         from trainmaster.providers.dead_man_switch import end_command
 
         def end(access: NodeAccess) -> None:
-            with contextlib.suppress(TrainmasterError, OSError), self.ssh.lend(access.target) as connection:
+            with (
+                contextlib.suppress(TrainmasterError, OSError),
+                self.ssh.connection(access.target) as connection,
+            ):
                 connection.run(end_command(), timeout_s=_RENEW_TIMEOUT_S)
 
         known = ((access, machines.get(access.id)) for access in accesses)

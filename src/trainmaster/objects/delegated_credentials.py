@@ -34,7 +34,7 @@ _ENDS_HERE = ("_FILE", "_PROFILE", "_PATH", "_URI", "_BUNDLE")
 _KEY_FILES = ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH")
 
 
-def lent_environment(uri: str, environ: Mapping[str, str] | None = None) -> dict[str, str] | None:
+def store_environment(uri: str, environ: Mapping[str, str] | None = None) -> dict[str, str] | None:
     """Settings and credentials with which another machine can use a store as we do.
 
     Args:
@@ -48,9 +48,9 @@ def lent_environment(uri: str, environ: Mapping[str, str] | None = None) -> dict
     Raises:
         UsageError: the profile that is asked for is not there, or has no credentials.
 
-    >>> lent_environment("az://b/x", {"AZURE_TENANT_ID": "t", "AWS_REGION": "eu", "HOME": "/home/me"})
+    >>> store_environment("az://b/x", {"AZURE_TENANT_ID": "t", "AWS_REGION": "eu", "HOME": "/home/me"})
     {'AZURE_TENANT_ID': 't'}
-    >>> lent_environment("file:///store", {}) is None
+    >>> store_environment("file:///store", {}) is None
     True
     """
     given = os.environ if environ is None else environ
@@ -58,23 +58,23 @@ def lent_environment(uri: str, environ: Mapping[str, str] | None = None) -> dict
     beginnings = _BEGINNINGS.get(scheme)
     if beginnings is None:
         return None
-    lent = {
+    credentials = {
         name: value
         for name, value in given.items()
         if name.startswith(beginnings) and not name.endswith(_ENDS_HERE) and name not in _KEY_FILES
     }
     if scheme == "s3":
-        lent |= _amazon(environ)
+        credentials |= _amazon(environ)
     if scheme == "gs" and (key := _google_key(given)):
-        lent.setdefault("GOOGLE_SERVICE_ACCOUNT_KEY", key)
-    if scheme == "hdfs" and "HADOOP_USER_NAME" not in lent:
+        credentials.setdefault("GOOGLE_SERVICE_ACCOUNT_KEY", key)
+    if scheme == "hdfs" and "HADOOP_USER_NAME" not in credentials:
         import getpass
 
-        lent["HADOOP_USER_NAME"] = getpass.getuser()
-    return lent
+        credentials["HADOOP_USER_NAME"] = getpass.getuser()
+    return credentials
 
 
-class Lender:
+class DelegatedCredentials:
     """Lends nodes what they need of our object stores: keys for the part that is granted, for some hours.
 
     Threads share it. Keys that were made are lent again until a third of their life is over.
@@ -109,17 +109,19 @@ class Lender:
         for grant in dict.fromkeys(grants):
             by_scheme.setdefault(split_url(grant.uri)[0], []).append(grant)
         for scheme, of_it in by_scheme.items():
-            lent = lent_environment(of_it[0].uri)
-            if lent is None:
+            credentials = store_environment(of_it[0].uri)
+            if credentials is None:
                 return None
-            found |= lent if is_whole_lent() else self._narrowed(scheme, lent, of_it)
+            found |= credentials if gives_whole_keys() else self._narrowed(scheme, credentials, of_it)
         return found
 
-    def _narrowed(self, scheme: str, lent: Mapping[str, str], grants: Sequence[Grant]) -> dict[str, str]:
-        secrets = {name: value for name, value in lent.items() if _SECRET.search(name)}
+    def _narrowed(
+        self, scheme: str, credentials: Mapping[str, str], grants: Sequence[Grant]
+    ) -> dict[str, str]:
+        secrets = {name: value for name, value in credentials.items() if _SECRET.search(name)}
         if not secrets or secrets.keys() <= {"AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_SAS_KEY"}:
-            return dict(lent)
-        open_ = {name: value for name, value in lent.items() if name not in secrets}
+            return dict(credentials)
+        open_ = {name: value for name, value in credentials.items() if name not in secrets}
         key = (scheme, frozenset(grants), frozenset(secrets.items()))
         with self._lock:  # whoever comes meanwhile gets the same
             now = self._clock()
@@ -129,7 +131,7 @@ class Lender:
             made_at, keys = self._made.get(key, (0.0, None))
             if keys is None or not 0 <= now - made_at < (keys.expires_at - made_at) / 3:
                 try:
-                    keys = _narrow(scheme, lent, grants)
+                    keys = _narrow(scheme, credentials, grants)
                 except TooWideKeysError as error:
                     self._refused[key] = (now, error)
                     raise
@@ -137,12 +139,12 @@ class Lender:
         return {**open_, **keys.environment, EXPIRES_VARIABLE: f"{keys.expires_at:.0f}"}
 
 
-def is_whole_lent() -> bool:
+def gives_whole_keys() -> bool:
     """Whether the user wants nodes to have all that our own keys are good for."""
     return os.environ.get(WHOLE_KEYS_VARIABLE, "").lower() in ("1", "true", "yes")
 
 
-def lend_whole_keys() -> None:
+def give_whole_keys() -> None:
     """From now on, also in what this process starts."""
     os.environ[WHOLE_KEYS_VARIABLE] = "true"
 

@@ -136,14 +136,14 @@ def narrow_amazon(keys: Mapping[str, str], grants: Sequence[Grant]) -> NarrowKey
             )
         if found is None:
             raise TooWideKeysError("; ".join(refusals), _HINT)
-        lent = {
+        credentials = {
             "AWS_ACCESS_KEY_ID": found["AccessKeyId"],
             "AWS_SECRET_ACCESS_KEY": found["SecretAccessKey"],
             "AWS_SESSION_TOKEN": found["SessionToken"],
         }
         if amazon_settings().endpoint_url:
-            _require_narrow(_client("s3", lent), grants)
-    return NarrowKeys(lent, found["Expiration"].timestamp())
+            _require_narrow(_client("s3", credentials), grants)
+    return NarrowKeys(credentials, found["Expiration"].timestamp())
 
 
 def narrow_azure(keys: Mapping[str, str], grants: Sequence[Grant], now: datetime | None = None) -> NarrowKeys:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainmaster.control.profile_attempt import ProfileProgress as ProfileProgress
     from trainmaster.db.changes import Note as Note
     from trainmaster.executors.base import QueuePlace as QueuePlace
-    from trainmaster.objects.delegated_credentials import lend_whole_keys as lend_whole_keys
+    from trainmaster.objects.delegated_credentials import give_whole_keys as give_whole_keys
     from trainmaster.providers import Offer as Offer
     from trainmaster.providers import OfferFilter as OfferFilter
     from trainmaster.providers import capabilities_of as capabilities_of
@@ -43,7 +43,7 @@ __all__, __getattr__ = lazy_exports(
         "trainmaster.control.profile_attempt": "ProfilePhase ProfileProgress",
         "trainmaster.db.changes": "Note",
         "trainmaster.executors.base": "QueuePlace",
-        "trainmaster.objects.delegated_credentials": "lend_whole_keys",
+        "trainmaster.objects.delegated_credentials": "give_whole_keys",
         "trainmaster.providers": "Offer OfferFilter capabilities_of",
         "trainmaster.sweeps": "Curve TrialState",
     },

@@ -227,7 +227,7 @@ class SimulatedSite:
         self._failures = failures
         clocks = driver.process.clocks_of(DirectStore)
         self._direct = DirectStore(cast("Any", SimpleNamespace(links=None)), cast("Any", None), (), **clocks)
-        self._direct._lent = self._lent  # type: ignore[method-assign]
+        self._direct._delegated = self._delegated  # type: ignore[method-assign]
 
     def publish_model(self, context: TaskContext, extra: Mapping[str, JSON]) -> bool:
         """See `Site.publish_model`."""
@@ -293,7 +293,7 @@ class SimulatedSite:
             (here / "file").write_text(text)
             os.utime(here / "file", ns=(_stamp(text), _stamp(text)))
 
-    def _lent(self, uri: str, sources: Sequence[Source]) -> dict[str, str]:
+    def _delegated(self, uri: str, sources: Sequence[Source]) -> dict[str, str]:
         failures = self._failures
         if failures.world.now < failures.cloud.keys_expired_until:
             raise UsageError("the profile's SSO session has expired", "Run `aws sso login`.")

@@ -97,7 +97,7 @@ class Ssh:
         self.close()
 
     @contextlib.contextmanager
-    def lend(self, target: Target) -> Iterator[SshConnection]:
+    def connection(self, target: Target) -> Iterator[SshConnection]:
         """A login for a few quick things, which the next one who wants any may have for a moment afterwards.
 
         Raises:

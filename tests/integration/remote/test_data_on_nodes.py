@@ -26,7 +26,7 @@ from trainmaster.cluster.node_files.node_files import remove_run
 from trainmaster.cluster.node_files.store_outages import trouble_from_here
 from trainmaster.control import saving, staging
 from trainmaster.control.data_sources import withdraw_volumes
-from trainmaster.objects.delegated_credentials import Lender
+from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec import DataSource
 from trainmaster.spec.states import EndReason
 from trainmaster.testing.counting_proxy import CountingProxy
@@ -249,8 +249,8 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
 ) -> None:
     pushed(sites, tmp_path, size_bytes=1000)
     wrong = {"AWS_ACCESS_KEY_ID": "wrong"}
-    lend = Lender.environment
-    monkeypatch.setattr(Lender, "environment", lambda *given: {**(lend(*given) or {}), **wrong})
+    lend = DelegatedCredentials.environment
+    monkeypatch.setattr(DelegatedCredentials, "environment", lambda *given: {**(lend(*given) or {}), **wrong})
     plain = tmp_path / "plain"
     plain.mkdir()
     (plain / "x").write_text("x")
@@ -273,7 +273,7 @@ def test_what_nodes_cannot_reach_goes_through_the_driver(
         assert told.startswith("note: data.images goes to the nodes through this machine: ")
         assert "403" in told
 
-        monkeypatch.setattr(Lender, "environment", lend)
+        monkeypatch.setattr(DelegatedCredentials, "environment", lend)
         sites.site._data._reach._refused.clear()
         assert staging.stage(context, {}).error == "", "when they can, they find what was sent"
         assert contents(sites.there(0, context.data_path("images"))) == {

@@ -11,7 +11,7 @@ import pytest
 from reading_helpers import wait_until
 
 from trainmaster.objects import ObjectStore, amazon
-from trainmaster.objects.delegated_credentials import lent_environment, store_host
+from trainmaster.objects.delegated_credentials import store_environment, store_host
 from trainmaster.spec.errors import MissingPartError, PublishError, TrainmasterError, UsageError
 from trainmaster.volumes.mounting import available
 
@@ -88,8 +88,8 @@ def test_what_is_lent_is_keys_and_never_a_file(home, monkeypatch) -> None:
     home.write("credentials", "[default]\n" + KEYS + "aws_session_token =\n")
     home.write("config", "[default]\nregion = eu-west-3\nendpoint_url = {endpoint}\n")
     ObjectStore(home.url).put("x", b"1")
-    lent = lent_environment(home.url)
-    assert lent == {
+    credentials = store_environment(home.url)
+    assert credentials == {
         "AWS_ACCESS_KEY_ID": home.given["AWS_ACCESS_KEY_ID"],
         "AWS_SECRET_ACCESS_KEY": home.given["AWS_SECRET_ACCESS_KEY"],
         "AWS_REGION": "eu-west-3",
@@ -98,7 +98,7 @@ def test_what_is_lent_is_keys_and_never_a_file(home, monkeypatch) -> None:
     }
     assert store_host(home.url) == "127.0.0.1"
     # The other machine has a profile of its own, which is not to be mixed in.
-    elsewhere = {**lent, "HOME": str(home.place / "other"), "PATH": os.environ["PATH"]}
+    elsewhere = {**credentials, "HOME": str(home.place / "other"), "PATH": os.environ["PATH"]}
     (home.place / "other" / ".aws").mkdir(parents=True)
     (home.place / "other" / ".aws" / "config").write_text("[default]\nendpoint_url = http://127.0.0.1:1\n")
     code = f"from trainmaster.objects import ObjectStore; assert ObjectStore({home.url!r}).get('x') == b'1'"
@@ -118,10 +118,10 @@ def test_the_environment_comes_before_the_profile(home, monkeypatch) -> None:
     assert amazon.amazon_settings() == amazon.AmazonSettings("eu-west-3", "http://127.0.0.1:1", "")
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
     assert amazon.amazon_settings().endpoint_url == ""
-    lent = lent_environment(home.url)
-    assert lent is not None
-    assert lent["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "true"
-    assert lent["AWS_ACCESS_KEY_ID"] == home.given["AWS_ACCESS_KEY_ID"]
+    credentials = store_environment(home.url)
+    assert credentials is not None
+    assert credentials["AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"] == "true"
+    assert credentials["AWS_ACCESS_KEY_ID"] == home.given["AWS_ACCESS_KEY_ID"]
 
 
 def test_files_elsewhere_and_files_that_are_corrected(home, monkeypatch) -> None:
@@ -157,11 +157,11 @@ def test_keys_of_a_helper_program_are_asked_for_again(home, monkeypatch) -> None
     store.put("x", b"1")
     first = len(log.read_text())
     # As they are valid for less than botocore wants, each asking makes new ones.
-    assert lent_environment(home.url)
+    assert store_environment(home.url)
     assert len(log.read_text()) > first
     program.write_text(f"#!{sys.executable}\nraise SystemExit('log in first')\n")
     with pytest.raises(UsageError, match="log in first"):
-        lent_environment(home.url)
+        store_environment(home.url)
 
 
 def test_a_store_that_stays_open_asks_again(home, monkeypatch) -> None:
@@ -211,7 +211,7 @@ def test_a_profile_that_is_wrong_is_the_users_to_mend(home, tm, monkeypatch, con
         ObjectStore(home.url)
     assert "mine" in str(caught.value)
     with pytest.raises(TrainmasterError):
-        lent_environment(home.url)
+        store_environment(home.url)
     tm.env["AWS_PROFILE"] = "mine"
     tm.call("volume", "ls", f"{home.url}/pets", code=2)
 

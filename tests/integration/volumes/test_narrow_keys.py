@@ -6,7 +6,7 @@ import pytest
 
 from trainmaster.artifacts.sending import reach
 from trainmaster.objects import ObjectStore, obstore_backend, renewing
-from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, DelegatedCredentials
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.errors import PublishError
 from trainmaster.testing.private_s3 import NoS3Error, PrivateS3
@@ -19,14 +19,14 @@ def check(monkeypatch, bucket: str, *, knows_prefixes: bool, renews: bool) -> No
     for uri in (ours, others, volume):
         ObjectStore(uri).put("x", b"1")
     # As a node has it: what is lent, and nothing of ours.
-    lent = Lender().environment([Grant(ours, writes=True), Grant(volume)])
-    assert lent is not None
+    credentials = DelegatedCredentials().environment([Grant(ours, writes=True), Grant(volume)])
+    assert credentials is not None
     for name in ("AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in lent.items():
+    for name, value in credentials.items():
         monkeypatch.setenv(name, value)
     if renews:  # as the processes of a mount have it: from where new ones may come
-        monkeypatch.setattr(renewing, "_read", lambda: lent)
+        monkeypatch.setattr(renewing, "_read", lambda: credentials)
         monkeypatch.setattr(obstore_backend, "_stores", {})
     for uri in (ours, volume):
         assert ObjectStore(uri).get("x") == b"1"
@@ -70,7 +70,7 @@ def test_a_server_that_makes_none_gets_no_node_our_keys(monkeypatch):
         monkeypatch.delenv(WHOLE_KEYS_VARIABLE, raising=False)
         grant = Grant(f"s3://{server.new_bucket()}/models/r-1", writes=True)
         with pytest.raises(TooWideKeysError, match="lend-keys"):
-            Lender().environment([grant])
+            DelegatedCredentials().environment([grant])
 
 
 @pytest.mark.parametrize("renews", [False, True])

@@ -39,7 +39,7 @@ class World:
         if node is HANGS:
             self.is_over.wait(60)
             return
-        self.renewed.append(wanted.lent["AWS_SESSION_TOKEN"])
+        self.renewed.append(wanted.credentials["AWS_SESSION_TOKEN"])
         self.made.brought(node, wanted)
 
     def look(self):

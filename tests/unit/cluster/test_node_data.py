@@ -24,7 +24,11 @@ from trainmaster.cluster.node_files.store_outages import StoreAwayError
 from trainmaster.control.job_context import TaskContext
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import RelayError
-from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.objects.delegated_credentials import (
+    EXPIRES_VARIABLE,
+    WHOLE_KEYS_VARIABLE,
+    DelegatedCredentials,
+)
 from trainmaster.objects.errors import ObjectStoreError, RefusingStoreError, UnreachableStoreError
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec import DataSource
@@ -55,7 +59,7 @@ class Nodes:
         self.links = self
         self.during: Callable[[Any], None] = lambda _: None
         paths = NodePaths(home, "r1", "/tm")
-        self.data = NodeData(self, paths, Lender(), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
+        self.data = NodeData(self, paths, DelegatedCredentials(), self.told.append, lambda: self.now_s)  # type: ignore[arg-type]
         self.data._reach._stores = self  # type: ignore[assignment]
         self.home = home
 
@@ -65,7 +69,7 @@ class Nodes:
             id=name, seat=f"worker-{number}", target=Target(name, f"10.0.0.{number}"), python="py"
         )
 
-    def reach(self, node: Any, uri: str, lent: object) -> None:
+    def reach(self, node: Any, uri: str, credentials: object) -> None:
         self.reached.append(f"{node.id} {uri}")
         if node.id in self.refusing:
             raise StoreRefusedError(node, "no way", self.trouble)
@@ -354,9 +358,9 @@ def test_a_mount_that_is_gone_is_nobodys_fault(nodes: Nodes, monkeypatch: pytest
 def test_a_node_that_refuses_once_is_asked_once_more(nodes: Nodes) -> None:
     nodes.refusing, reach = {"n0"}, nodes.reach
 
-    def moody(node: Any, uri: str, lent: object) -> None:
+    def moody(node: Any, uri: str, credentials: object) -> None:
         try:
-            reach(node, uri, lent)
+            reach(node, uri, credentials)
         finally:
             nodes.refusing = set()
 
@@ -394,8 +398,10 @@ def test_nodes_are_lent_what_is_there_now(nodes: Nodes, monkeypatch: pytest.Monk
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",), {})
     for key in ("old", "new"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
-        lent = data_wanted.with_keys(Lender(), nodes.data._wanted(context, "v", [])).lent
-        assert lent["AWS_ACCESS_KEY_ID"] == key
+        credentials = data_wanted.with_keys(
+            DelegatedCredentials(), nodes.data._wanted(context, "v", [])
+        ).credentials
+        assert credentials["AWS_ACCESS_KEY_ID"] == key
 
 
 def test_nodes_get_no_keys_that_are_good_for_more_than_they_need(
@@ -403,14 +409,14 @@ def test_nodes_get_no_keys_that_are_good_for_more_than_they_need(
 ) -> None:
     """Nobody makes narrower ones: data come through this machine, and how to change that is told."""
     monkeypatch.delenv(WHOLE_KEYS_VARIABLE)
-    monkeypatch.setattr(Lender, "environment", refuse)
+    monkeypatch.setattr(DelegatedCredentials, "environment", refuse)
     with pytest.raises(RelayError, match="no keys for it: the service said no"):
         nodes.provide(nodes.context(e=DataSource(experiment="e")), "e")
     assert not nodes.reached
     assert "--lend-keys" in nodes.told[0]
 
 
-def refuse(_self: Lender, grants: Sequence[Grant]) -> None:
+def refuse(_self: DelegatedCredentials, grants: Sequence[Grant]) -> None:
     assert not any(grant.writes for grant in grants)
     raise TooWideKeysError("the service said no", "Or else: --lend-keys.")
 
@@ -564,8 +570,8 @@ def test_who_takes_over_renews_the_keys_of_mounts_that_are_there(nodes: Nodes) -
     context = nodes.context(v=DataSource(volume="images"))
     there = nodes.data._paths.there(context.data_path("v"))
     nodes.data._volumes[there] = data_wanted.Wanted("v", there, {"do": "volume"}, ("s3://b/v",))
-    lent = {"AWS_SESSION_TOKEN": "t", EXPIRES_VARIABLE: "2000000000"}
-    nodes.data._lender = SimpleNamespace(environment=lambda _: lent)  # type: ignore[assignment]
+    credentials = {"AWS_SESSION_TOKEN": "t", EXPIRES_VARIABLE: "2000000000"}
+    nodes.data._credentials = SimpleNamespace(environment=lambda _: credentials)  # type: ignore[assignment]
     nodes.answers = {"n0": ["@@done kept"], "n1": ["@@done kept"]}
     nodes.provide(context, "v")
     assert sorted(nodes.data._renewal._mounts) == [("n0", there), ("n1", there)]

@@ -25,7 +25,7 @@ from trainmaster.cluster.node_files.node_stores import StoreRefusedError
 from trainmaster.cluster.node_files.node_trees import Tree, merge_trees, moved
 from trainmaster.control.site_errors import NodeGoneError, RelayError
 from trainmaster.objects import ObjectStore, delegated_credentials
-from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.objects.delegated_credentials import WHOLE_KEYS_VARIABLE, DelegatedCredentials
 from trainmaster.spec.errors import PublishError
 from trainmaster.transport import Target
 
@@ -69,13 +69,13 @@ class Stores:
         self.sent: list[ToSend] = []
         self.meanwhile: Any = lambda: None
 
-    def reach(self, access: Any, _uri: str, _lent: object) -> None:
+    def reach(self, access: Any, _uri: str, _delegated: object) -> None:
         self.reached.append(access.id)
         if access.id in self.refusing:
             raise StoreRefusedError(access, self.words, self.trouble)
 
     def send(
-        self, access: Any, uri: str, folder: str, _journal: str, files: Sequence[ToSend], _lent: object
+        self, access: Any, uri: str, folder: str, _journal: str, files: Sequence[ToSend], _delegated: object
     ) -> list[FileEntry]:
         if access.id in self.refusing:
             raise StoreRefusedError(access, self.words, self.trouble)
@@ -97,13 +97,13 @@ def away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def lendable(monkeypatch: pytest.MonkeyPatch) -> None:
+def sendable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory of this machine as if it were anywhere."""
-    monkeypatch.setattr(delegated_credentials, "lent_environment", lambda _: {})
+    monkeypatch.setattr(delegated_credentials, "store_environment", lambda _: {})
 
 
 def direct(files: Files, stores: Stores, told: list[str], now: Any = lambda: 0.0) -> DirectStore:
-    made = DirectStore(files, Lender(), (), told.append, now)  # type: ignore[arg-type]
+    made = DirectStore(files, DelegatedCredentials(), (), told.append, now)  # type: ignore[arg-type]
     made._stores = stores  # type: ignore[assignment]
     return made
 
@@ -116,7 +116,7 @@ def test_a_store_that_means_another_machine_there_is_not_lent(monkeypatch: pytes
     made = direct(Files({}), stores, told)
     for _ in range(2):
         with pytest.raises(RelayError, match="leads to this machine from here only"):
-            made._lent("s3://b/x", [Source(node(1), "/c")])
+            made._delegated("s3://b/x", [Source(node(1), "/c")])
     assert len(told) == 1
     assert stores.reached == []
     with pytest.raises(RelayError, match="on this machine only"):
@@ -131,13 +131,13 @@ def test_a_node_that_cannot_is_asked_again_much_later(away: None) -> None:
     sources = [Source(node(1), "/c"), Source(node(2), "/c")]
     for _ in range(3):
         with pytest.raises(RelayError, match="no way"):
-            made._lent("s3://b/x", sources)
+            made._delegated("s3://b/x", sources)
     assert sorted(stores.reached) == ["i-1", "i-2"]
     assert told == ["note: files go to the store through this machine: n2 (10.0.0.5): no way"]
     now[0] += AGAIN_S
     stores.refusing.clear()
-    assert made._lent("s3://b/x", sources)["AWS_ACCESS_KEY_ID"] == "id"
-    made._lent("s3://b/x", sources)
+    assert made._delegated("s3://b/x", sources)["AWS_ACCESS_KEY_ID"] == "id"
+    made._delegated("s3://b/x", sources)
     assert stores.reached.count("i-1") == 1
     assert stores.reached.count("i-2") == 2
 
@@ -150,14 +150,14 @@ def test_a_node_that_got_no_answer_from_the_store_is_asked_again_soon(away: None
     for pause_s in (0.0, AWAY_AGAIN_S - 1):
         now[0] += pause_s
         with pytest.raises(RelayError, match="no way"):
-            made._lent("s3://b/x", sources)
+            made._delegated("s3://b/x", sources)
     assert len(stores.reached) == 1
     now[0] += 1
     stores.refusing.clear()
-    assert made._lent("s3://b/x", sources)["AWS_ACCESS_KEY_ID"] == "id"
+    assert made._delegated("s3://b/x", sources)["AWS_ACCESS_KEY_ID"] == "id"
 
 
-def test_a_gang_commits_one_checkpoint_and_nothing_twice(lendable: None, tmp_path: Path) -> None:
+def test_a_gang_commits_one_checkpoint_and_nothing_twice(sendable: None, tmp_path: Path) -> None:
     files = Files(
         {
             ("i-1", "/c"): [TreeEntry("same", FILE, 3), TreeEntry("sub", FOLDER)],
@@ -188,7 +188,7 @@ def test_a_gang_commits_one_checkpoint_and_nothing_twice(lendable: None, tmp_pat
 
 
 def test_a_gang_that_has_begun_with_a_checkpoint_publishes_what_each_has_made_of_it(
-    lendable: None, tmp_path: Path
+    sendable: None, tmp_path: Path
 ) -> None:
     base = [
         TreeEntry("shard-0", FILE, 1, 1),
@@ -209,7 +209,7 @@ def test_a_gang_that_has_begun_with_a_checkpoint_publishes_what_each_has_made_of
     assert made.publish_checkpoint("a", sources, series, {"attempt": 2}, base) is None, "nor another driver"
 
 
-def test_a_node_that_has_lost_everything_has_removed_nothing(lendable: None, tmp_path: Path) -> None:
+def test_a_node_that_has_lost_everything_has_removed_nothing(sendable: None, tmp_path: Path) -> None:
     """It was wiped under our hands: what the others have is no checkpoint."""
     base = [TreeEntry("shard-0", FILE, 1, 1), TreeEntry("shard-1", FILE, 1, 1)]
     files = Files({("i-1", "/a/c"): [base[0]._replace(mtime_ns=2), base[1]], ("i-2", "/a/c"): []})
@@ -223,7 +223,7 @@ def test_a_node_that_has_lost_everything_has_removed_nothing(lendable: None, tmp
     assert made.publish_checkpoint("a", sources, series, {"attempt": 2}, base) == 1, "it has removed them"
 
 
-def test_what_changes_is_not_published_and_leaves_nothing_in_the_end(lendable: None, tmp_path: Path) -> None:
+def test_what_changes_is_not_published_and_leaves_nothing_in_the_end(sendable: None, tmp_path: Path) -> None:
     """Until somebody publishes: another driver may be sending the same files to the same place."""
     files = Files({("i-1", "/c"): [TreeEntry("a", FILE, 3)]})
     stores = Stores()
@@ -247,7 +247,7 @@ def test_what_changes_is_not_published_and_leaves_nothing_in_the_end(lendable: N
 
 
 def test_what_another_driver_has_published_meanwhile_stays_though_ours_has_changed(
-    lendable: None, tmp_path: Path
+    sendable: None, tmp_path: Path
 ) -> None:
     """It sends the same files of the same nodes, so to the same place; this one was asleep."""
     files = Files({("i-1", "/c"): [TreeEntry("a", FILE, 3)]})
@@ -268,7 +268,7 @@ def test_what_another_driver_has_published_meanwhile_stays_though_ours_has_chang
     assert ObjectStore(series.uri_of(1)).get(entry.object) == bytes(3), "a checkpoint that is there is whole"
 
 
-def test_a_model_is_published_once_per_attempt(lendable: None, tmp_path: Path) -> None:
+def test_a_model_is_published_once_per_attempt(sendable: None, tmp_path: Path) -> None:
     files = Files(
         {
             ("i-1", "/out"): [TreeEntry("members/w", FILE, 1), TreeEntry("model", FILE, 3)],
@@ -298,7 +298,7 @@ def test_a_model_is_published_once_per_attempt(lendable: None, tmp_path: Path) -
     assert not made.publish_model([Source(node(3), "/w")], f"{uri}-2", {"attempt": 1})
 
 
-def test_a_model_of_another_home_is_never_taken_for_ours(lendable: None, tmp_path: Path) -> None:
+def test_a_model_of_another_home_is_never_taken_for_ours(sendable: None, tmp_path: Path) -> None:
     files, stores = Files({("i-1", "/out"): [TreeEntry("model", FILE, 3)]}), Stores()
     made, uri, sources = direct(files, stores, []), f"file://{tmp_path}/model", [Source(node(1), "/out")]
     theirs = Owner("digits-0123456789", "a" * 32, 1.5)

@@ -13,7 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.objects import delegated_credentials, narrowing
-from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, WHOLE_KEYS_VARIABLE, Lender
+from trainmaster.objects.delegated_credentials import (
+    EXPIRES_VARIABLE,
+    WHOLE_KEYS_VARIABLE,
+    DelegatedCredentials,
+)
 from trainmaster.objects.narrowing import Grant, NarrowKeys, TooWideKeysError, amazon_policy, narrow_azure
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -94,28 +98,28 @@ def service(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
-    found["lender"] = Lender(lambda: found["now"])
+    found["lender"] = DelegatedCredentials(lambda: found["now"])
     return found
 
 
 def test_nodes_get_narrow_keys_that_are_used_again_until_a_third_of_their_life_is_over(service):
-    lender = service["lender"]
-    first = lender.environment([RUN])
+    credentials = service["lender"]
+    first = credentials.environment([RUN])
     assert first["AWS_ACCESS_KEY_ID"] == "n1"
     assert "secret" not in first.values()
     assert first[EXPIRES_VARIABLE] == "1003600"
     service["now"] += 1199
-    assert lender.environment([RUN])["AWS_ACCESS_KEY_ID"] == "n1"
+    assert credentials.environment([RUN])["AWS_ACCESS_KEY_ID"] == "n1"
     service["now"] += 2
-    assert lender.environment([RUN])["AWS_ACCESS_KEY_ID"] == "n2"
-    assert lender.environment([Grant("s3://bucket/volumes/v")])["AWS_ACCESS_KEY_ID"] == "n3"
+    assert credentials.environment([RUN])["AWS_ACCESS_KEY_ID"] == "n2"
+    assert credentials.environment([Grant("s3://bucket/volumes/v")])["AWS_ACCESS_KEY_ID"] == "n3"
 
 
 def test_keys_that_were_changed_are_asked_anew(service, monkeypatch):
-    lender = service["lender"]
-    lender.environment([RUN])
+    credentials = service["lender"]
+    credentials.environment([RUN])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    assert lender.environment([RUN])["AWS_ACCESS_KEY_ID"] == "n2"
+    assert credentials.environment([RUN])["AWS_ACCESS_KEY_ID"] == "n2"
 
 
 def test_a_refusal_holds_for_a_while(service):
@@ -141,12 +145,12 @@ def test_what_is_no_secret_or_narrow_already_is_lent_as_it_is(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "acc")
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sp=r&sig=x")
     monkeypatch.setenv("HADOOP_USER_NAME", "h")
-    found = Lender().environment([RUN, Grant("az://box/v"), Grant("hdfs://name:9870/x")])
+    found = DelegatedCredentials().environment([RUN, Grant("az://box/v"), Grant("hdfs://name:9870/x")])
     assert found["AWS_SKIP_SIGNATURE"] == "true"
     assert found["AZURE_STORAGE_SAS_TOKEN"] == "sp=r&sig=x"
     assert found["HADOOP_USER_NAME"] == "h"
     assert EXPIRES_VARIABLE not in found
-    assert Lender().environment([Grant("file:///store")]) is None
+    assert DelegatedCredentials().environment([Grant("file:///store")]) is None
 
 
 def test_keys_of_which_nothing_narrower_can_be_made_stay_here(monkeypatch, tmp_path):
@@ -155,7 +159,7 @@ def test_keys_of_which_nothing_narrower_can_be_made_stay_here(monkeypatch, tmp_p
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     monkeypatch.delenv(WHOLE_KEYS_VARIABLE, raising=False)
     with pytest.raises(TooWideKeysError, match="gs://"):
-        Lender().environment([Grant("gs://bucket/models/r-1")])
+        DelegatedCredentials().environment([Grant("gs://bucket/models/r-1")])
 
 
 def test_the_own_role_is_found_by_the_name_of_the_session():

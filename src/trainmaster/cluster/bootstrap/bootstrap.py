@@ -149,7 +149,7 @@ class _Run:
         try:
             with contextlib.ExitStack() as stack:
                 with self._phase(Phase.CONNECT):
-                    connection = stack.enter_context(self.ssh.lend(self.target))
+                    connection = stack.enter_context(self.ssh.connection(self.target))
                 self.host_key = connection.host_key
                 plan = None if known is None else self._as_before(connection, known, code)
                 if plan is None:

@@ -167,7 +167,7 @@ class ClusterKeys:
         assert node.plan is not None
         python = node.plan.host_python.path
         try:
-            with self._ssh.lend(node.target) as connection:
+            with self._ssh.connection(node.target) as connection:
                 said = guest_words(ask_guest(connection, python, "keys.py", order(node), _TIMEOUT_S))
                 if said != "done":
                     raise CommandError(f"{node.target.shown}: {said}")

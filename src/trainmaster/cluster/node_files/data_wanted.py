@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from trainmaster.control.site_errors import RelayError
-from trainmaster.objects.delegated_credentials import Lender, lent_environment, store_host
+from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.narrowing import Grant
 from trainmaster.objects.urls import split_url
 
@@ -28,7 +28,7 @@ class Wanted:
         there: the directory on nodes.
         order: for the program.
         uris: what nodes must be able to read, one per store.
-        lent: with which they can; see `Lender`.
+        credentials: with which they can; see `DelegatedCredentials`.
         tables: of a volume: makes its columns here, and says where they lie.
         size_bytes: of its files, as far as that is known.
     """
@@ -37,7 +37,7 @@ class Wanted:
     there: str
     order: Mapping[str, Any]
     uris: tuple[str, ...] = ()
-    lent: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     tables: Callable[[], Path] | None = None
     size_bytes: int = 0
 
@@ -47,13 +47,13 @@ def gigabytes(wanted: Wanted) -> str:
     return f"{wanted.size_bytes / GB:.1f} GB"
 
 
-def with_keys(lender: Lender, wanted: Wanted) -> Wanted:
+def with_keys(credentials: DelegatedCredentials, wanted: Wanted) -> Wanted:
     """With what nodes need to read it: of this moment, as it runs out, and is made anew.
 
     Raises:
-        TooWideKeysError: our keys are good for more; see `Lender.environment`.
+        TooWideKeysError: our keys are good for more; see `DelegatedCredentials.environment`.
     """
-    return replace(wanted, lent=lender.environment([Grant(uri) for uri in wanted.uris]) or {})
+    return replace(wanted, credentials=credentials.environment([Grant(uri) for uri in wanted.uris]) or {})
 
 
 def require_lendable(uris: Sequence[str]) -> None:
@@ -63,7 +63,7 @@ def require_lendable(uris: Sequence[str]) -> None:
         RelayError: one is such.
     """
     for uri in uris:
-        if urlsplit(uri).scheme == "file" or lent_environment(uri) is None:
+        if urlsplit(uri).scheme == "file" or store_environment(uri) is None:
             raise RelayError(f"{uri} can be used on this machine only")
 
 

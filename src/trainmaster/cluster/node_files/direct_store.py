@@ -17,7 +17,7 @@ from trainmaster.cluster.node_files.node_sending import Source, send
 from trainmaster.cluster.node_files.node_stores import NodeStores, StoreRefusedError
 from trainmaster.cluster.node_files.node_trees import looks, merge_trees, tree_of
 from trainmaster.control.site_errors import RelayError
-from trainmaster.objects.delegated_credentials import Lender, lent_environment, store_host
+from trainmaster.objects.delegated_credentials import DelegatedCredentials, store_environment, store_host
 from trainmaster.objects.errors import StoreTrouble
 from trainmaster.objects.narrowing import Grant, TooWideKeysError
 from trainmaster.spec.clocks import boot_s
@@ -40,7 +40,7 @@ class DirectStore:
 
     Args:
         files: of nodes.
-        lender: gives nodes keys.
+        credentials: gives nodes keys.
         roots: URIs of all that they may read and write; for others they get keys for nothing else.
         tell: is told once why files go through this machine.
         clock: gives seconds.
@@ -49,13 +49,13 @@ class DirectStore:
     def __init__(
         self,
         files: NodeFiles,
-        lender: Lender,
+        credentials: DelegatedCredentials,
         roots: Sequence[str],
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = boot_s,
     ) -> None:
         self._files = files
-        self._lender = lender
+        self._credentials = credentials
         self._grants = [Grant(root, writes=True) for root in roots]
         self._stores = NodeStores(files.links)
         self._tell = tell
@@ -90,7 +90,7 @@ class DirectStore:
             UnstableDirectory: something changed meanwhile.
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
-        lent = self._lent(series.uri, sources)
+        credentials = self._delegated(series.uri, sources)
         if attempt not in self._known and (newest := _newest(series)) is not None:
             # An earlier driver of this run may have published it, or restored it.
             seen = _look(self._files, sources)
@@ -102,7 +102,7 @@ class DirectStore:
         def make(uri: str) -> Manifest | None:
             last = self._known.get(attempt)
             with self._refusals():
-                sent = send(self._files, self._stores, sources, uri, lent, base=base, last=last)
+                sent = send(self._files, self._stores, sources, uri, credentials, base=base, last=last)
             if sent is None:
                 return None
             trees[:] = sent.trees
@@ -132,13 +132,13 @@ class DirectStore:
             UnstableDirectory: something changed meanwhile.
             TrainmasterError: a node cannot be reached, or nothing can be published.
         """
-        lent = self._lent(uri, sources)
+        credentials = self._delegated(uri, sources)
 
         def make() -> Manifest | None:
             if (present := read_manifest(uri)) is not None:
                 raise AlreadyPublished(uri, present)
             with self._refusals():
-                sent = send(self._files, self._stores, sources, uri, lent)
+                sent = send(self._files, self._stores, sources, uri, credentials)
             if sent is None:
                 return None
             return publish_uploads(uri, sent.uploads, kind="model", extra=extra, owner=owner)
@@ -160,12 +160,12 @@ class DirectStore:
             RelayError: a node cannot do so.
             ProviderError: a node cannot be reached.
         """
-        lent = self._lent(uri, sources)
+        credentials = self._delegated(uri, sources)
         places = {source.access.id: source.directory for source in sources}
         try:
             each(
                 [source.access for source in sources],
-                lambda node: self._stores.restore(node, uri, places[node.id], lent),
+                lambda node: self._stores.restore(node, uri, places[node.id], credentials),
             )
         except StoreRefusedError as error:  # it may be the checkpoint's fault
             raise RelayError(one_line(error)) from error
@@ -179,7 +179,7 @@ class DirectStore:
         Raises:
             RelayError: it is one.
         """
-        if lent_environment(uri) is None:
+        if store_environment(uri) is None:
             raise RelayError(f"{uri} can be used on this machine only")
 
     def forget(self, attempt: str) -> None:
@@ -188,14 +188,14 @@ class DirectStore:
 
     # -- whether it can be done
 
-    def _lent(self, uri: str, sources: Sequence[Source]) -> Mapping[str, str]:
+    def _delegated(self, uri: str, sources: Sequence[Source]) -> Mapping[str, str]:
         """What nodes need to use the store, once they have shown that they can."""
         is_ours = any(uri.startswith(f"{grant.uri}/") for grant in self._grants)
         try:
-            lent = self._lender.environment(self._grants if is_ours else [Grant(uri)])
+            credentials = self._credentials.environment(self._grants if is_ours else [Grant(uri)])
         except TooWideKeysError as error:
             raise self._relay(one_line(error)) from error
-        if lent is None:
+        if credentials is None:
             raise RelayError(f"{uri} can be used on this machine only")
         host, nodes = store_host(uri), {source.access.id: source.access for source in sources}
         if is_loopback(host) and not all(is_loopback(node.target.address) for node in nodes.values()):
@@ -209,13 +209,13 @@ class DirectStore:
             unknown = [access for node, access in nodes.items() if node not in self._reached]
 
         def reach(node: NodeAccess) -> None:
-            self._stores.reach(node, uri, lent)
+            self._stores.reach(node, uri, credentials)
             with self._guard:
                 self._reached.add(node.id)
 
         with self._refusals():
             each(unknown, reach)
-        return lent
+        return credentials
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cluster.node_files.data_wanted import Wanted, with_keys
-from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, Lender
+from trainmaster.objects.delegated_credentials import EXPIRES_VARIABLE, DelegatedCredentials
 from trainmaster.spec.errors import TrainmasterError, one_line
 
 if TYPE_CHECKING:
@@ -27,30 +27,30 @@ class _Mount:
 
     node: NodeAccess
     wanted: Wanted
-    lent_at: float
+    given_at: float
     expires_at: float
 
     def is_due(self, now: float) -> bool:
         """A third of the life of its keys is over, as for whoever makes them."""
-        return now - self.lent_at >= (self.expires_at - self.lent_at) / 3
+        return now - self.given_at >= (self.expires_at - self.given_at) / 3
 
 
 class KeyRenewal:
     """Remembers what was lent to which mounts, and lends it anew; threads share it.
 
     Args:
-        lender: makes keys.
+        credentials: makes keys.
         renew: brings a node what is wanted once more, with new keys.
         clock: gives Unix seconds.
     """
 
     def __init__(
         self,
-        lender: Lender,
+        credentials: DelegatedCredentials,
         renew: Callable[[NodeAccess, Wanted], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._lender = lender
+        self._credentials = credentials
         self._renew = renew
         self._clock = clock
         self._guard = threading.Lock()
@@ -61,7 +61,7 @@ class KeyRenewal:
 
     def brought(self, node: NodeAccess, wanted: Wanted) -> None:
         """A node has it, with the keys that were lent for it."""
-        expires = wanted.lent.get(EXPIRES_VARIABLE)
+        expires = wanted.credentials.get(EXPIRES_VARIABLE)
         if expires is None or wanted.order["do"] != "volume":
             return  # they last, or nobody needs them any more
         with self._guard:
@@ -103,7 +103,7 @@ class KeyRenewal:
     def _renew_one(self, mount: _Mount) -> None:
         node, wanted = mount.node, mount.wanted
         try:
-            self._renew(node, with_keys(self._lender, wanted))
+            self._renew(node, with_keys(self._credentials, wanted))
         except (TrainmasterError, OSError) as error:
             log.info("keys of %s on %s: %s", wanted.name, node.id, one_line(error))
             if self._clock() > mount.expires_at:  # nobody reads there any more; the node is probably lost

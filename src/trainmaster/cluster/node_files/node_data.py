@@ -39,7 +39,7 @@ from trainmaster.cluster.node_files.store_reach import StoreReach
 from trainmaster.control.data_sources import volume_url
 from trainmaster.control.site_errors import RelayError
 from trainmaster.control.store_verdicts import Moment, Verdict, verdict
-from trainmaster.objects.delegated_credentials import Lender
+from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.objects.errors import ObjectStoreError, StoreTrouble, trouble_of, url_of
 from trainmaster.objects.narrowing import TooWideKeysError
 from trainmaster.spec.errors import ProviderError, PublishError, TrainmasterError, UsageError, one_line
@@ -71,7 +71,7 @@ class NodeData:
     Args:
         files: of nodes.
         paths: here and there.
-        lender: gives nodes keys.
+        credentials: gives nodes keys.
         tell: is told why data go through this machine, and how far nodes are that get many.
         clock: gives seconds.
         is_over: see `NodeMounts`.
@@ -84,7 +84,7 @@ class NodeData:
         self,
         files: NodeFiles,
         paths: NodePaths,
-        lender: Lender,
+        credentials: DelegatedCredentials,
         tell: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         *,
@@ -92,7 +92,7 @@ class NodeData:
     ) -> None:
         self._files = files
         self._paths = paths
-        self._lender = lender
+        self._credentials = credentials
         self._tell = tell
         self._clock = clock
         self._mounts = NodeMounts(files, paths, is_over)
@@ -107,7 +107,7 @@ class NodeData:
         self._of_attempts: dict[str, dict[tuple[str, str], int]] = {}
         self._seen_at_s: dict[tuple[str, str], float] = {}
         self._volumes: dict[str, Wanted] = {}
-        self._renewal = KeyRenewal(lender, self._renew)
+        self._renewal = KeyRenewal(credentials, self._renew)
         self._has_told: set[str] = set()
 
     @property
@@ -143,7 +143,7 @@ class NodeData:
                 raise self._relay(wanted, f"the address {host} leads to this machine from here only")
         try:
             with self._awaited(name, sources(wanted)):
-                wanted = with_keys(self._lender, wanted)
+                wanted = with_keys(self._credentials, wanted)
         except TooWideKeysError as error:
             raise self._not_direct(wanted, f"they get no keys for it: {one_line(error)}") from error
         refusals: list[StoreRefusedError] = []
@@ -331,7 +331,7 @@ class NodeData:
             raise CommandError(f"{node.target.shown}: data.{wanted.name}: the run is over")
         try:
             for uri in wanted.uris:
-                self._reach.require(node, uri, wanted.lent)
+                self._reach.require(node, uri, wanted.credentials)
         except StoreRefusedError:
             if self._trouble(node, wanted.there, (True, "")) == (False, ""):
                 return False  # an earlier driver of this run has brought it
@@ -353,7 +353,7 @@ class NodeData:
         """Have the program do it; whether there was anything to do."""
         self._reach.require_not_refused(node, wanted.there)
         limit = os.environ.get(LIMIT_VARIABLE)
-        environment = {**wanted.lent, "TRAINMASTER_CACHE": self.cache}
+        environment = {**wanted.credentials, "TRAINMASTER_CACHE": self.cache}
         order = {**wanted.order, "environment": {**environment, **({LIMIT_VARIABLE: limit} if limit else {})}}
         ears = DataNews(
             lambda words: self._tell(f"note: {node.id}: data.{wanted.name}: {words}"),

@@ -286,7 +286,7 @@ def prepare_node(access: NodeAccess, run: str, snapshot: Path) -> None:
         "otherwise": plan.host_python.path,
         "files": {f"lib/{name}": text for name, text in library_of_nodes().items()},
     }
-    with access.lend() as connection:
+    with access.connection() as connection:
         result = ask_guest(connection, _python(access), "place.py", order, _PLACE_TIMEOUT_S)
     if guest_words(result) != "done":
         raise CommandError(f"{access.target.shown}: {guest_words(result)}")

@@ -57,7 +57,7 @@ def send(
     stores: NodeStores,
     sources: Sequence[Source],
     uri: str,
-    lent: Mapping[str, str],
+    credentials: Mapping[str, str],
     *,
     base: Sequence[TreeEntry] = (),
     last: list[Tree] | None = None,
@@ -71,7 +71,7 @@ def send(
         stores: of nodes.
         sources: what is to be sent.
         uri: where the artifact will be.
-        lent: see `lent_environment`.
+        credentials: see `store_environment`.
         base: what lay in all of them at first; see `merge_trees`.
         last: what lay there when it was sent before; if that is so still, nothing is sent.
 
@@ -115,7 +115,9 @@ def send(
             for entry in part.entries
         ]
         journal = f"{parent}/.{name}.sent"
-        uploaded[part.number] = stores.send(part.access, uri, folders[part.number], journal, wanted, lent)
+        uploaded[part.number] = stores.send(
+            part.access, uri, folders[part.number], journal, wanted, credentials
+        )
         return True
 
     # A node takes a second to begin: however little it is, the next one may come in between. What was sent

@@ -52,19 +52,19 @@ class NodeStores:
     def __init__(self, links: NodeLinks) -> None:
         self._links = links
 
-    def reach(self, access: NodeAccess, uri: str, lent: Mapping[str, str]) -> None:
+    def reach(self, access: NodeAccess, uri: str, credentials: Mapping[str, str]) -> None:
         """See that a node can use the store.
 
         Args:
             access: the node.
             uri: of anything there.
-            lent: see `lent_environment`.
+            credentials: see `store_environment`.
 
         Raises:
             StoreRefusedError: it cannot.
             ProviderError: the node cannot be reached.
         """
-        self._ask(access, {"do": "reach", "uri": uri, "limit_s": REACH_S}, lent, REACH_S + _START_S)
+        self._ask(access, {"do": "reach", "uri": uri, "limit_s": REACH_S}, credentials, REACH_S + _START_S)
 
     def send(
         self,
@@ -73,7 +73,7 @@ class NodeStores:
         folder: str,
         journal: str,
         files: Sequence[ToSend],
-        lent: Mapping[str, str],
+        credentials: Mapping[str, str],
     ) -> list[FileEntry]:
         """Have a node upload files to where an artifact will be; what it sent before a cut is not sent again.
 
@@ -83,7 +83,7 @@ class NodeStores:
             folder: for this part alone.
             journal: a file there.
             files: there.
-            lent: see `lent_environment`.
+            credentials: see `store_environment`.
 
         Raises:
             UnstableDirectory: a file is no longer as it was seen.
@@ -92,7 +92,7 @@ class NodeStores:
         """
         order = {"do": "send", "uri": uri, "folder": folder, "journal": journal, "files": files}
         size_bytes = sum(file.size_bytes for file in files)
-        said = self._ask(access, order, lent, _MOVE_TIMEOUT_S + size_bytes / _SLOWEST_BYTES_PER_S)
+        said = self._ask(access, order, credentials, _MOVE_TIMEOUT_S + size_bytes / _SLOWEST_BYTES_PER_S)
         try:
             entries = [listed_entry(each) for each in said]
         except ValueError as error:
@@ -105,7 +105,7 @@ class NodeStores:
             raise StoreRefusedError(access, "it has sent something else than it was asked for")
         return entries
 
-    def restore(self, access: NodeAccess, uri: str, directory: str, lent: Mapping[str, str]) -> None:
+    def restore(self, access: NodeAccess, uri: str, directory: str, credentials: Mapping[str, str]) -> None:
         """Have a node make a directory what an artifact is.
 
         Raises:
@@ -113,17 +113,17 @@ class NodeStores:
             ProviderError: the node cannot be reached.
         """
         order = {"do": "restore", "uri": uri, "directory": directory}
-        self._ask(access, order, lent, 12 * _MOVE_TIMEOUT_S)
+        self._ask(access, order, credentials, 12 * _MOVE_TIMEOUT_S)
 
     def _ask(
-        self, access: NodeAccess, order: dict[str, Any], lent: Mapping[str, str], timeout_s: float
+        self, access: NodeAccess, order: dict[str, Any], credentials: Mapping[str, str], timeout_s: float
     ) -> list[Any]:
         said = bytearray()
 
         def keep(data: bytes) -> None:
             said.extend(data[: max(0, _ANSWER_BYTES - len(said))])
 
-        order = {**order, "environment": dict(lent)}
+        order = {**order, "environment": dict(credentials)}
         with self._links.own(access) as connection:
             result = ask_guest(connection, access.python, "stores.py", order, timeout_s, sink=keep)
         lines = said.decode(errors="replace").partition(f"{_MARK}\n")[2].splitlines()

@@ -29,7 +29,7 @@ from trainmaster.control.environment import UNBUFFERED
 from trainmaster.control.gangs import helpers_of
 from trainmaster.control.layout import Home
 from trainmaster.control.site_errors import NodeGoneError, RelayError
-from trainmaster.objects.delegated_credentials import Lender
+from trainmaster.objects.delegated_credentials import DelegatedCredentials
 from trainmaster.spec.errors import ProviderError, TrainmasterError, UsageError, one_line
 from trainmaster.transport.errors import CommandError
 
@@ -91,10 +91,10 @@ class RemoteSite:
         self._patience_s = patience_s
         self._files = NodeFiles()
         self._images = NodeImages(self._paths)
-        lender = Lender()
-        self._data = NodeData(self._files, self._paths, lender, tell, is_over=is_over)
+        credentials = DelegatedCredentials()
+        self._data = NodeData(self._files, self._paths, credentials, tell, is_over=is_over)
         self._staging = NodeStaging(self._files, self._images, self._paths, self._data)
-        self._direct = DirectStore(self._files, lender, home.run_uris(run), tell)
+        self._direct = DirectStore(self._files, credentials, home.run_uris(run), tell)
         self._nodes = AttemptNodes(nodes_of, NodeVerdicts(self._files.links))
         self._checkpoints = NodeCheckpoints(self._nodes, self._files, self._paths, self._direct, patience_s)
         self._tell = tell

@@ -29,13 +29,13 @@ class StoreReach:
         self._refused: dict[tuple[str, str], tuple[float, str, str]] = {}
         self._guard = threading.Lock()
 
-    def require(self, node: NodeAccess, uri: str, lent: Mapping[str, str]) -> None:
+    def require(self, node: NodeAccess, uri: str, credentials: Mapping[str, str]) -> None:
         """See that a node can use a store.
 
         Args:
             node: which.
             uri: of anything there.
-            lent: see `lent_environment`.
+            credentials: see `store_environment`.
 
         Raises:
             StoreRefusedError: it cannot.
@@ -48,9 +48,9 @@ class StoreReach:
         self.require_not_refused(node, key[1])
         try:
             try:
-                self._stores.reach(node, uri, lent)
+                self._stores.reach(node, uri, credentials)
             except StoreRefusedError:  # much depends on it, and a node may be busy
-                self._stores.reach(node, uri, lent)
+                self._stores.reach(node, uri, credentials)
         except StoreRefusedError as error:
             self.refuse(node, key[1], error)
             raise
