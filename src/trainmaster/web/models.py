@@ -1,0 +1,30 @@
+"""Pages of models."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from trainmaster.api.rest.state import Runs
+from trainmaster.web.rendering import PAGE_ROWS, page
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/models")
+def models(request: Request, found: Runs, cursor: str | None = None) -> Response:
+    """What tasks left."""
+    listed = found.models(None, PAGE_ROWS, cursor)
+    more = urlencode({"cursor": listed["next"]}) if listed["next"] else ""
+    return page(request, "models.html", models=listed["models"], more=more)
+
+
+@router.get("/models/{run}/{experiment}/{task}")
+def model(request: Request, run: str, experiment: str, task: int, found: Runs) -> Response:
+    """One model: its files, metrics and where it is from."""
+    about = found.model(run, experiment, task)
+    _, manifest = found.manifest(run, experiment, task)
+    files = [entry for entry in manifest.files if entry.kind == "file"]
+    return page(request, "model.html", model=about, files=files)

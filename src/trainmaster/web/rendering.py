@@ -1,0 +1,65 @@
+"""What all pages share: templates, how numbers are shown, whole pages and parts of them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from trainmaster.spec.units import format_duration
+
+HERE: Final = Path(__file__).parent
+#: Rows of a list on one page.
+PAGE_ROWS: Final = 50
+
+
+def duration(seconds: float | None) -> str:
+    """How long, such as ``2m 5s``."""
+    return "–" if seconds is None else format_duration(max(0.0, float(round(seconds))))
+
+
+def usd(amount: float | None) -> str:
+    """US dollars."""
+    return "–" if amount is None else f"${amount:,.2f}"
+
+
+def when(at: float | None) -> str:
+    """Unix seconds as date and time."""
+    if at is None:
+        return "–"
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def number(value: object) -> str:
+    """Numbers with four digits, everything else as it is."""
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.4g}"
+    return str(value)
+
+
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+)
+_TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number}
+
+
+def page(request: Request, template: str, http: int = 200, **values: Any) -> Response:  # noqa: ANN401
+    """A template with values, and with ``caller`` (None before the login) and ``path``."""
+    who = getattr(request.state, "caller", None)
+    html = _TEMPLATES.get_template(template).render(caller=who, path=request.url.path, **values)
+    return Response(html, http, media_type="text/html", headers={"cache-control": "no-store"})
+
+
+def is_part(request: Request) -> bool:
+    """Whether htmx asks, for a part of the page that it has."""
+    return request.headers.get("hx-request") == "true"
+
+
+def redirect(path: str) -> RedirectResponse:
+    """To another page of ours, after a form was sent."""
+    return RedirectResponse(path, 303)

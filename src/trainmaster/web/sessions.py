@@ -1,0 +1,81 @@
+"""Logging in and out, and the one-time link of a new server."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from trainmaster.api.rest.state import Reader, ServerState, State, check_same_site
+from trainmaster.service.access import SCOPES, SESSION_S, UnknownCallerError, caller
+from trainmaster.spec.errors import UsageError
+from trainmaster.web.rendering import page, redirect
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/setup")
+def setup(request: Request, code: str = "") -> Response:
+    """What the one-time link shows: a button, so that what only looks at links uses nothing up."""
+    return page(request, "setup.html", code=code)
+
+
+@router.post("/setup")
+def set_up(request: Request, state: State, code: Annotated[str, Form()]) -> Response:
+    """Log the owner of the home in."""
+    check_same_site(request, says=False)
+    try:
+        state.setup.remove(code)
+    except KeyError:
+        raise UsageError(
+            "this link was used already", "Start the server anew: it prints another one."
+        ) from None
+    return _logged_in(state, state.access.open_session(caller("owner", None, SCOPES)), "/")
+
+
+@router.get("/login")
+def login(request: Request, next: str = "/") -> Response:
+    """Asks for a token."""
+    return page(request, "login.html", next=next, error="")
+
+
+@router.post("/login")
+def log_in(
+    request: Request,
+    state: State,
+    token: Annotated[str, Form()],
+    next: Annotated[str, Form()] = "/",
+) -> Response:
+    """Opens a session for a token."""
+    check_same_site(request, says=False)
+    try:
+        who = state.access.by_token(token.strip())
+    except UnknownCallerError as error:
+        return page(request, "login.html", 401, next=next, error=str(error.args[0]))
+    return _logged_in(state, state.access.open_session(who), next)
+
+
+@router.post("/logout")
+def log_out(request: Request, state: State, caller: Reader) -> Response:
+    """Ends the session."""
+    state.access.end_session(request.cookies.get(state.cookie, ""))
+    answer = redirect("/login")
+    answer.delete_cookie(state.cookie, path="/", secure=state.is_secure, httponly=True, samesite="lax")
+    return answer
+
+
+def _logged_in(state: ServerState, session: str, wanted: str) -> Response:
+    # A path of ours, and nothing that a browser may take for another host.
+    answer = redirect(wanted if re.fullmatch(r"/([A-Za-z0-9._~%-][A-Za-z0-9._~%/-]*)?", wanted) else "/")
+    answer.set_cookie(
+        state.cookie,
+        session,
+        max_age=int(SESSION_S),
+        path="/",
+        secure=state.is_secure,
+        httponly=True,
+        samesite="lax",
+    )
+    return answer
