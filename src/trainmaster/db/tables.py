@@ -194,6 +194,30 @@ quote = Table(
 )
 Index(None, quote.c.run_id, quote.c.id)
 
+quote_request = Table(
+    "quote_request",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False, doc="quote, or plan: what a run would rent"),
+    Column("team", Text, nullable=False, doc="empty: the owner of the home"),
+    Column("asked_by", Text, nullable=False),
+    Column("request", Text, nullable=False, doc="what was asked, as JSON"),
+    Column("state", Text, nullable=False),
+    Column("place", Integer, doc="of the few that a team has at once; null when it is over"),
+    Column("worker", Text, doc="who works on it: a name for each beginning"),
+    Column("expires_at", Float, doc="when somebody else may begin again, by the database's clock"),
+    Column("attempts", Integer, nullable=False, doc="how often it was begun"),
+    Column("told", Text, nullable=False, doc="lines for people and quotes until now, a JSON list"),
+    Column("progress", Text, doc="how far the measurement is, as JSON"),
+    Column("answer", Text, doc="as JSON; null before, and if it failed"),
+    Column("error", Text, doc="why there is no answer, as JSON"),
+    Column("created_at", Float, nullable=False),
+    Column("ended_at", Float),
+    UniqueConstraint("team", "place"),
+)
+Index(None, quote_request.c.team, quote_request.c.created_at)
+Index(None, quote_request.c.state)
+
 cluster = Table(
     "cluster",
     metadata,

@@ -58,6 +58,7 @@ class QuoteOptions:
         allow_stale: accept old prices without a warning.
         only: quote these experiments; None for all.
         measurements: CSV of points that the user measured; experiments with rows there are not measured.
+        measures: False: what is not known is not measured on this machine.
     """
 
     policy: str = "quote"
@@ -69,6 +70,7 @@ class QuoteOptions:
     allow_stale: bool = False
     only: tuple[str, ...] | None = None
     measurements: Path | None = None
+    measures: bool = True
 
 
 class Quoter:
@@ -288,17 +290,19 @@ class Quoter:
                 self._tell(f"{name}: {many} of earlier runs used (--fresh measures again)")
         missing: dict[str, str] = {}
         left = [name for name in names if name not in found]
-        if left:
+        if left and not options.measures:
+            missing = dict.fromkeys(left, "nothing was measured of it, and code of others is not measured here")
+        elif left:
             self._look(recipe, environ)
             self._profiler = Profiler(self._service)
             self._profiler.measure(recipe, recipe_path, environ, left, self._show, only)
             missing = dict(self._profiler.not_measured)
             self._profiler = None
-            for name in left:
-                if (known := self._known(recipe, name, catalogue)) is not None:
-                    found[name] = known
-                    if known.similar:
-                        missing.pop(name, None)
+        for name in left:
+            if (known := self._known(recipe, name, catalogue)) is not None:
+                found[name] = known
+                if known.similar:
+                    missing.pop(name, None)
         ordered = {name: found[name] for name in names if name in found}
         return ordered, {name: why for name, why in missing.items() if name not in found}
 

@@ -45,16 +45,24 @@ class RunRequest:
         code: SHA-256 of a tar that was sent before; None for a recipe that needs no files.
         provider: replaces the recipe's.
         max_usd: agrees to rent for at most so much.
+        agreed_usd_per_hour: agrees to rent for at most so much per hour: what the plan said.
+        allow_stale: old prices will do.
     """
 
     recipe: str
     code: str | None = None
     provider: str | None = None
     max_usd: float | None = None
+    agreed_usd_per_hour: float | None = None
+    allow_stale: bool = False
 
     def digest(self) -> str:
-        """SHA-256 of the whole request."""
-        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
+        """SHA-256 of the whole request; what came later counts only where it is said: old ones stay the same."""
+        whole = asdict(self)
+        for later in ("agreed_usd_per_hour", "allow_stale"):
+            if not whole[later]:
+                del whole[later]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
 class Submissions:
@@ -93,7 +101,7 @@ class Submissions:
             directory = self._service.home.root / "uploads" / "empty"
             make_private(directory)
         recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
-        mistakes = list(refusals(recipe, is_shared=self._is_shared(caller)))
+        mistakes = list(refusals(recipe, is_shared=self.is_shared(caller)))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
         return recipe
@@ -119,11 +127,11 @@ class Submissions:
         if (known := self._known(caller, request, key)) is not None:
             return known, False, []
         recipe = self.read(caller, request)
-        path = self._kept(recipe)
+        path = self.keep(recipe)
         submission = Submission(caller.name, caller.team, key, request.digest() if key else "")
         notes: list[str] = []
         try:
-            session = self._start(recipe, path, submission, request.max_usd, notes)
+            session = self._start(recipe, path, submission, request, notes)
         except (StoreError, OverBudgetError):
             if (known := self._known(caller, request, key)) is None:
                 raise
@@ -165,7 +173,7 @@ class Submissions:
 
     # --- parts --------------------------------------------------------------------------------------
 
-    def _is_shared(self, caller: Caller) -> bool:
+    def is_shared(self, caller: Caller) -> bool:
         """Whether others than the owner of the home may be behind this."""
         return caller.team is not None or not self._is_private or bool(self._access.teams())
 
@@ -180,7 +188,8 @@ class Submissions:
             )
         return str(row["run_id"])
 
-    def _kept(self, recipe: Recipe) -> Path:
+    def keep(self, recipe: Recipe) -> Path:
+        """Write its text where what drives it finds it."""
         digest = hashlib.sha256(recipe.source_text.encode()).hexdigest()[:10]
         path = self._service.home.root / "recipes" / f"{recipe.name[:100]}-{digest}.yaml"
         make_private(path.parent)
@@ -188,18 +197,26 @@ class Submissions:
         return path
 
     def _start(
-        self, recipe: Recipe, path: Path, submission: Submission, max_usd: float | None, notes: list[str]
+        self, recipe: Recipe, path: Path, submission: Submission, request: RunRequest, notes: list[str]
     ) -> Session:
         from trainmaster.service.run_planning import RunPlanner, capped
 
         def tell(line: str) -> None:
             notes.append(line.removeprefix("note: "))
 
-        recipe = recipe if max_usd is None else capped(recipe, max_usd)
+        recipe = recipe if request.max_usd is None else capped(recipe, request.max_usd)
+        agreed_usd_per_hour = request.agreed_usd_per_hour
+        can_agree = request.max_usd is not None or agreed_usd_per_hour is not None
         planner = RunPlanner(self._service, self._environ, tell, lambda _: None)
-        plan = planner.plan(recipe, path, allow_stale=False, can_agree=max_usd is not None)
+        plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
         if plan.offer is not None:
-            if plan.offer.costs and max_usd is None:
+            if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:
+                raise UsageError(
+                    f"it costs at most ${plan.offer.most_usd_per_hour:.4g} per hour now, and "
+                    f"${agreed_usd_per_hour:.4g} was agreed to",
+                    "Nothing was started. Plan it again.",
+                )
+            if plan.offer.costs and not can_agree:
                 raise UsageError(
                     "\n".join(["this rents machines, and nobody has agreed to that:", *plan.offer.lines]),
                     'Nothing was started. `"max_usd": 20` agrees to so much for the whole run.',

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+from alembic import op
+
 revision = "0008"
 down_revision = "0007"
 
 
 def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
+    _quote_requests()
+
+
+def _quote_requests() -> None:
+    """Quotes and plans that were asked for over the network: any server answers and shows them."""
+    op.create_table(
+        "quote_request",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("asked_by", sa.Text(), nullable=False),
+        sa.Column("request", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("place", sa.Integer(), nullable=True),
+        sa.Column("worker", sa.Text(), nullable=True),
+        sa.Column("expires_at", sa.Float(), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("told", sa.Text(), nullable=False),
+        sa.Column("progress", sa.Text(), nullable=True),
+        sa.Column("answer", sa.Text(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("ended_at", sa.Float(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_quote_request"),
+        sa.UniqueConstraint("team", "place", name="uq_quote_request_team_place"),
+    )
+    op.create_index("ix_quote_request_team_created_at", "quote_request", ["team", "created_at"])
+    op.create_index("ix_quote_request_state", "quote_request", ["state"])

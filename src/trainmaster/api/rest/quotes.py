@@ -1,0 +1,159 @@
+"""Routes of quotes and plans: both take a while, so they are asked for, then looked at or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
+from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.service.access import Caller
+from trainmaster.service.quote_requests import PLAN, QUOTE, QuoteAsk
+from trainmaster.spec.errors import StoreError
+
+router = APIRouter(tags=["quotes"])
+
+_LOOK_EVERY_S: Final = 0.5
+
+
+class NewAsk(BaseModel):
+    """A recipe."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: str = Field(description="its YAML")
+    code: str | None = Field(None, description="SHA-256 of a tar that was sent before")
+    provider: str | None = Field(None, description="replaces the recipe's")
+    allow_stale: bool = Field(False, description="old prices will do")
+
+
+class NewQuote(NewAsk):
+    """What is to be quoted, and how: the options of `trainmaster quote`."""
+
+    policy: str = "quote"
+    catalogue: str | None = Field(None, description="a name, such as builtin or fc2-2018")
+    parameter_server: str | None = Field(None, description="instance type of the parameter servers")
+    max_workers: int | None = Field(None, ge=1)
+    fresh: bool = Field(False, description="measure again what was measured before")
+    bandwidth: str | None = Field(None, description="text of a CSV instance,mbps, for scala-opt")
+    measurements: str | None = Field(None, description="text of a CSV of points that you measured")
+
+
+class NewPlan(NewAsk):
+    """What is to be planned: what a run would rent."""
+
+    can_agree: bool = Field(True, description="somebody is there who can agree to costs")
+    measure_first: bool = Field(False, description="measure it and quote, whatever is known")
+
+
+class Requested(BaseModel):
+    """How far a quote or plan is."""
+
+    id: str
+    state: str = Field(description="WAITING, RUNNING or DONE")
+    asked_by: str
+    created_at: float
+    told: list[Any] = Field(description="lines for people and, of a plan that measures first, its quote")
+    progress: dict[str, Any] | None = Field(description="how far the measurement is")
+    answer: dict[str, Any] | None = Field(description="null before, and if it failed")
+    error: dict[str, Any] | None = Field(description="why it failed: title and hint")
+
+
+@router.post("/quotes", status_code=202)
+def ask_quote(body: NewQuote, state: State, caller: Submitter, response: Response) -> Requested:
+    """Ask for a quote. Its `answer` will be the object of `trainmaster quote --json`."""
+    return _asked(QUOTE, body, state, caller, response)
+
+
+@router.post("/plans", status_code=202)
+def ask_plan(body: NewPlan, state: State, caller: Submitter, response: Response) -> Requested:
+    """Ask what a run would rent. `POST /runs` with the plan's id agrees to its costs, and runs it."""
+    return _asked(PLAN, body, state, caller, response)
+
+
+@router.get("/quotes/{name}")
+def show_quote(name: str, state: State, caller: Reader) -> Requested:
+    """How far a quote is, what was told meanwhile, and its answer."""
+    return Requested(**state.quotes.show(caller, QUOTE, name))
+
+
+@router.get("/plans/{name}")
+def show_plan(name: str, state: State, caller: Reader) -> Requested:
+    """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
+    return Requested(**state.quotes.show(caller, PLAN, name))
+
+
+@router.delete("/quotes/{name}", status_code=204)
+def cancel_quote(name: str, state: State, caller: Submitter) -> None:
+    """End it; a measurement ends in order."""
+    state.quotes.cancel(caller, QUOTE, name)
+
+
+@router.delete("/plans/{name}", status_code=204)
+def cancel_plan(name: str, state: State, caller: Submitter) -> None:
+    """End it; a measurement ends in order."""
+    state.quotes.cancel(caller, PLAN, name)
+
+
+@router.get("/quotes/{name}/stream", response_class=StreamingResponse)
+async def stream_quote(
+    name: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
+) -> StreamingResponse:
+    """Server-sent events: `told` (a line, or a quote), `progress`, at last `done` with the whole object."""
+    return await _stream(QUOTE, name, request, state, caller, after)
+
+
+@router.get("/plans/{name}/stream", response_class=StreamingResponse)
+async def stream_plan(
+    name: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
+) -> StreamingResponse:
+    """The same of a plan."""
+    return await _stream(PLAN, name, request, state, caller, after)
+
+
+def _asked(kind: str, body: NewAsk, state: State, caller: Caller, response: Response) -> Requested:
+    found = state.quotes.send(caller, kind, QuoteAsk(**body.model_dump()))
+    response.headers["location"] = f"/api/v1/{kind}s/{found['id']}"
+    return Requested(**found)
+
+
+async def _stream(
+    kind: str, name: str, request: Request, state: State, caller: Caller, after: int
+) -> StreamingResponse:
+    last = request.headers.get("last-event-id", "")
+    told = int(last) if last.isdigit() else after
+    first = await run_in_threadpool(state.quotes.show, caller, kind, name)  # 404 before the answer begins
+
+    async def frames() -> AsyncIterator[str]:
+        nonlocal told
+        found, progress, silent_s = first, None, 0.0
+        yield RETRY
+        while True:
+            news = []
+            for number, each in enumerate(found["told"][told:], told + 1):
+                news.append(event("told", each, number))
+            told = max(told, len(found["told"]))
+            if found["progress"] != progress and found["progress"] is not None:
+                news.append(event("progress", found["progress"], told))
+            progress = found["progress"]
+            if found["state"] == "DONE":
+                yield "".join([*news, event("done", found, told)])
+                return
+            silent_s = 0.0 if news else silent_s + _LOOK_EVERY_S
+            if silent_s >= SILENT_S:
+                news, silent_s = [STILL_HERE], 0.0
+            if news:
+                yield "".join(news)
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                found = await run_in_threadpool(state.quotes.show, caller, kind, name)
+            except StoreError:  # a database that is away comes back
+                continue
+
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=HEADERS)
