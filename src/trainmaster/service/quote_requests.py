@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from trainmaster.service.submissions import Submissions
     from trainmaster.spec import Recipe
 
+    _Tell = Callable[[str | Quote], None]
+
 QUOTE: Final = "quote"
 PLAN: Final = "plan"
 #: What a team may have under way at once.
@@ -58,7 +60,7 @@ class TooManyError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class QuoteAsk:
-    """What is asked; all but the recipe as `RunRequest`, `QuoteOptions` and `ClientProtocol.plan_run` have it.
+    """What is asked, in the words of `RunRequest`, `QuoteOptions` and `ClientProtocol.plan_run`.
 
     Attributes:
         recipe: its YAML. code, provider: as for a run.
@@ -223,8 +225,9 @@ class QuoteRequests:
         """
         row = self._row(caller, PLAN, name)
         if row["answer"] is None:
+            why = "it failed" if row["error"] else "it is not ready"
             raise UsageError(
-                f"{name} is no plan that can be accepted: {'it failed' if row['error'] else 'it is not ready'}",
+                f"{name} is no plan that can be accepted: {why}",
                 f"GET /api/v1/plans/{name} says how far it is.",
             )
         ask, answer = QuoteAsk(**json.loads(row["request"])), json.loads(row["answer"])
@@ -240,7 +243,7 @@ class QuoteRequests:
     def _row(self, caller: Caller, kind: str, name: str) -> RowMapping:
         row = rows.find(self._service.database, name)
         if row is None or row["kind"] != kind or not caller.sees(row["team"] or None):
-            raise NotFoundError(f"there is no {kind} {name!r}", f"It may be older than {KEPT_S / 86400:.0f} days.")
+            raise NotFoundError(f"there is no {kind} {name!r}", "They are kept for a week.")
         return row
 
     # --- working on them --------------------------------------------------------------------------
@@ -302,10 +305,10 @@ class QuoteRequests:
             pass
         except TrainmasterError as error:  # of the database: it is begun again when that is there again
             _log.warning("%s: %s", row["id"], error)
-        except Exception:  # a mistake of ours
+        except Exception:  # noqa: BLE001 - a mistake of ours
             _log.exception("%s", row["id"])
-            error = {"title": "the server has made a mistake", "hint": "Its log says more; please report it."}
-            self._end(worker, None, error)
+            what = {"title": "the server has made a mistake", "hint": "Its log says more; please report it."}
+            self._end(worker, None, what)
         finally:
             self._planners.pop(worker, None)
             self._free.release()
@@ -358,7 +361,7 @@ class QuoteRequests:
         if not rows.write(self._service.database, worker, values):
             raise _LostError
 
-    def _answer(self, row: RowMapping, planner: RunPlanner, tell: Callable[[str | Quote], None]) -> dict[str, Any]:
+    def _answer(self, row: RowMapping, planner: RunPlanner, tell: _Tell) -> dict[str, Any]:
         ask = QuoteAsk(**json.loads(row["request"]))
         caller = make_caller(row["asked_by"], row["team"] or None, ["read", "run"])
         recipe = self._submissions.read(caller, ask.run_request)
@@ -376,7 +379,7 @@ class QuoteRequests:
         planner: RunPlanner,
         recipe: Recipe,
         path: Path,
-        tell: Callable[[str | Quote], None],
+        tell: _Tell,
         *,
         measures: bool,
     ) -> dict[str, Any]:

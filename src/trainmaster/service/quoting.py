@@ -291,7 +291,7 @@ class Quoter:
         missing: dict[str, str] = {}
         left = [name for name in names if name not in found]
         if left and not options.measures:
-            missing = dict.fromkeys(left, "nothing was measured of it, and code of others is not measured here")
+            missing = dict.fromkeys(left, "nothing is known of it, and code of others is not measured here")
         elif left:
             self._look(recipe, environ)
             self._profiler = Profiler(self._service)

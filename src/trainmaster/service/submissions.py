@@ -57,7 +57,7 @@ class RunRequest:
     allow_stale: bool = False
 
     def digest(self) -> str:
-        """SHA-256 of the whole request; what came later counts only where it is said: old ones stay the same."""
+        """SHA-256 of the whole request; keys that came later count where they are used, so old ones stay."""
         whole = asdict(self)
         for later in ("agreed_usd_per_hour", "allow_stale"):
             if not whole[later]:

@@ -14,11 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.api.rest import code, models, recommend, runs, teams
+from trainmaster.api.rest import code, models, quotes, recommend, runs, teams
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
 from trainmaster.service.access import Access
+from trainmaster.service.quote_requests import QuoteRequests
 from trainmaster.service.submissions import Submissions
 from trainmaster.spec.errors import TrainmasterError
 
@@ -46,7 +47,8 @@ def make_state(
     # Browsers send a cookie with this beginning by https only, and to no other host.
     cookie = "__Host-trainmaster" if is_secure else "trainmaster"
     submissions = Submissions(service, access, environ, is_private=is_private)
-    return ServerState(service, access, submissions, Hubs(service), environ, cookie, is_secure)
+    quotes = QuoteRequests(service, submissions, environ)
+    return ServerState(service, access, submissions, quotes, Hubs(service), environ, cookie, is_secure)
 
 
 def make_app(state: ServerState) -> FastAPI:
@@ -55,8 +57,10 @@ def make_app(state: ServerState) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.submissions.start()
+        state.quotes.start()
         yield
         state.hubs.end()
+        await run_in_threadpool(state.quotes.stop)
         await run_in_threadpool(state.submissions.stop)
 
     app = FastAPI(
@@ -70,8 +74,8 @@ def make_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     v1 = APIRouter(prefix=API)
-    for part in (runs.router, code.router, models.router, recommend.router, teams.router):
-        v1.include_router(part)
+    for part in (runs, quotes, code, models, recommend, teams):
+        v1.include_router(part.router)
     v1.include_router(_general)
     app.include_router(v1)
     app.add_api_route("/healthz", _healthz, tags=["server"])

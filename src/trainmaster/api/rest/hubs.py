@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.server_sent import RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.service.run_stream import Cursor, Message, RunStream
 from trainmaster.spec.errors import TrainmasterError
 
@@ -17,18 +17,13 @@ if TYPE_CHECKING:
     from trainmaster.service import Service
 
 LOOK_EVERY_S: Final = 1.0
-#: A comment after so long without news: proxies cut connections that are silent.
-SILENT_S: Final = 15.0
 #: Who is so many messages late comes back with the id of the last one that it got.
 _QUEUE: Final = 8
-_RETRY_MS: Final = 2000
-_STILL_HERE: Final = ": still here\n\n"
 
 
 def frame(message: Message) -> str:
     """A message as server-sent events have it."""
-    data = json.dumps(message.data, ensure_ascii=False, separators=(",", ":"), default=str)
-    return f"id: {message.cursor.encode()}\nevent: {message.kind}\ndata: {data}\n\n"
+    return event(message.kind, message.data, message.cursor.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Hub:
         Args:
             own: at the place where the listener wants to go on.
         """
-        yield f"retry: {_RETRY_MS}\n\n"
+        yield RETRY
         queue: asyncio.Queue[_News | None] = asyncio.Queue(_QUEUE)
         if self._task is None:
             self._task = asyncio.create_task(
@@ -83,8 +78,8 @@ class Hub:
                     for text in missed.frames:
                         yield text
                     own.jump(missed.after)
-                elif missed.frames == [_STILL_HERE]:
-                    yield _STILL_HERE
+                elif missed.frames == [STILL_HERE]:
+                    yield STILL_HERE
                 else:
                     for message in await run_in_threadpool(lambda until: list(own.read(until)), missed.after):
                         yield frame(message)
@@ -117,7 +112,7 @@ class Hub:
                 self._tell(_News(before, self._place, [frame(message) for message in messages]))
             elif silent_s >= SILENT_S:
                 silent_s = 0.0
-                self._tell(_News(before, self._place, [_STILL_HERE]))
+                self._tell(_News(before, self._place, [STILL_HERE]))
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _tell(self, news: _News | None) -> None:

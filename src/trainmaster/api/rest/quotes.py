@@ -77,44 +77,44 @@ def ask_plan(body: NewPlan, state: State, caller: Submitter, response: Response)
     return _asked(PLAN, body, state, caller, response)
 
 
-@router.get("/quotes/{name}")
-def show_quote(name: str, state: State, caller: Reader) -> Requested:
+@router.get("/quotes/{quote}")
+def show_quote(quote: str, state: State, caller: Reader) -> Requested:
     """How far a quote is, what was told meanwhile, and its answer."""
-    return Requested(**state.quotes.show(caller, QUOTE, name))
+    return Requested(**state.quotes.show(caller, QUOTE, quote))
 
 
-@router.get("/plans/{name}")
-def show_plan(name: str, state: State, caller: Reader) -> Requested:
+@router.get("/plans/{plan}")
+def show_plan(plan: str, state: State, caller: Reader) -> Requested:
     """How far a plan is. Its `answer` has what would be rented, and the most that it costs per hour."""
-    return Requested(**state.quotes.show(caller, PLAN, name))
+    return Requested(**state.quotes.show(caller, PLAN, plan))
 
 
-@router.delete("/quotes/{name}", status_code=204)
-def cancel_quote(name: str, state: State, caller: Submitter) -> None:
+@router.delete("/quotes/{quote}", status_code=204)
+def cancel_quote(quote: str, state: State, caller: Submitter) -> None:
     """End it; a measurement ends in order."""
-    state.quotes.cancel(caller, QUOTE, name)
+    state.quotes.cancel(caller, QUOTE, quote)
 
 
-@router.delete("/plans/{name}", status_code=204)
-def cancel_plan(name: str, state: State, caller: Submitter) -> None:
+@router.delete("/plans/{plan}", status_code=204)
+def cancel_plan(plan: str, state: State, caller: Submitter) -> None:
     """End it; a measurement ends in order."""
-    state.quotes.cancel(caller, PLAN, name)
+    state.quotes.cancel(caller, PLAN, plan)
 
 
-@router.get("/quotes/{name}/stream", response_class=StreamingResponse)
+@router.get("/quotes/{quote}/stream", response_class=StreamingResponse)
 async def stream_quote(
-    name: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
+    quote: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
 ) -> StreamingResponse:
     """Server-sent events: `told` (a line, or a quote), `progress`, at last `done` with the whole object."""
-    return await _stream(QUOTE, name, request, state, caller, after)
+    return await _stream(QUOTE, quote, request, state, caller, after)
 
 
-@router.get("/plans/{name}/stream", response_class=StreamingResponse)
+@router.get("/plans/{plan}/stream", response_class=StreamingResponse)
 async def stream_plan(
-    name: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
+    plan: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
 ) -> StreamingResponse:
     """The same of a plan."""
-    return await _stream(PLAN, name, request, state, caller, after)
+    return await _stream(PLAN, plan, request, state, caller, after)
 
 
 def _asked(kind: str, body: NewAsk, state: State, caller: Caller, response: Response) -> Requested:

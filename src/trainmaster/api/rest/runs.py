@@ -11,9 +11,12 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.api.rest.server_sent import HEADERS
+from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
+from trainmaster.service.access import Caller
 from trainmaster.service.submissions import RunRequest
 from trainmaster.service.team_runs import MAX_PAGE, POINTS, TeamRuns
+from trainmaster.spec.errors import TrainmasterError, UsageError
 
 router = APIRouter(tags=["runs"])
 
@@ -23,13 +26,30 @@ class NewRun(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    recipe: Annotated[str, Field(description="the recipe's YAML")]
+    recipe: Annotated[str | None, Field(description="the recipe's YAML; null with a plan")] = None
     code: Annotated[str | None, Field(description="SHA-256 of a tar that was sent to /code")] = None
     provider: Annotated[str | None, Field(description="replaces the recipe's `provider`")] = None
     max_usd: Annotated[
         float | None,
         Field(gt=0, allow_inf_nan=False, description="agrees to rent machines for at most so much"),
     ] = None
+    plan: Annotated[
+        str | None, Field(description="instead of a recipe: runs what was planned, and agrees to its price")
+    ] = None
+
+    def request(self, state: ServerState, caller: Caller) -> RunRequest:
+        """What is to be run.
+
+        Raises:
+            UsageError: neither a recipe nor a plan is there, or both.
+        """
+        if self.plan is not None and self.recipe is None and self.code is None and self.provider is None:
+            return state.quotes.accept(caller, self.plan, self.max_usd)
+        if self.plan is not None or self.recipe is None:
+            raise UsageError(
+                "a run needs a recipe or a plan", "A plan has its recipe, code and provider: leave them out."
+            )
+        return RunRequest(self.recipe, self.code, self.provider, self.max_usd)
 
 
 class RunPage(BaseModel):
@@ -81,8 +101,12 @@ def send(
     response: Response,
     key: Annotated[str, Header(alias="Idempotency-Key")] = "",
 ) -> dict[str, Any]:
-    """Run a recipe. The same `Idempotency-Key` is the same request: accepted once, 200 the second time."""
-    request = RunRequest(body.recipe, body.code, body.provider, body.max_usd)
+    """Run a recipe, or a plan. The same `Idempotency-Key` is the same request: accepted once, then 200.
+
+    A plan is accepted once, whatever the key is.
+    """
+    request = body.request(state, caller)
+    key = f"accepts {body.plan}" if body.plan is not None else key
     run, is_new, notes = state.submissions.submit(caller, request, key)
     if not is_new:
         response.status_code = 200
@@ -93,7 +117,7 @@ def send(
 @router.post("/recipes/check")
 def check(body: NewRun, state: State, caller: Reader) -> dict[str, Any]:
     """Whether a recipe is right: 422 with all mistakes, each with line and column, else what was read."""
-    recipe = state.submissions.read(caller, RunRequest(body.recipe, body.code, body.provider))
+    recipe = state.submissions.read(caller, body.request(state, caller))
     return recipe.summary()
 
 
@@ -138,8 +162,6 @@ def resume(run: str, runs: Runs, state: State, caller: Submitter) -> dict[str, A
 @router.post("/runs/cancel")
 def cancel_many(body: CancelMany, runs: Runs, state: State, caller: Submitter) -> Cancelled:
     """Ask for the end of several."""
-    from trainmaster.spec.errors import TrainmasterError
-
     cancelled, failed = [], {}
     for run in dict.fromkeys(body.runs):
         try:
@@ -199,5 +221,4 @@ async def stream(
         async for text in hub.listen(own):
             yield text
 
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=headers)
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=HEADERS)

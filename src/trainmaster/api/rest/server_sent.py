@@ -14,10 +14,10 @@ HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 def event(kind: str, data: object, name: object) -> str:
-    """One event.
+    r"""One event.
 
     >>> event("told", "hello", 1)
-    'id: 1\\nevent: told\\ndata: "hello"\\n\\n'
+    'id: 1\nevent: told\ndata: "hello"\n\n'
     """
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
     return f"id: {name}\nevent: {kind}\ndata: {text}\n\n"

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
 from trainmaster.service.access import Access, Caller, ForbiddenError, UnknownCallerError
+from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
@@ -35,6 +36,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (ForbiddenError, 403),
     (NotFoundError, 404),
     (KeyUsedError, 409),
+    (TooManyError, 429),
     (OverBudgetError, 409),
     (LeaseLostError, 409),
     (UsageError, 422),
@@ -53,6 +55,7 @@ class ServerState:
         service: of the home.
         access: who may do what.
         submissions: takes runs.
+        quotes: takes quotes and plans.
         hubs: tell live what happens.
         environ: of the processes that drive runs.
         cookie: name of the session's cookie.
@@ -63,6 +66,7 @@ class ServerState:
     service: Service
     access: Access
     submissions: Submissions
+    quotes: QuoteRequests
     hubs: Hubs
     environ: Mapping[str, str]
     cookie: str
@@ -149,7 +153,7 @@ def problem(status: int, title: str, hint: str = "", **more: Any) -> JSONRespons
     answer = JSONResponse(content, status, media_type=PROBLEM)
     if status == 401:
         answer.headers["www-authenticate"] = "Bearer"
-    if status == 503:
+    if status in (429, 503):
         answer.headers["retry-after"] = str(_RETRY_AFTER_S)
     return answer
 

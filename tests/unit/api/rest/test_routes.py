@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -16,9 +17,18 @@ from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.artifacts import publish
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, NewMeasurement, NewRun, RunChange, Submission, TaskChange
+from trainmaster.db import (
+    ClosedAttempt,
+    NewMeasurement,
+    NewRun,
+    RunChange,
+    Submission,
+    TaskChange,
+    quote_requests,
+)
 from trainmaster.service import Service
 from trainmaster.service.access import caller
+from trainmaster.service.quote_requests import QuoteAsk
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.states import EndReason, State
 
@@ -32,6 +42,16 @@ from trainmaster.web.pages import add_pages
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
 RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
+QUOTED = """\
+name: job
+provider: aws
+experiments:
+  main:
+    command: python train.py
+    steps: 1000
+    batch: {global: 64}
+    distributed: {strategy: ps-async, workers: 4}
+"""
 
 
 class Served:
@@ -51,6 +71,8 @@ class Served:
             for scope in ("read", "run", "infer", "manage")
         }
         self.tokens["red-user"] = self.state.access.create_token("u", ["read", "run"], "red")["token"]
+        self.tokens["blue-user"] = self.state.access.create_token("b", ["read", "run"], "blue")["token"]
+        self.tokens["owner"] = self.state.access.create_token("o", ["read", "run"])["token"]
         self.tokens["admin"] = self.state.access.create_token("root", ["admin"])["token"]
         for team in ("red", "blue"):
             self.run(f"job-{team}", team)
@@ -125,6 +147,14 @@ def routes():
         ("GET", "/api/v1/models/{run}/{experiment}/{task}.zip"): "read",
         ("GET", "/api/v1/models/{run}/{experiment}/{task}/files/{path}"): "read",
         ("GET", "/api/v1/recommend"): "read",
+        ("POST", "/api/v1/quotes"): "run",
+        ("GET", "/api/v1/quotes/{quote}"): "read",
+        ("GET", "/api/v1/quotes/{quote}/stream"): "read",
+        ("DELETE", "/api/v1/quotes/{quote}"): "run",
+        ("POST", "/api/v1/plans"): "run",
+        ("GET", "/api/v1/plans/{plan}"): "read",
+        ("GET", "/api/v1/plans/{plan}/stream"): "read",
+        ("DELETE", "/api/v1/plans/{plan}"): "run",
         ("GET", "/api/v1/teams"): "manage",
         ("PUT", "/api/v1/teams"): "admin",
         ("GET", "/api/v1/tokens"): "manage",
@@ -138,6 +168,8 @@ BODIES = {
     "/api/v1/runs": {"recipe": RECIPE},
     "/api/v1/recipes/check": {"recipe": RECIPE},
     "/api/v1/runs/cancel": {"runs": []},
+    "/api/v1/quotes": {"recipe": RECIPE},
+    "/api/v1/plans": {"recipe": RECIPE},
     "/api/v1/teams": {"team": "x"},
     "/api/v1/tokens": {"name": "x", "scopes": ["read"]},
 }
@@ -155,6 +187,8 @@ def filled(path, run):
         "path": "x",
         "digest": "0" * 64,
         "name": "blue-read",
+        "quote": "quote-blue",
+        "plan": "plan-blue",
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)
 
@@ -379,3 +413,41 @@ def test_nothing_is_taken_out_of_the_interface(served):
     released, now = set(entries(json.loads(DOCUMENT.read_text()))), set(entries(served.app.openapi()))
     assert released <= now
     assert now <= released, "not in docs/openapi.json yet"
+
+
+def test_a_quote_is_asked_for_looked_at_and_streamed(served):
+    body = {"recipe": QUOTED, "policy": "cost-opt", "catalogue": "fc2-2018"}
+    asked = served.ask("red-user", "POST", "/api/v1/quotes", json=body)
+    assert asked.status_code == 202, asked.text
+    place = asked.headers["location"]
+    assert served.ask("red-read", "GET", place).json() == asked.json()
+    for who, method, path in (
+        ("blue-user", "GET", place),
+        ("blue-user", "GET", f"{place}/stream"),
+        ("blue-user", "DELETE", place),
+        ("red-user", "GET", place.replace("/quotes/", "/plans/")),
+    ):
+        assert served.ask(who, method, path).status_code == 404
+    database = served.service.database
+    served.state.quotes.work("w", quote_requests.claim(database, "w", database.clock_s(), 60.0))
+    found = served.ask("red-read", "GET", place).json()
+    assert (found["state"], found["answer"]["policy"]) == ("DONE", "cost-opt")
+    stream = served.ask("red-read", "GET", f"{place}/stream").text
+    assert json.loads(stream.partition("event: done\ndata: ")[2]) == found
+    for _ in range(3):
+        served.ask("red-user", "POST", "/api/v1/plans", json={"recipe": QUOTED})
+    answer = served.ask("red-user", "POST", "/api/v1/quotes", json=body)
+    assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
+    unknown = served.ask("red-user", "POST", "/api/v1/quotes", json={**body, "polizy": "x"})
+    assert unknown.status_code == 422
+
+
+def test_a_plan_is_accepted_once(served):
+    service, state = served.service, served.state
+    asked = state.quotes.send(caller("owner", None, ["run"]), "plan", QuoteAsk(QUOTED))["id"]
+    end = functools.partial(quote_requests.end, service.database, quote_requests.named(asked), 1e12)
+    assert served.ask("owner", "POST", "/api/v1/runs", json={"plan": asked}).status_code == 422
+    end(answer=json.dumps({"id": asked, "most_usd_per_hour": 0.001}), error=None)
+    answer = served.ask("owner", "POST", "/api/v1/runs", json={"plan": asked, "recipe": QUOTED})
+    assert (answer.status_code, "a recipe or a plan" in answer.text) == (422, True)
+    assert served.ask("blue-user", "POST", "/api/v1/runs", json={"plan": asked}).status_code == 404
