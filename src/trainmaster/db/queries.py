@@ -31,21 +31,31 @@ class RunFilter:
         teams: only those of these teams (None: of the owner of the home); None for all.
         state: only those in this state, or that ended for this reason.
         name: only those whose id has this in it.
+        owner: only those that were sent by a name that has this in it.
+        since: only those that were begun then or later, Unix seconds.
     """
 
     teams: tuple[str | None, ...] | None = None
     state: str | None = None
     name: str | None = None
+    owner: str | None = None
+    since: float | None = None
 
     def condition(self) -> sa.ColumnElement[bool]:
         """For a query."""
         found: list[sa.ColumnElement[bool]] = []
         if self.teams is not None:
-            found.append(sa.or_(*(t.run.c.team.is_not_distinct_from(team) for team in self.teams)))
+            found.append(
+                sa.or_(sa.false(), *(t.run.c.team.is_not_distinct_from(team) for team in self.teams))
+            )
         if self.state is not None:
             found.append((t.run.c.state == self.state) | (t.run.c.reason == self.state))
         if self.name is not None:
             found.append(t.run.c.id.contains(self.name, autoescape=True))
+        if self.owner is not None:
+            found.append(t.run.c.submitted_by.contains(self.owner, autoescape=True))
+        if self.since is not None:
+            found.append(t.run.c.created_at >= self.since)
         return sa.and_(sa.true(), *found)
 
 

@@ -267,6 +267,8 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
         "cost_usd": row["cost_usd"],
         "driven": found is not None,
         "driver": found,
+        **({"owner": row["submitted_by"]} if row["submitted_by"] else {}),
+        **({"team": row["team"]} if row["team"] else {}),
     }
 
 

@@ -17,6 +17,7 @@ from trainmaster.service.run_stream import Cursor, RunStream
 from trainmaster.service.summary import runs_summary
 from trainmaster.service.team_budget import admit_again
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
@@ -55,7 +56,15 @@ class TeamRuns:
         return existing(row if self._caller.sees(row["team"]) else None, run)
 
     def page(
-        self, limit: int = 50, after: str | None = None, state: str | None = None, name: str | None = None
+        self,
+        limit: int = 50,
+        after: str | None = None,
+        state: str | None = None,
+        name: str | None = None,
+        *,
+        owner: str | None = None,
+        team: str | None = None,
+        since: str | None = None,
     ) -> dict[str, Any]:
         """``runs``, newest first, and ``next``: where the page after it begins, or None.
 
@@ -64,12 +73,25 @@ class TeamRuns:
             after: ``next`` of the page before.
             state: only those in this state, or that ended for this reason.
             name: only those whose id has this in it.
+            owner: only those that were sent by somebody whose name has this in it.
+            team: only those of this one, if the caller sees it.
+            since: only those that were begun within this time, such as ``24h``.
+
+        Raises:
+            UsageError: the limit or the time is none.
         """
         if not 1 <= limit <= MAX_PAGE:
             raise UsageError(f"limit: {limit}", f"Ask for 1 to {MAX_PAGE} runs.")
         if after is not None:
             self.row(after)
-        which = RunFilter(None if self._caller.sees_all else (self._caller.team,), state, name)
+        try:
+            begin = None if since is None else time.time() - parse_duration(since)
+        except ValueError as error:
+            raise UsageError(f"since: {error}") from None
+        seen: tuple[str | None, ...] | None = None if self._caller.sees_all else (self._caller.team,)
+        if team is not None:
+            seen = (team,) if self._caller.sees(team) else ()
+        which = RunFilter(seen, state, name, owner, begin)
         found = runs_summary(self._service.database, limit, after, which)
         return {"runs": found["runs"], "next": found["runs"][-1]["run"] if found["older"] else None}
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
 
 from trainmaster.api.rest.state import status_of, told
 from trainmaster.service.access import UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import models, new_run, recommend, run, runs, sessions, team
 from trainmaster.web.rendering import HERE, is_part, page, redirect
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
@@ -26,8 +30,26 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 )
 
 
+class CompressedPages:
+    """Sends pages and what they load compressed: a slow phone waits for bytes. REST is left as it is.
+
+    Args:
+        app: what is wrapped.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._compressed = GZipMiddleware(app, minimum_size=1000)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        is_rest = scope["type"] != "http" or scope["path"].startswith("/api/")
+        await (self._app if is_rest else self._compressed)(scope, receive, send)
+
+
 def add_pages(app: FastAPI) -> None:
     """Add the pages to a server's application."""
+    app.add_middleware(CompressedPages)
     for router in _ROUTERS:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=HERE / "static"), name="static")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +21,11 @@ PAGE_ROWS: Final = 50
 
 
 def duration(seconds: float | None) -> str:
-    """How long, such as ``2m 5s``."""
-    return "–" if seconds is None else format_duration(max(0.0, float(round(seconds))))
+    """How long, to a second."""
+    if seconds is None:
+        return "–"
+    whole = max(0, round(seconds))
+    return f"{whole} s" if whole < 60 else format_duration(whole)
 
 
 def usd(amount: float | None) -> str:
@@ -46,6 +51,15 @@ _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
 _TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number}
+
+
+@cache
+def asset(name: str) -> str:
+    """The path of a static file, which changes when the file does: browsers keep it."""
+    return f"/static/{name}?{hashlib.sha256((HERE / 'static' / name).read_bytes()).hexdigest()[:10]}"
+
+
+_TEMPLATES.globals["asset"] = asset
 
 
 def page(request: Request, template: str, http: int = 200, **values: Any) -> Response:  # noqa: ANN401

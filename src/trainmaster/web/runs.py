@@ -13,23 +13,36 @@ from trainmaster.web.rendering import PAGE_ROWS, is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
 #: States and reasons that the list can be limited to.
-_FILTERS: Final = ("WAITING", "RUNNING", "DONE", "SUCCEEDED", "USER_ERROR", "CANCELLED")
+_STATES: Final = ("WAITING", "RUNNING", "DONE", "SUCCEEDED", "USER_ERROR", "OOM", "BUDGET", "CANCELLED")
+_TIMES: Final = {"1h": "last hour", "1d": "last day", "7d": "last week", "30d": "last month"}
 
 
 @router.get("/")
 def runs(
     request: Request,
     found: Runs,
-    cursor: str | None = None,
+    cursor: str = "",
     state: str = "",
     name: str = "",
+    owner: str = "",
+    team: str = "",
+    since: str = "",
 ) -> Response:
-    """The list of runs; with ``cursor`` and htmx its next rows."""
-    listed = found.page(PAGE_ROWS, cursor or None, state or None, name or None)
-    more = urlencode({"cursor": listed["next"] or "", "state": state, "name": name})
-    part = is_part(request) and cursor is not None
-    values = {"runs": listed["runs"], "more": more if listed["next"] else "", "filters": _FILTERS}
-    return page(request, "rows.html" if part else "runs.html", state=state, name=name, **values)
+    """The list; of htmx and of our script that keeps it live only its rows are asked for."""
+    wanted = {"state": state, "name": name, "owner": owner, "team": team, "since": since}
+    chosen = {key: value for key, value in wanted.items() if value}
+    listed = found.page(PAGE_ROWS, cursor or None, **{key: value or None for key, value in wanted.items()})
+    more = urlencode({"cursor": listed["next"], **chosen}) if listed["next"] else ""
+    return page(
+        request,
+        "rows.html" if is_part(request) else "runs.html",
+        runs=listed["runs"],
+        more=more,
+        wanted=wanted,
+        is_chosen=bool(chosen),
+        states=_STATES,
+        times=_TIMES,
+    )
 
 
 @router.post("/runs/cancel")

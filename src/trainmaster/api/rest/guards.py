@@ -28,7 +28,7 @@ MAX_BODY_BYTES: Final = 4 << 20
 MAX_UPLOAD_BYTES: Final = 110 << 20
 _UPLOADS: Final = ("/api/v1/code/",)
 _CSP: Final = (
-    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; "
+    "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'self'; object-src 'none'"
 )
 _HEADERS: Final = (

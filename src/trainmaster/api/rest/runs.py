@@ -128,9 +128,12 @@ def page(
     cursor: str | None = None,
     state: Annotated[str | None, Query(description="a state, or a reason why runs ended")] = None,
     name: Annotated[str | None, Query(description="a part of the id")] = None,
+    owner: Annotated[str | None, Query(description="a part of the name of who sent them")] = None,
+    team: Annotated[str | None, Query(description="whose they are")] = None,
+    since: Annotated[str | None, Query(description="begun within this time, such as 24h")] = None,
 ) -> RunPage:
     """Runs, newest first, a page at a time."""
-    return RunPage(**runs.page(limit, cursor, state, name))
+    return RunPage(**runs.page(limit, cursor, state, name, owner=owner, team=team, since=since))
 
 
 @router.get("/runs/{run}")

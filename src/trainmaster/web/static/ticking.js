@@ -1,0 +1,16 @@
+"use strict";
+// Times go on between two looks at them; written as `duration` of the pages writes them.
+const firstSeen = new WeakMap();
+const two = number => String(number).padStart(2, "0");
+function duration(seconds) {
+  const whole = Math.round(seconds), minutes = Math.floor(whole / 60);
+  if (whole < 60) return `${whole} s`;
+  return minutes < 60 ? `${minutes}m${two(whole % 60)}s` : `${Math.floor(minutes / 60)}h${two(minutes % 60)}m`;
+}
+setInterval(() => {
+  const now = performance.now();
+  for (const element of document.querySelectorAll("[data-ticks]")) {
+    if (!firstSeen.has(element)) firstSeen.set(element, now);
+    element.textContent = duration(Number(element.dataset.ticks) + (now - firstSeen.get(element)) / 1000);
+  }
+}, 1000);
