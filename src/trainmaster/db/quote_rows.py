@@ -134,13 +134,14 @@ def judged_query() -> sa.Select[Any]:
         .scalar_subquery()
     )
     newest = (
-        sa.select(t.run.c.id, t.run.c.provider, t.run.c.home_id, t.run.c.recipe, t.run.c.reason)
+        sa.select(t.run.c.id, t.run.c.provider, t.run.c.home_id, t.run.c.team, t.run.c.recipe, t.run.c.reason)
         .where(t.run.c.state == State.DONE, t.run.c.id.in_(sa.select(t.quote.c.run_id)))
         .order_by(t.run.c.created_at.desc(), t.run.c.id)
         .limit(JUDGED_RUNS)
         .subquery()
     )
-    columns = (newest.c.provider, newest.c.home_id, newest.c.recipe, newest.c.reason, tasks.label("tasks"))
+    known = (newest.c.provider, newest.c.home_id, newest.c.team, newest.c.recipe, newest.c.reason)
+    columns = (*known, tasks.label("tasks"))
     return (
         sa.select(t.quote, *columns)
         .join(newest, newest.c.id == t.quote.c.run_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.providers import Catalogue, Offer, OfferFilter, load_catalogue
+from trainmaster.providers import NAMED, Catalogue, Offer, OfferFilter, load_catalogue
 from trainmaster.service.candidate_offers import extras_of
 from trainmaster.service.prices import Prices, named_regions
 from trainmaster.spec.errors import UsageError
@@ -79,6 +79,16 @@ class OfferList:
             "refused": len(self.refused),
             **({"refused_rows": rows} if with_refused else {}),
         }
+
+
+def check_named(catalogue: str | None) -> None:
+    """Refuse a catalogue that is a file: on a server that would be one of the server's.
+
+    Raises:
+        UsageError: it has no name.
+    """
+    if catalogue is not None and catalogue not in (*NAMED, "local"):
+        raise UsageError(f"there is no catalogue {catalogue!r}", f"Take one of {', '.join(NAMED)}.")
 
 
 def list_offers(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import quote_requests as rows
 from trainmaster.service.access import caller as make_caller
+from trainmaster.service.offer_list import check_named
 from trainmaster.service.submissions import RunRequest
 from trainmaster.spec.errors import NotFoundError, RecipeError, RunError, TrainmasterError, UsageError
 from trainmaster.spec.states import State
@@ -156,7 +157,6 @@ class QuoteRequests:
             UsageError: it would not be run here, or asks for files of the server.
         """
         from trainmaster.advisor.papers.policy_quote import POLICIES
-        from trainmaster.providers import NAMED
 
         caller.need("run")
         self._submissions.read(caller, ask.run_request)
@@ -164,8 +164,7 @@ class QuoteRequests:
             raise UsageError(
                 f"policy {ask.policy}: there is no such policy", f"Take one of {', '.join(POLICIES)}."
             )
-        if ask.catalogue is not None and ask.catalogue not in NAMED:
-            raise UsageError(f"there is no catalogue {ask.catalogue!r}", f"Take one of {', '.join(NAMED)}.")
+        check_named(ask.catalogue)
         now = time.time()
         row = {
             "id": f"{kind}-{secrets.token_hex(8)}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,16 +143,19 @@ def job_of(recipe: Mapping[str, Any], tasks: int) -> str:
     return "workflow" if len(experiments) > 1 else "single"
 
 
-def outcomes(database: Database, home_id: str) -> list[QuoteOutcome]:
+def outcomes(
+    database: Database, home_id: str, sees: Callable[[str | None], bool] = lambda _: True
+) -> list[QuoteOutcome]:
     """One for each finished run of a home and kind of quote; of several quotes of a kind the last.
 
     Args:
         database: the database.
         home_id: of the home; runs of others that share the database do not count.
+        sees: whether runs of a team count (None: of the owner of the home).
     """
     found = {}
     for row in database.judged_quotes():
-        if row["home_id"] not in ("", home_id):
+        if row["home_id"] not in ("", home_id) or not sees(row["team"]):
             continue
         promise = QuoteRecord.of_row(row)
         found[row["run_id"], promise.kind] = QuoteOutcome(

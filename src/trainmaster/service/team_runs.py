@@ -236,6 +236,13 @@ class TeamRuns:
             "candidates": [asdict(candidate) for candidate in candidates],
         }
 
+    def score(self) -> dict[str, Any]:
+        """How often quotes of its runs were kept, as ``score --json`` has it."""
+        from trainmaster.service.score import outcomes, report
+
+        service = self._service
+        return report(outcomes(service.database, service.home.identity(), self._caller.sees))
+
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for its end, and see to it if nobody else does."""
         self._caller.need("run")

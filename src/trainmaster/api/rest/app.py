@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.api.rest import code, models, quotes, recommend, runs, teams
+from trainmaster.api.rest import clusters, code, models, offers, quotes, recommend, runs, teams
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
@@ -74,7 +74,7 @@ def make_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     v1 = APIRouter(prefix=API)
-    for part in (runs, quotes, code, models, recommend, teams):
+    for part in (runs, quotes, offers, clusters, code, models, recommend, teams):
         v1.include_router(part.router)
     v1.include_router(_general)
     app.include_router(v1)

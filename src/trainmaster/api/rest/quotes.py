@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
-from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.api.rest.state import Reader, Runs, State, Submitter
 from trainmaster.service.access import Caller
 from trainmaster.service.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.spec.errors import StoreError
@@ -115,6 +115,12 @@ async def stream_plan(
 ) -> StreamingResponse:
     """The same of a plan."""
     return await _stream(PLAN, plan, request, state, caller, after)
+
+
+@router.get("/score")
+def score(runs: Runs) -> dict[str, Any]:
+    """How often quotes were kept, as `trainmaster score --json` prints it."""
+    return runs.score()
 
 
 def _asked(kind: str, body: NewAsk, state: State, caller: Caller, response: Response) -> Requested:

@@ -25,6 +25,7 @@ from trainmaster.db import (
     Submission,
     TaskChange,
     quote_requests,
+    tables,
 )
 from trainmaster.service import Service
 from trainmaster.service.access import caller
@@ -112,6 +113,7 @@ class Served:
     def ask(self, who, method, path, **more):
         headers = {"authorization": f"Bearer {self.tokens[who]}"} if who else {}
         headers |= more.pop("headers", {})
+        self.browser.cookies.clear()  # else what one test has logged in is known in the next one
         return self.browser.request(method, path, headers=headers, **more)
 
 
@@ -155,6 +157,12 @@ def routes():
         ("GET", "/api/v1/plans/{plan}"): "read",
         ("GET", "/api/v1/plans/{plan}/stream"): "read",
         ("DELETE", "/api/v1/plans/{plan}"): "run",
+        ("GET", "/api/v1/score"): "read",
+        ("GET", "/api/v1/offers"): "read",
+        ("POST", "/api/v1/offers/refresh"): "run",
+        ("GET", "/api/v1/clusters"): "read",
+        ("POST", "/api/v1/clusters/end"): "run",
+        ("DELETE", "/api/v1/clusters/{cluster}"): "run",
         ("GET", "/api/v1/teams"): "manage",
         ("PUT", "/api/v1/teams"): "admin",
         ("GET", "/api/v1/tokens"): "manage",
@@ -170,6 +178,8 @@ BODIES = {
     "/api/v1/runs/cancel": {"runs": []},
     "/api/v1/quotes": {"recipe": RECIPE},
     "/api/v1/plans": {"recipe": RECIPE},
+    "/api/v1/offers/refresh": {},
+    "/api/v1/clusters/end": {"clusters": None},
     "/api/v1/teams": {"team": "x"},
     "/api/v1/tokens": {"name": "x", "scopes": ["read"]},
 }
@@ -189,6 +199,7 @@ def filled(path, run):
         "name": "blue-read",
         "quote": "quote-blue",
         "plan": "plan-blue",
+        "cluster": "c-blue",
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)
 
@@ -243,6 +254,44 @@ def test_lists_have_only_what_is_ones_own(served):
     assert served.ask("red-manage", "GET", "/api/v1/runs?cursor=job-blue").status_code == 404
     answer = served.ask("red-manage", "POST", "/api/v1/runs/cancel", json={"runs": ["job-blue"]})
     assert answer.status_code == 403
+
+
+def test_offers_are_those_of_a_catalogue_by_name_with_the_dates_of_their_prices(served):
+    def ask(query):
+        return served.ask("red-read", "GET", f"/api/v1/offers?{query}")
+
+    found = ask("catalogue=fc2-2018&instance=g3.4xlarge&instance=m4.large&limit=1").json()
+    assert (len(found["offers"]), found["total"]) == (1, 2)
+    assert found["offers"][0]["as_of"] == found["as_of"]
+    assert ask("catalogue=/etc/passwd").status_code == 422
+    assert ask("catalogue=fc2-2018&sort=beauty").status_code == 422
+    assert ask("colour=red").status_code == 422
+
+
+def test_clusters_are_those_of_ones_own_runs(served):
+    row = {"provider": "aws", "home_id": served.service.home.identity(), "state": "UP", "data": "{"}
+    for team in ("red", "blue"):
+        values = {**row, "id": f"c-{team}", "run_id": f"job-{team}", "changed_at": 1.0}
+        insert = tables.cluster.insert().values(**values)
+        served.service.database.write(lambda connection, _, insert=insert: connection.execute(insert))
+    found = served.ask("red-read", "GET", "/api/v1/clusters").json()["clusters"]
+    assert [(each["id"], each["state"]) for each in found] == [("c-red", "damaged")]
+    assert len(served.ask("admin", "GET", "/api/v1/clusters").json()["clusters"]) == 2
+    assert served.ask("red-run", "DELETE", "/api/v1/clusters/c-red").status_code == 403, "needs read, too"
+    for answer in (
+        served.ask("red-user", "DELETE", "/api/v1/clusters/c-blue"),
+        served.ask("red-user", "POST", "/api/v1/clusters/end", json={"clusters": ["c-blue"]}),
+    ):
+        assert answer.status_code == 404
+    assert served.ask("owner", "POST", "/api/v1/clusters/end", json={"clusters": None}).json() == {
+        "ended": [],
+        "told": [],
+    }
+
+
+def test_the_score_counts_only_what_one_sees(served):
+    found = served.ask("red-read", "GET", "/api/v1/score").json()
+    assert found["estimate"]["runs"] == 0
 
 
 def test_nobody_gives_what_it_has_not(served):

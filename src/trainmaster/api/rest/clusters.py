@@ -1,0 +1,57 @@
+"""Routes of clusters: what is rented now, and the end of what no run uses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import BaseModel, ConfigDict
+
+from trainmaster.api.rest.state import Reader, State, Submitter, caller_of, state_of
+from trainmaster.service.team_clusters import TeamClusters
+
+router = APIRouter(tags=["clusters"])
+
+
+def _clusters(request: Request) -> TeamClusters:
+    return TeamClusters(state_of(request).service, caller_of(request))
+
+
+Clusters = Annotated[TeamClusters, Depends(_clusters)]
+
+
+class EndMany(BaseModel):
+    """Which clusters are to end; null: all that no run uses."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    clusters: list[str] | None
+
+
+class Ended(BaseModel):
+    """What the clusters were that ended, and what was told meanwhile."""
+
+    ended: list[dict[str, Any]]
+    told: list[str]
+
+
+@router.get("/clusters")
+def clusters(found: Clusters, caller: Reader) -> dict[str, Any]:
+    """What is rented now, as `trainmaster clusters --json` prints it."""
+    return {"clusters": found.listed()}
+
+
+@router.post("/clusters/end")
+def end_many(body: EndMany, found: Clusters, state: State, caller: Submitter) -> Ended:
+    """Give back clusters that no run uses."""
+    told: list[str] = []
+    ended = found.end(body.clusters, state.environ, told.append)
+    return Ended(ended=ended, told=told)
+
+
+@router.delete("/clusters/{cluster}")
+def end(cluster: str, found: Clusters, state: State, caller: Submitter) -> Ended:
+    """Give one back."""
+    told: list[str] = []
+    ended = found.end([cluster], state.environ, told.append)
+    return Ended(ended=ended, told=told)

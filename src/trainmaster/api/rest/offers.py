@@ -1,0 +1,67 @@
+"""Routes of offers: what can be rented, for how much, as of when."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict
+
+from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.service import OfferFilter
+from trainmaster.service.offer_list import check_named, list_offers, refresh_prices
+
+router = APIRouter(tags=["offers"])
+
+
+class WhichOffers(BaseModel):
+    """Wishes, as `trainmaster offers` has them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    gpu: str | None = None
+    gpus: int | None = None
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    max_price_usd_per_hour: float | None = None
+    region: str | None = None
+    provider: str | None = None
+    instance: list[str] = []
+    spot: bool | None = None
+    catalogue: str | None = None
+    sort: str = "price"
+    limit: int | None = None
+    refused: bool = False
+
+
+class RefreshPrices(BaseModel):
+    """Where prices are asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    region: str | None = None
+
+
+@router.get("/offers")
+def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()]) -> dict[str, Any]:
+    """What can be rented, as `trainmaster offers --json` prints it; each price has its date."""
+    check_named(which.catalogue)
+    wishes = OfferFilter(
+        which.gpu,
+        which.gpus,
+        which.cpus,
+        which.memory_bytes,
+        which.max_price_usd_per_hour,
+        which.region,
+        which.provider,
+        tuple(which.instance),
+        which.spot,
+    )
+    found = list_offers(state.service.home, state.environ, wishes, which.catalogue, which.sort, which.limit)
+    return found.as_dict(with_refused=which.refused)
+
+
+@router.post("/offers/refresh")
+def refresh(body: RefreshPrices, state: State, caller: Submitter) -> dict[str, Any]:
+    """Ask for the prices of now, with the server's login; how many there are, by region."""
+    return {"prices": refresh_prices(state.service.home, state.environ, body.region)}
