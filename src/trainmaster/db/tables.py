@@ -14,10 +14,12 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 metadata = MetaData(
@@ -66,6 +68,8 @@ run = Table(
     Column("notify", Text, doc="for each subscription the kinds of events that it wants, as JSON"),
     Column("team", Text, doc="whose it is; null for what the owner of the home runs"),
     Column("submitted_by", Text, doc="who sent it to a server, which has it driven; null without one"),
+    Column("can_move", Boolean, nullable=False, server_default=false(), doc="any server may go on with it"),
+    Column("kept_by", Text, doc="home that has its files since it took the run over; null: `home_id`"),
 )
 Index(None, run.c.created_at)
 Index(None, run.c.team, run.c.created_at)
@@ -164,6 +168,27 @@ outbox = Table(
     UniqueConstraint("event_id", "subscription"),
 )
 Index(None, outbox.c.run_id)
+
+run_file = Table(
+    "run_file",
+    metadata,
+    Column("id", _Key, primary_key=True, doc="grows in the order in which pieces of a run are written"),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("path", Text, nullable=False, doc="below the run's directory"),
+    Column("offset", BigInteger, nullable=False, doc="in bytes; at 0 the file begins anew"),
+    Column("data", LargeBinary, nullable=False),
+    UniqueConstraint("run_id", "path", "offset"),
+    sqlite_autoincrement=True,  # no id is given twice: readers remember the last one
+)
+Index(None, run_file.c.run_id, run_file.c.id)
+
+run_private = Table(
+    "run_private",
+    metadata,
+    Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("sealed", LargeBinary, nullable=False, doc="with the servers' key, for this run and name"),
+)
 
 measurement = Table(
     "measurement",

@@ -8,10 +8,13 @@ from alembic import op
 revision = "0008"
 down_revision = "0007"
 
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
 
 def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _quote_requests()
+    _run_files()
 
 
 def _quote_requests() -> None:
@@ -39,3 +42,30 @@ def _quote_requests() -> None:
     )
     op.create_index("ix_quote_request_team_created_at", "quote_request", ["team", "created_at"])
     op.create_index("ix_quote_request_state", "quote_request", ["state"])
+
+
+def _run_files() -> None:
+    """Runs that there are stay in the home that they were started in."""
+    op.add_column("run", sa.Column("can_move", sa.Boolean(), nullable=False, server_default=sa.false()))
+    op.add_column("run", sa.Column("kept_by", sa.Text(), nullable=True))
+    op.create_table(
+        "run_file",
+        sa.Column("id", _KEY, nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_run_file_run_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_run_file"),
+        sa.UniqueConstraint("run_id", "path", "offset", name="uq_run_file_run_id_path_offset"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_run_file_run_id_id", "run_file", ["run_id", "id"])
+    op.create_table(
+        "run_private",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_run_private_run_id"),
+        sa.PrimaryKeyConstraint("run_id", "name", name="pk_run_private"),
+    )
