@@ -4,7 +4,7 @@
     unzip apache_libcloud-3.9.1-*.whl 'libcloud/data/*' 'libcloud/compute/constants/*' -d libcloud-3.9.1
     python scripts/make_catalogue.py libcloud-3.9.1/libcloud/data/pricing.json --version 3.9.1
 
-Its loader drops prices that are no prices (see `trainmaster.providers.ec2_shared`) and adds what was checked
+Its loader drops prices that are no prices (`trainmaster.providers.libcloud_json`) and adds what was checked
 by hand (`ec2_facts`, `machine_types`); this script only chooses: a thousand rows are enough to
 quote by, and the whole list would be 13 times as large.
 """

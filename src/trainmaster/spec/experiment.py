@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from trainmaster.spec import template
-from trainmaster.spec.batch import Batch
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.distributed import Distributed, Strategy
 from trainmaster.spec.errors import UsageError
@@ -34,10 +34,67 @@ from trainmaster.spec.reading import (
     text,
     verbatim,
 )
-from trainmaster.spec.role import Role
 from trainmaster.spec.search import Search
 from trainmaster.spec.task_space import MAX_TASKS, TaskSpace
 from trainmaster.spec.values import ParameterValue, format_value
+
+
+class Batch(Noun):
+    """Examples per step, of all workers together or of each; exactly one is given.
+
+    Attributes:
+        total: of all workers (``global`` in the recipe).
+        per_worker: of each worker.
+    """
+
+    total: Annotated[int | None, Key("global", integer(1))] = None
+    per_worker: Annotated[int | None, Key("per_worker", integer(1))] = None
+
+    @classmethod
+    def prepare(cls, node: YamlNode, path: Path, problems: Problems) -> YamlNode:
+        """Refuse what is no mapping, with an example of one."""
+        if node.kind is not Kind.MAPPING:
+            raise problems.refuse(node, path, f"{node.describe()}; write {{global: N}} or {{per_worker: N}}")
+        return node
+
+    @classmethod
+    def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
+        """Check keys against each other."""
+        given = [name for name in ("global", "per_worker") if name in node.entries]
+        if len(given) != 1:
+            found = "both of `global` and `per_worker`" if given else "no size"
+            problems.add(node, path, f"{found}; write {{global: N}} or {{per_worker: N}}")
+
+    def sizes(self, workers: int) -> tuple[int, int]:
+        """Examples per step of all workers and of each.
+
+        Raises:
+            ValueError: the global batch cannot be shared out evenly. Rounding would change what is trained.
+        """
+        if self.per_worker is not None:
+            return self.per_worker * workers, self.per_worker
+        total = self.total or 0
+        if total % workers:
+            raise ValueError(f"a global batch of {total} cannot be shared evenly by {workers} workers")
+        return total, total // workers
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Members of a gang that do the same.
+
+    Attributes:
+        name: ``chief``, ``worker`` or ``ps``.
+        count: how many members; their indices are 0..count-1.
+        hardware: what each of their nodes needs.
+        essential: the gang has succeeded when every essential member has exited 0.
+    """
+
+    name: str
+    count: int
+    hardware: Hardware
+    essential: bool = True
+
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*"

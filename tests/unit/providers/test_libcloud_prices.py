@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster.providers import load_catalogue
-from trainmaster.providers.ec2_shared import judge_prices, normalization_factor
+from trainmaster.providers.libcloud_json import judge_prices, normalization_factor
 from trainmaster.spec.errors import UsageError
 
 # As they stand in the list of 2025: m4.xlarge is that of dedicated hardware, m4.10xlarge none at all.
