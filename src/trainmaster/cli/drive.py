@@ -1,4 +1,4 @@
-"""``trainmaster _drive``: the background process of ``--detach``."""
+"""The background processes: ``trainmaster _drive`` of ``--detach``, ``trainmaster _driver`` of a server."""
 
 from __future__ import annotations
 
@@ -20,3 +20,20 @@ def drive(run: Annotated[str, typer.Argument()]) -> None:
         gc.freeze()
         gc.enable()  # `main` turned it off for quick verbs
         service.drive(session, os.environ, on_start=lambda controller: catch_signals(controller.interrupt))
+
+
+def drive_many(number: Annotated[int, typer.Argument()]) -> None:
+    """Be the driver of a server with this number: drive runs that were sent to it, many at once."""
+    import logging
+
+    from trainmaster.service import Service
+    from trainmaster.service.driver import Driver, take_place
+
+    service = Service.from_environment()
+    place = take_place(service.home.root, number)
+    if place is None:
+        return
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    gc.freeze()
+    gc.enable()
+    Driver(service, os.environ).work()

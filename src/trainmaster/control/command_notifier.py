@@ -55,9 +55,11 @@ class CommandNotifier:
 def _last_words(process: subprocess.Popen[bytes], descriptor: int) -> str:
     """Wait for its end; what it said last. What it left in the background may hold its stderr for ever."""
     said, is_open = b"", True
+    poll = select.poll()  # a driver of many runs has descriptors that `select` does not take
+    poll.register(descriptor, select.POLLIN)
     while True:
         has_ended = process.poll() is not None  # read before it is looked
-        if is_open and select.select([descriptor], [], [], 0 if has_ended else _LOOK_S)[0]:
+        if is_open and poll.poll(0 if has_ended else _LOOK_S * 1000):
             piece = os.read(descriptor, 1 << 16)  # all that a pipe holds
             is_open = bool(piece)
             said = (said + piece)[-_SHOWN_BYTES:]

@@ -32,17 +32,31 @@ if TYPE_CHECKING:
     from trainmaster.control.recording import Recorder
     from trainmaster.control.store_silence import StoreSilence
 
-#: Longest sleep; also how late a `cancel` of another process or a signal may be seen.
-IDLE_S = 0.2
 #: So long machines are looked for once somebody has asked for the end.
 FIND_S = 60.0
 #: How often the loop looks whether a background job has ended.
 JOB_POLL_S = 0.01
-PROGRESS_S = 0.5
-STORE_PROGRESS_S = 2.0
 FORECAST_LOOK_S = 1.0
 MACHINES_LOOK_S = 0.5
 SAVING_LOOK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a controller does what it does by itself, in seconds.
+
+    Attributes:
+        idle_s: longest sleep; also how late a `cancel` of another process or a signal may be seen.
+        progress_s: what running tasks report is read.
+        stored_s: the last of that is written down.
+    """
+
+    idle_s: float = 0.2
+    progress_s: float = 0.5
+    stored_s: float = 2.0
+
+
+USUAL_PACE = Pace()
 
 
 class Watcher(Protocol):
@@ -80,6 +94,7 @@ class Controller:
         silence: whether the store of its models answers; without it that is taken for granted.
         clock: gives Unix seconds that never jump.
         wall: gives Unix seconds as other processes have them, for what they read.
+        pace: how often it looks.
     """
 
     database: Records
@@ -97,6 +112,7 @@ class Controller:
     silence: StoreSilence | None = None
     clock: Callable[[], float] = steady_s
     wall: Callable[[], float] = time.time
+    pace: Pace = USUAL_PACE
     interrupts: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -165,7 +181,7 @@ class Controller:
                 self.watcher.turned(self.run_state, turn, self._progress)
             if self.run_state.state is State.DONE:
                 break
-            self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else IDLE_S)
+            self._observe(0.0 if turn.changes else JOB_POLL_S if self.jobs.pending else self.pace.idle_s)
         if self.recorder is not None:
             self.recorder.flush(self.clock())
         if self.interrupts:
@@ -226,11 +242,11 @@ class Controller:
                 if attempt in tasks:
                     self.watcher.output(tasks[attempt], member)
         now = self.clock()
-        if now - self._asked_at >= IDLE_S:  # a busy loop must not spend its time on asking
+        if now - self._asked_at >= self.pace.idle_s:  # a busy loop must not spend its time on asking
             self._asked_at = now
             self._wanted = self.database.stop_wanted(self.run_state.run)
         self._keep_lease()
-        if now - self._read_at >= PROGRESS_S:
+        if now - self._read_at >= self.pace.progress_s:
             self._read_at = now
             self._read_progress(now)
 
@@ -297,7 +313,7 @@ class Controller:
                     self._doomed[experiment.name, number] = why
 
     def _progress_changes(self, now: float) -> list[Progress]:
-        if now - self._stored_at < STORE_PROGRESS_S:
+        if now - self._stored_at < self.pace.stored_s:
             return []
         self._stored_at = now
         changes = []

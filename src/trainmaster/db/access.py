@@ -132,16 +132,6 @@ def submission(database: Database, caller: str, key: str) -> RowMapping | None:
     return rows[0] if rows else None
 
 
-def undriven(database: Database, home_id: str) -> list[str]:
-    """Ids of runs of a home that were sent to a server and are not over, the oldest first."""
-    query = (
-        sa.select(t.run.c.id)
-        .where(t.run.c.submitted_by.is_not(None), t.run.c.state != "DONE", t.run.c.home_id == home_id)
-        .order_by(t.run.c.created_at)
-    )
-    return [row["id"] for row in database.read(query)]
-
-
 def note_request(database: Database, row: Mapping[str, object]) -> None:
     """Add to the audit."""
     database.write(lambda connection, _: connection.execute(t.audit.insert().values(**row)), patient=False)

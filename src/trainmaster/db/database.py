@@ -44,14 +44,19 @@ class Database:
     Args:
         url: ``sqlite:///FILE`` or ``postgresql://...``.
         patience: how long each transaction is tried while the database is away; once by default.
+        shares: an open one, whose connections are used instead of new ones.
 
     Raises:
         StoreError: (every method) the database cannot be used.
     """
 
-    def __init__(self, url: str, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, patience: Patience | None = None, *, shares: Database | None = None) -> None:
         self.patience = patience or Patience()
-        self._transactions = Transactions(open_database(url), self.patience)
+        self._transactions: Transactions = (
+            Transactions(open_database(url), self.patience)
+            if shares is None
+            else shares._transactions.sharing(self.patience)
+        )
         self._experiment_ids: dict[str, dict[str, int]] = {}
         self._wanted: dict[str, outbox.Wanted] = {}
         # Machines that share a server have one clock for leases, however their own are set.
@@ -87,9 +92,16 @@ class Database:
 
     # --- runs and leases -------------------------------------------------------------------
 
-    def create_run(self, new: NewRun, now: float) -> Lease:
-        """Write a new run with its experiments; this process drives it."""
-        owner = this_process()
+    def create_run(self, new: NewRun, now: float, *, waits: bool = False) -> Lease:
+        """Write a new run with its experiments; this process drives it.
+
+        Args:
+            new: the run.
+            now: Unix seconds.
+            waits: nobody drives it yet: what is returned holds nothing.
+        """
+        process = this_process()
+        owner = None if waits else process
         expires_at = self.clock_s() + LEASE_S
 
         def insert(connection: Connection, this: Try) -> None:
@@ -97,7 +109,7 @@ class Database:
                 run_rows.insert_run(connection, new, owner, now, expires_at)
 
         self._transactions.write(insert)
-        return Lease(new.id, 1, owner)
+        return Lease(new.id, 1, process)
 
     def has_run(self, run: str) -> bool:
         """True if there is a run with this id."""
@@ -129,15 +141,24 @@ class Database:
         )
         return self.stop_wanted(lease.run)
 
-    def release(self, lease: Lease, now: float) -> None:
-        """Give a lease up (no effect if it is lost already). Tried only once: it expires by itself.
+    def release(self, lease: Lease, now: float, *, patient: bool = False) -> None:
+        """Give a lease up (no effect if it is lost or given up already).
 
         Of a run that has ended meanwhile this is when everything was given back.
+
+        Args:
+            lease: ours.
+            now: Unix seconds.
+            patient: of a process that lives on, whose leases do not end with it; else tried only once.
         """
         ended_now = (t.run.c.state == State.DONE) & (t.run.c.ended_at >= t.run.c.session_at)
         give_up = (
             t.run.update()
-            .where(t.run.c.id == lease.run, t.run.c.lease_token == lease.token)
+            .where(
+                t.run.c.id == lease.run,
+                t.run.c.lease_token == lease.token,
+                t.run.c.lease_owner == lease.owner,
+            )
             .values(
                 lease_owner=None,
                 # Who could write the lease knows the server's time: one that is away is not waited for.
@@ -145,7 +166,7 @@ class Database:
                 closed_at=sa.case((ended_now, now), else_=t.run.c.closed_at),
             )
         )
-        self._transactions.write(lambda connection, _: connection.execute(give_up), patient=False)
+        self._transactions.write(lambda connection, _: connection.execute(give_up), patient=patient)
 
     def want_stop(self, run: str, reason: EndReason | None) -> None:
         """Ask whoever drives a run to end it (None takes the wish back).

@@ -72,13 +72,13 @@ class NewRun:
     submission: Submission | None = None
 
 
-def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expires_at: float) -> None:
+def insert_run(connection: Connection, new: NewRun, owner: str | None, now: float, expires_at: float) -> None:
     """Write a new run, its experiments and its first event; ``owner`` holds the lease with token 1.
 
     Args:
         connection: in a transaction.
         new: the run.
-        owner: who drives it.
+        owner: who drives it; None for whichever driver comes first.
         now: Unix seconds, as written down.
         expires_at: Unix seconds by the clock of `Database.clock_s`, as everywhere for leases.
     """
@@ -117,11 +117,11 @@ def insert_run(connection: Connection, new: NewRun, owner: str, now: float, expi
     insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])
 
 
-def was_inserted(connection: Connection, new: NewRun, owner: str, now: float) -> bool:
+def was_inserted(connection: Connection, new: NewRun, owner: str | None, now: float) -> bool:
     """True if this very call of `insert_run` was committed already."""
-    mine = sa.select(t.run.c.id).where(
-        t.run.c.id == new.id, t.run.c.lease_owner == owner, t.run.c.created_at == now
-    )
+    mine = sa.select(t.run.c.id).where(t.run.c.id == new.id, t.run.c.created_at == now)
+    if owner is not None:  # else a driver may have taken it meanwhile
+        mine = mine.where(t.run.c.lease_owner == owner)
     return connection.execute(mine).first() is not None
 
 
@@ -226,6 +226,13 @@ def renew_lease(connection: Connection, lease: Lease, expires_at: float) -> None
     parameters = {"run": lease.run, "token": lease.token, "expires": expires_at}
     if connection.execute(_RENEW, parameters).rowcount != 1:
         raise LeaseLostError.of(lease.run)
+
+
+def renew_leases(connection: Connection, leases: Sequence[Lease], expires_at: float) -> None:
+    """Extend many leases; one that is stale stays as it is."""
+    connection.execute(
+        _RENEW, [{"run": each.run, "token": each.token, "expires": expires_at} for each in leases]
+    )
 
 
 def write_queue(connection: Connection, run: str, change: QueueChange, now: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -27,6 +29,15 @@ class Transactions:
         self.engine = engine
         self.patience = patience
         self._reader = reader_of(engine)
+        # SQLite has one writer at a time, and wakes those that wait by letting them ask again and again:
+        # of hundreds of threads some would wait for seconds. A lock has them come one after the other.
+        self._writing = threading.Lock() if engine.dialect.name == "sqlite" else nullcontext()
+
+    def sharing(self, patience: Patience) -> Transactions:
+        """Of the same database and its connections, with a patience of its own."""
+        shared = Transactions(self.engine, patience)
+        shared._writing = self._writing
+        return shared
 
     def read(
         self, query: sa.Select[Any], parameters: Mapping[str, object] | None = None
@@ -60,7 +71,7 @@ class Transactions:
         """
 
         def once(this: Try) -> T:
-            with self.engine.begin() as connection:
+            with self._writing, self.engine.begin() as connection:
                 return work(connection, this)
 
         return self._repeat(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 _NO_DUMP_BYTES = 1
 
 _given: tuple[int, int] | None = None
+_lending = threading.Lock()  # the limit is the whole process's, and runs of several threads start supervisors
 
 
 def forbid_core_dumps() -> None:
@@ -28,9 +30,10 @@ def core_dumps_as_given() -> Iterator[None]:
     if _given is None:
         yield
         return
-    forbidden = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, _given)
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, forbidden)
+    with _lending:
+        forbidden = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, _given)
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_CORE, forbidden)

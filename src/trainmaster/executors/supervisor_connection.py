@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from trainmaster.executors import open_files
 from trainmaster.executors._processes import ATTEMPT_VARIABLE, HOME_VARIABLE, kept_environment
 from trainmaster.executors.core_dumps import core_dumps_as_given
 from trainmaster.executors.wire import PROTOCOL, Splitter, WireError, encode
@@ -211,6 +212,7 @@ class SupervisorConnection:
                     setsigmask=(),
                     setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE],
                 )
+            open_files.give_back(self._starter)
         except OSError as error:
             raise self._error(f"{WHO} cannot be started: {error.strerror}") from error
         finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.budget import Meter
-from trainmaster.control.controller import Controller
+from trainmaster.control.controller import USUAL_PACE, Controller, Pace
 from trainmaster.control.environment import base_environment
 from trainmaster.control.gangs import slots_of
 from trainmaster.control.loading import load_board, load_policies
@@ -46,6 +46,7 @@ def drive(
     environ: Mapping[str, str],
     watcher: Watcher | None = None,
     on_start: OnStart | None = None,
+    pace: Pace = USUAL_PACE,
 ) -> None:
     """Drive a run to its end; see `Service.drive`."""
     forbid_core_dumps()
@@ -75,7 +76,7 @@ def drive(
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
             )
-        _drive(service, session, environ, watcher, started, machines)
+        _drive(service, session, environ, watcher, started, machines, pace)
     finally:
         if machines is not None:
             machines.close()
@@ -102,6 +103,7 @@ def _drive(
     watcher: Watcher | None,
     on_start: OnStart,
     machines: RunClusters | None,
+    pace: Pace,
 ) -> None:
     database, recipe, run = service.database, session.recipe, session.run
     home = service.home_of(run)
@@ -167,6 +169,7 @@ def _drive(
         machines=None if machines is None else machines.executor,
         saving=SavingMoney(recipe.budget.saving_usd if recipe.budget else None),
         silence=StoreSilence(home.store_url),
+        pace=pace,
     )
     on_start(controller)
     database.patience.hurried = lambda: controller.interrupts > 1

@@ -7,14 +7,14 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
-from trainmaster.control.controller import Controller, Watcher
+from trainmaster.control.controller import USUAL_PACE, Controller, Pace, Watcher
 from trainmaster.control.environment import read_secrets
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import (
@@ -96,16 +96,17 @@ class Service:
 
     Args:
         home: where things lie.
+        database: of it, if it is open already.
 
     Raises:
         StoreError: (every method) the database cannot be used.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, database: Database | None = None) -> None:
         self.home = home
         # The supervisor starts while the database is opened: both take a moment.
         self._executor: LocalExecutor | None = None
-        self._database: Database | None = None
+        self._database = database
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, *, makes: bool = True) -> Service:
@@ -188,7 +189,7 @@ class Service:
             environ: of the caller.
             offer: the clusters that it is to have, off this machine, and what was estimated.
             keep_s: how long they are to stay warm afterwards.
-            submission: of a run that was sent to a server.
+            submission: of a run that was sent to a server: it waits for one of its drivers.
 
         Raises:
             UsageError: it cannot run here; nothing was written.
@@ -228,7 +229,7 @@ class Service:
             submission=submission,
         )
         try:
-            lease = self.database.create_run(new, now)
+            lease = self.database.create_run(new, now, waits=submission is not None)
         except StoreError:
             with suppress(StoreError, PublishError):
                 if not self.database.has_run(run):  # as where another server has accepted the same request
@@ -270,9 +271,10 @@ class Service:
             lease = self.database.acquire(run, time.time())
         if lease is None:
             return None
-        self.database.requeue(lease, time.time())
-        materialise(Path(row["code_path"]), home.code_directory(run))
-        return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
+        with self._released_on_error(lease):
+            self.database.requeue(lease, time.time())
+            materialise(Path(row["code_path"]), home.code_directory(run))
+            return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Send what is still to be told of a run that is over; what to tell the user of what is left."""
@@ -284,6 +286,7 @@ class Service:
         environ: Mapping[str, str],
         watcher: Watcher | None = None,
         on_start: OnStart | None = None,
+        pace: Pace = USUAL_PACE,
     ) -> None:
         """Drive a run to its end.
 
@@ -294,7 +297,7 @@ class Service:
         """
         from trainmaster.service.driving import drive
 
-        drive(self, session, environ, watcher, on_start)
+        drive(self, session, environ, watcher, on_start, pace)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for the end of a run; of one that nobody drives, what is left is stopped here.
@@ -321,8 +324,19 @@ class Service:
         lease = self.database.acquire(run, time.time())
         if lease is None:
             return None
-        recipe = stored_recipe(self.database.run_row(run))
-        return Session(run, lease, recipe, self.secrets_of(recipe, environ))
+        with self._released_on_error(lease):
+            recipe = stored_recipe(self.database.run_row(run))
+            return Session(run, lease, recipe, self.secrets_of(recipe, environ))
+
+    @contextmanager
+    def _released_on_error(self, lease: Lease) -> Iterator[None]:
+        """What cannot be driven is not held: this process may live on, and its leases with it."""
+        try:
+            yield
+        except BaseException:
+            with suppress(StoreError):
+                self.database.release(lease, time.time())
+            raise
 
     def home_of(self, run: str) -> Home:
         """The home that a run's processes, working copy and logs are in; several may share a database.

@@ -6,8 +6,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.db import Submission, access
 from trainmaster.providers.capabilities import capabilities_of
-from trainmaster.service.background import drive_in_background
 from trainmaster.service.code_uploads import CodeUploads
 from trainmaster.service.team_budget import OverBudgetError, budgets, most_usd
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import RunError, StoreError, TrainmasterError, UsageError
+from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from trainmaster.service.service import Service, Session
     from trainmaster.spec import Experiment
 
-#: Runs that nobody drives are looked for so often, in seconds.
-TAKE_OVER_EVERY_S: Final = 10.0
 MAX_KEY: Final = 255
 
 
@@ -66,25 +62,31 @@ class RunRequest:
 
 
 class Submissions:
-    """Takes requests, and has their runs driven.
+    """Takes requests; their runs wait for a driver.
 
     Args:
         service: of the home.
         access: of the home.
         environ: of the processes that drive.
         is_private: only this machine reaches the server.
+        accepted: called when there is a new run.
     """
 
     def __init__(
-        self, service: Service, access: Access, environ: Mapping[str, str], *, is_private: bool
+        self,
+        service: Service,
+        access: Access,
+        environ: Mapping[str, str],
+        *,
+        is_private: bool,
+        accepted: Callable[[], None] = lambda: None,
     ) -> None:
         self._service = service
         self._access = access
         self._environ = environ
         self._is_private = is_private
+        self._accepted = accepted
         self._admission = threading.Lock()
-        self._over = threading.Event()
-        self._helper: threading.Thread | None = None
 
     def read(self, caller: Caller, request: RunRequest) -> Recipe:
         """The recipe of a request, if this caller may have it run.
@@ -107,7 +109,7 @@ class Submissions:
         return recipe
 
     def submit(self, caller: Caller, request: RunRequest, key: str = "") -> tuple[str, bool, list[str]]:
-        """Accept a request and have its run driven.
+        """Accept a request; a driver takes its run.
 
         Args:
             caller: whose run it will be.
@@ -136,40 +138,8 @@ class Submissions:
             if (known := self._known(caller, request, key)) is None:
                 raise
             return known, False, []  # it was sent twice at the same time
-        drive_in_background(self._service, session, self._environ)
+        self._accepted()
         return session.run, True, [*notes, *session.notes]
-
-    # --- runs whose driver was killed ---------------------------------------------------------------
-
-    def start(self) -> None:
-        """Look for runs that were accepted and that nobody drives, now and from time to time."""
-        self._helper = threading.Thread(target=self._watch, name="undriven runs", daemon=True)
-        self._helper.start()
-
-    def stop(self) -> None:
-        """Look for no more; what is driven goes on."""
-        self._over.set()
-        if self._helper is not None:
-            self._helper.join()
-
-    def take_over(self) -> list[str]:
-        """Have every accepted run driven that nobody drives; which those were."""
-        taken = []
-        for run in access.undriven(self._service.database, self._service.home.identity()):
-            with suppress(TrainmasterError):  # the next look tries again, and its row says what it is in
-                if not self._service.is_driven(run):
-                    session = self._service.take(run, self._environ)
-                    if session is not None:
-                        drive_in_background(self._service, session, self._environ)
-                        taken.append(run)
-        return taken
-
-    def _watch(self) -> None:
-        while True:
-            with suppress(TrainmasterError):  # a database that is away comes back
-                self.take_over()
-            if self._over.wait(TAKE_OVER_EVERY_S):
-                return
 
     # --- parts --------------------------------------------------------------------------------------
 

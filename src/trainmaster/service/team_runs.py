@@ -17,6 +17,7 @@ from trainmaster.service.run_stream import Cursor, RunStream
 from trainmaster.service.summary import runs_summary
 from trainmaster.service.team_budget import admit_again
 from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
 
 if TYPE_CHECKING:
@@ -246,19 +247,26 @@ class TeamRuns:
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for its end, and see to it if nobody else does."""
         self._caller.need("run")
-        self.row(run)
-        self._service.cancel(run, environ)
+        row = self.row(run)
+        if row["submitted_by"] is None:
+            self._service.cancel(run, environ)
+        elif row["state"] != State.DONE:  # whichever driver has it, or comes to it, ends it
+            self._service.database.want_stop(run, EndReason.CANCELLED)
 
     def resume(self, run: str, environ: Mapping[str, str]) -> list[str]:
         """Have it driven again, unless it is; notes for people."""
         from trainmaster.service.background import drive_in_background
 
         self._caller.need("run")
-        admit_again(self._service.database, self.row(run), time.time())
+        row = self.row(run)
+        admit_again(self._service.database, row, time.time())
         session = self._service.resume(run, environ)
         if session is None:
             return []
-        drive_in_background(self._service, session, environ)
+        if row["submitted_by"] is None:
+            drive_in_background(self._service, session, environ)
+        else:  # a driver takes it
+            self._service.database.release(session.lease, time.time(), patient=True)
         return list(session.notes)
 
 

@@ -19,6 +19,7 @@ from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
 from trainmaster.service.access import Access
+from trainmaster.service.drivers import Drivers
 from trainmaster.service.quote_requests import QuoteRequests
 from trainmaster.service.submissions import Submissions
 from trainmaster.spec.errors import TrainmasterError
@@ -46,9 +47,12 @@ def make_state(
     access = Access(service.database)
     # Browsers send a cookie with this beginning by https only, and to no other host.
     cookie = "__Host-trainmaster" if is_secure else "trainmaster"
-    submissions = Submissions(service, access, environ, is_private=is_private)
+    drivers = Drivers(service, environ)
+    submissions = Submissions(service, access, environ, is_private=is_private, accepted=drivers.wake)
     quotes = QuoteRequests(service, submissions, environ)
-    return ServerState(service, access, submissions, quotes, Hubs(service), environ, cookie, is_secure)
+    return ServerState(
+        service, access, submissions, quotes, drivers, Hubs(service), environ, cookie, is_secure
+    )
 
 
 def make_app(state: ServerState) -> FastAPI:
@@ -56,12 +60,12 @@ def make_app(state: ServerState) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        state.submissions.start()
+        state.drivers.start()
         state.quotes.start()
         yield
         state.hubs.end()
         await run_in_threadpool(state.quotes.stop)
-        await run_in_threadpool(state.submissions.stop)
+        await run_in_threadpool(state.drivers.stop)
 
     app = FastAPI(
         title="Trainmaster",

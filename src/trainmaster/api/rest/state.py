@@ -28,6 +28,7 @@ from trainmaster.spec.errors import (
 if TYPE_CHECKING:
     from trainmaster.api.rest.hubs import Hubs
     from trainmaster.service import Service
+    from trainmaster.service.drivers import Drivers
 
 PROBLEM: Final = "application/problem+json"
 #: HTTP status of each error, the first that fits.
@@ -56,6 +57,7 @@ class ServerState:
         access: who may do what.
         submissions: takes runs.
         quotes: takes quotes and plans.
+        drivers: drive them.
         hubs: tell live what happens.
         environ: of the processes that drive runs.
         cookie: name of the session's cookie.
@@ -67,6 +69,7 @@ class ServerState:
     access: Access
     submissions: Submissions
     quotes: QuoteRequests
+    drivers: Drivers
     hubs: Hubs
     environ: Mapping[str, str]
     cookie: str

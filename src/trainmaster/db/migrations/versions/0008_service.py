@@ -15,6 +15,7 @@ def upgrade() -> None:
     """Each part in the order in which they refer to each other."""
     _quote_requests()
     _run_files()
+    _drivers()
 
 
 def _quote_requests() -> None:
@@ -69,3 +70,9 @@ def _run_files() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_run_private_run_id"),
         sa.PrimaryKeyConstraint("run_id", "name", name="pk_run_private"),
     )
+
+
+def _drivers() -> None:
+    """Drivers find the runs that are not over."""
+    is_open = sa.text("state != 'DONE'")
+    op.create_index("ix_run_open", "run", ["lease_owner"], sqlite_where=is_open, postgresql_where=is_open)

@@ -1,0 +1,168 @@
+"""`HeldRuns`: what one process holds the leases of, asked for all at once; `HeldDatabase`: for one of them.
+
+A process that drives hundreds of runs must not ask the database for each of them five times a second.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from trainmaster.db import run_rows
+from trainmaster.db import tables as t
+from trainmaster.db.database import Database
+from trainmaster.db.events import event_row, insert_events
+from trainmaster.db.leases import LEASE_S, RENEW_S, Lease, is_alive, this_process
+from trainmaster.db.patience import Patience
+from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.states import EndReason
+
+#: What was seen of a lease longer ago says nothing of it.
+FRESH_S: Final = 2.0
+
+# The state is written out: both databases use the index of open runs only for those words.
+_OPEN = t.run.c.state != sa.literal_column("'DONE'")
+_MINE: sa.Select[Any] = sa.select(t.run.c.id, t.run.c.lease_token, t.run.c.stop_wanted).where(
+    t.run.c.lease_owner == sa.bindparam("owner"), _OPEN
+)
+
+
+def undriven(database: Database, home_id: str, limit: int | None = None) -> list[str]:
+    """Ids of runs of a home that were sent to a server and that nobody drives, the oldest first."""
+    waits = (t.run.c.submitted_by.is_not(None), t.run.c.home_id == home_id, _OPEN)
+    owners = database.read(
+        sa.select(t.run.c.lease_owner, sa.func.max(t.run.c.lease_expires_at).label("expires_at"))
+        .where(*waits)
+        .group_by(t.run.c.lease_owner)
+    )
+    now = database.clock_s()
+    gone = [row["lease_owner"] for row in owners if not is_alive(row["lease_owner"], row["expires_at"], now)]
+    if not gone:
+        return []
+    no_owner = t.run.c.lease_owner.is_(None)
+    query = sa.select(t.run.c.id).where(
+        *waits, no_owner | t.run.c.lease_owner.in_([owner for owner in gone if owner])
+    )
+    return [row["id"] for row in database.read(query.order_by(t.run.c.created_at, t.run.c.id).limit(limit))]
+
+
+def count_open(database: Database, home_id: str) -> int:
+    """How many runs of a home that were sent to a server are not over."""
+    query = sa.select(sa.func.count().label("runs")).where(
+        t.run.c.submitted_by.is_not(None), t.run.c.home_id == home_id, _OPEN
+    )
+    return int(database.read(query)[0]["runs"])
+
+
+def add_note(database: Database, run: str, text: str, now: float) -> None:
+    """An event of a run that nobody drives now."""
+    row = event_row(run, now, "note", message=text)
+    database.write(lambda connection, _: insert_events(connection, [row]), patient=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    token: int
+    stop_wanted: EndReason | None
+    at: float
+
+
+class HeldRuns:
+    """The runs whose leases this process holds. `look` asks for all of them in one query, often.
+
+    Args:
+        database: the database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._owner = this_process()
+        self._lock = threading.Lock()
+        self._seen: dict[str, _Seen] = {}
+        self._due: dict[str, Lease] = {}
+        self._renewed_at = 0.0
+
+    def look(self) -> None:
+        """Ask which runs are held and which of them are to stop; extend the leases that `renew` was told of.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        at = boot_s()  # before it is asked: it may be older than the answer, never newer
+        rows = self._database.read(_MINE, {"owner": self._owner})
+        self._seen = {
+            row["id"]: _Seen(
+                row["lease_token"], EndReason(row["stop_wanted"]) if row["stop_wanted"] else None, at
+            )
+            for row in rows
+        }
+        if at - self._renewed_at < RENEW_S:
+            return
+        with self._lock:
+            due, self._due = self._due, {}
+        self._renewed_at = at
+        if due:
+            self._renew(list(due.values()))
+
+    def _renew(self, leases: Sequence[Lease]) -> None:
+        expires_at = self._database.clock_s() + LEASE_S
+        self._database.write(
+            lambda connection, this: run_rows.renew_leases(connection, leases, expires_at + this.waited_s)
+        )
+
+    def renew(self, lease: Lease) -> bool:
+        """Have a lease extended at the next `look`; False if nobody has looked at it of late.
+
+        Raises:
+            LeaseLostError: it is not ours any more.
+        """
+        seen = self._fresh(lease.run)
+        if seen is None or seen.token < lease.token:  # seen before it was taken
+            return False
+        if seen.token > lease.token:
+            raise LeaseLostError.of(lease.run)
+        with self._lock:
+            self._due[lease.run] = lease
+        return True
+
+    def stop_wanted(self, run: str) -> tuple[bool, EndReason | None]:
+        """Whether that is known of a run, and why somebody wants its end."""
+        seen = self._fresh(run)
+        return seen is not None, None if seen is None else seen.stop_wanted
+
+    def _fresh(self, run: str) -> _Seen | None:
+        seen = self._seen.get(run)
+        return seen if seen is not None and boot_s() - seen.at <= FRESH_S else None
+
+
+class HeldDatabase(Database):
+    """The database as the driver of one run sees it that has many runs in one process.
+
+    Args:
+        database: whose connections it uses.
+        patience: of this run.
+        held: asks for all of them.
+    """
+
+    def __init__(self, database: Database, patience: Patience, held: HeldRuns) -> None:
+        super().__init__("", patience, shares=database)
+        self._held = held
+
+    def renew(self, lease: Lease, now: float) -> EndReason | None:
+        """See `Database.renew`."""
+        if self._held.renew(lease):
+            return self.stop_wanted(lease.run)
+        return super().renew(lease, now)
+
+    def stop_wanted(self, run: str) -> EndReason | None:
+        """See `Database.stop_wanted`; as it was when all were asked for last."""
+        is_known, wanted = self._held.stop_wanted(run)
+        return wanted if is_known else super().stop_wanted(run)
+
+    def close(self) -> None:
+        """Its connections are those of others, too."""

@@ -1,0 +1,199 @@
+"""`Driver`: drives hundreds of runs that were sent to a server, each in a thread of one process.
+
+It may be killed at any line, as whoever drives one run may: what it held is taken over by the next one, which
+sees that this process is gone. So nothing here needs to end in order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from trainmaster.control.controller import Pace
+from trainmaster.db import Patience
+from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, undriven
+from trainmaster.executors.core_dumps import forbid_core_dumps
+from trainmaster.executors.open_files import raise_limit
+from trainmaster.service.service import Service
+from trainmaster.spec.clocks import boot_s
+from trainmaster.spec.errors import LeaseLostError, StoreError, TrainmasterError, one_line
+
+if TYPE_CHECKING:
+    from trainmaster.control.controller import Controller
+    from trainmaster.service.service import Session
+
+#: How often it is looked for runs to take, and for those that are to stop.
+LOOK_S: Final = 0.4
+#: A driver without a run ends itself after so long.
+IDLE_S: Final = 60.0
+#: So many runs are driven at once, and so many are taken at each look: others take their share.
+MOST_RUNS: Final = 1000
+_AT_ONCE: Final = 16
+#: A run that cannot be driven is tried again after 5 s, 10 s, 20 s ... up to ten minutes.
+_RETRY_S, _LONGEST_RETRY_S = 5.0, 600.0
+#: A run of many: what it does by itself can wait half a second, and its pages read files, not rows.
+PACE: Final = Pace(idle_s=0.5, progress_s=1.0, stored_s=5.0)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Failure:
+    """What has come of driving a run.
+
+    Attributes:
+        times: it failed, one after the other.
+        try_at: seconds of `boot_s`.
+        said: what the run was told of it.
+    """
+
+    times: int = 0
+    try_at: float = 0.0
+    said: str = ""
+
+
+@dataclass
+class Driver:
+    """Drives the runs of a home.
+
+    Args:
+        service: of the home.
+        environ: of the server that has started this process.
+        idle_s: how long to stay without any run.
+        most_runs: how many to drive at once.
+        on_start: called with each controller before it starts.
+    """
+
+    service: Service
+    environ: Mapping[str, str]
+    idle_s: float = IDLE_S
+    most_runs: int = MOST_RUNS
+    on_start: Callable[[Controller], None] = lambda _: None
+    _threads: dict[str, threading.Thread] = field(default_factory=dict, init=False)
+    _failures: dict[str, _Failure] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is held yet."""
+        self._held = HeldRuns(self.service.database)
+
+    def work(self) -> None:
+        """Take runs and drive them until there has been nothing to do for a while."""
+        raise_limit()
+        forbid_core_dumps()
+        busy_at = boot_s()
+        while boot_s() - busy_at < self.idle_s:
+            with suppress(StoreError):  # the database is away: each run waits for it as long as it may
+                if self.look():
+                    busy_at = boot_s()
+            time.sleep(LOOK_S)
+
+    def look(self) -> int:
+        """Look once: which runs are to stop, and which can be taken; how many there are to see to.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        self._threads = {run: thread for run, thread in self._threads.items() if thread.is_alive()}
+        if self._threads:
+            self._held.look()
+        room = min(self.most_runs - len(self._threads), _AT_ONCE)
+        if room > 0:
+            # More than there is room for: some of them cannot be driven now.
+            found = undriven(self.service.database, self.service.home.identity(), self.most_runs)
+            self._failures = {run: each for run, each in self._failures.items() if run in found}
+            for run in [run for run in found if self._may_try(run)][:room]:
+                thread = threading.Thread(target=self._drive, args=(run,), name=run, daemon=True)
+                self._threads[run] = thread
+                thread.start()
+        return len(self._threads) + len(self._failures)
+
+    # --- one run, in its thread -----------------------------------------------------------------
+
+    def _may_try(self, run: str) -> bool:
+        failure = self._failures.get(run)
+        return run not in self._threads and (failure is None or boot_s() >= failure.try_at)
+
+    def _drive(self, run: str) -> None:
+        database = HeldDatabase(self.service.database, Patience(self.service.home.patience_s), self._held)
+        service = Service(self.service.home, database)
+        session: Session | None = None
+        try:
+            session = service.take(run, self.environ)
+            if session is not None:
+                service.drive(session, self.environ, on_start=self.on_start, pace=PACE)
+            self._failures.pop(run, None)
+        except LeaseLostError:
+            pass
+        except TrainmasterError as error:
+            self._failed(service, run, one_line(error))
+        except Exception as error:  # noqa: BLE001 - a mistake of ours, or of a plug-in: it ends this run only
+            with suppress(OSError):
+                _tell(service, run, traceback.format_exc())
+            self._failed(service, run, f"internal error: {type(error).__name__}: {error}")
+        finally:
+            if session is not None:  # this process lives on, and so would the lease
+                with suppress(StoreError):
+                    database.release(session.lease, time.time(), patient=True)
+            service.close()
+
+    def _failed(self, service: Service, run: str, why: str) -> None:
+        failure = self._failures.setdefault(run, _Failure())
+        wait_s = min(_RETRY_S * 2.0 ** min(failure.times, 16), _LONGEST_RETRY_S)
+        failure.times += 1
+        failure.try_at = boot_s() + wait_s
+        log.warning("%s cannot be driven: %s; tried again in %.0f s", run, why, wait_s)
+        if failure.said != why:
+            failure.said = why
+            with suppress(StoreError):
+                add_note(service.database, run, f"cannot be driven, and is tried again: {why}", time.time())
+
+
+def _tell(service: Service, run: str, text: str) -> None:
+    with (service.home_of(run).run_directory(run) / "control.log").open("a") as file:
+        file.write(text)
+
+
+# --- one process for each of a few places -----------------------------------------------------------
+
+
+def take_place(home: Path, number: int, within_s: float = 1.0) -> int | None:
+    """Be the driver with a number in a home, as long as this process lives; None if another one is.
+
+    Args:
+        home: its directory.
+        number: from 0.
+        within_s: somebody who only looks may hold it for a moment.
+
+    Returns:
+        A descriptor; the kernel gives the place free when it is closed.
+    """
+    path = home / "drivers" / f"{number}.lock"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(0.01)
+
+
+def is_taken(home: Path, number: int) -> bool:
+    """Whether a living process is the driver with that number."""
+    descriptor = take_place(home, number, 0.0)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None

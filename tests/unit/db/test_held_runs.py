@@ -1,0 +1,108 @@
+"""What one process asks of all the runs that it holds, and which it finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from database_nouns import NOW, new_run
+
+from trainmaster.db import Database, Lease, Patience, RunChange, Submission
+from trainmaster.db.held_runs import HeldDatabase, HeldRuns, add_note, count_open, undriven
+from trainmaster.db.queries import events
+from trainmaster.spec.errors import LeaseLostError
+from trainmaster.spec.states import EndReason, State
+
+
+@pytest.fixture
+def store(url):
+    found = Database(url)
+    yield found
+    found.close()
+
+
+def sent(store: Database, run: str, home: str = "h", now: float = NOW) -> None:
+    store.create_run(replace(new_run(run), home_id=home, submission=Submission("ann", None)), now, waits=True)
+
+
+def test_what_was_sent_waits_for_whoever_takes_it_first(store):
+    store.create_run(replace(new_run("own"), home_id="h"), NOW)
+    sent(store, "b", now=NOW + 1)
+    sent(store, "a")
+    sent(store, "elsewhere", "other")
+    assert undriven(store, "h") == ["a", "b"], "the oldest first"
+    assert undriven(store, "h", 1) == ["a"]
+    assert store.acquire("a", NOW) is not None
+    assert undriven(store, "h") == ["b"]
+    assert count_open(store, "h") == 2
+    lease = store.acquire("b", NOW)
+    store.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.USER_ERROR)], NOW)
+    assert (undriven(store, "h"), count_open(store, "h")) == ([], 1)
+
+
+def test_what_a_dead_process_held_is_found_at_once(store, monkeypatch):
+    sent(store, "a")
+    monkeypatch.setattr("trainmaster.db.database.this_process", lambda: "host/boot/pids:1:1")
+    assert store.acquire("a", NOW).owner == "host/boot/pids:1:1"
+    assert undriven(store, "h") == [], "it is of another machine, and not expired"
+    monkeypatch.setattr("trainmaster.db.held_runs.is_alive", lambda owner, expires, now: False)
+    assert undriven(store, "h") == ["a"]
+
+
+def test_one_look_tells_of_all_runs_which_are_to_stop(store, monkeypatch):
+    held = HeldRuns(store)
+    leases = []
+    for run in ("a", "b"):
+        sent(store, run)
+        leases.append(store.acquire(run, NOW))
+    store.want_stop("a", EndReason.CANCELLED)
+    assert held.stop_wanted("a") == (False, None), "nobody has looked"
+    assert not held.renew(leases[0])
+    held.look()
+    monkeypatch.setattr(store, "read", None)  # nothing is asked for any more
+    one = HeldDatabase(store, Patience(), held)
+    assert [one.stop_wanted(run) for run in ("a", "b")] == [EndReason.CANCELLED, None]
+    assert one.renew(leases[1], NOW) is None
+
+
+def test_what_is_told_of_a_look_long_ago_is_asked_for_anew(store, monkeypatch):
+    sent(store, "a")
+    lease = store.acquire("a", NOW)
+    held = HeldRuns(store)
+    held.look()
+    store.want_stop("a", EndReason.CANCELLED)
+    one = HeldDatabase(store, Patience(), held)
+    assert one.stop_wanted("a") is None
+    monkeypatch.setattr("trainmaster.db.held_runs.FRESH_S", -1.0)
+    assert one.stop_wanted("a") == EndReason.CANCELLED
+    assert one.renew(lease, NOW) == EndReason.CANCELLED
+
+
+def test_leases_are_extended_together_and_lost_ones_noticed(store, monkeypatch):
+    sent(store, "a")
+    sent(store, "b")
+    leases = [store.acquire(run, NOW) for run in ("a", "b")]
+    held = HeldRuns(store)
+    held.look()
+    before = [store.run_row(run)["lease_expires_at"] for run in ("a", "b")]
+    assert held.renew(leases[0])
+    monkeypatch.setattr("trainmaster.db.held_runs.RENEW_S", -1.0)
+    held.look()
+    after = [store.run_row(run)["lease_expires_at"] for run in ("a", "b")]
+    assert after[0] > before[0], "whoever drives it has asked for that"
+    assert after[1] == before[1], "nobody has: its driver may hang"
+    with pytest.raises(LeaseLostError):
+        held.renew(Lease("a", leases[0].token - 1, leases[0].owner))
+
+
+def test_a_run_that_nobody_drives_may_be_told_something(store):
+    sent(store, "a")
+    add_note(store, "a", "cannot be driven", NOW)
+    assert events(store, "a")[-1]["message"] == "cannot be driven"
+
+
+def test_closing_the_database_of_one_run_leaves_the_others_theirs(store):
+    one = HeldDatabase(store, Patience(), HeldRuns(store))
+    one.close()
+    sent(store, "a")
+    assert one.has_run("a")
