@@ -1,4 +1,4 @@
-"""``trainmaster token`` and ``trainmaster team``: who may use the server of this home."""
+"""``trainmaster token``, ``team`` and ``user``: who may use the server of this home."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from trainmaster.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from trainmaster.service.access import Access
+    from trainmaster.service.accounts import Accounts
 
 token_app = typer.Typer(help="Who may use the server of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server of this home.", no_args_is_help=True)
+user_app = typer.Typer(help="Users of the server of this home.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -23,6 +25,13 @@ def _access() -> Access:
     return Access(Service.from_environment().database)
 
 
+def _accounts() -> Accounts:
+    from trainmaster.service import Service
+    from trainmaster.service.accounts import Accounts
+
+    return Accounts(Service.from_environment().database)
+
+
 @token_app.command("create", no_args_is_help=True)
 def create(
     name: Annotated[str, typer.Argument(help="Of the token; never used again.")],
@@ -30,12 +39,15 @@ def create(
         str, typer.Option(help="Of read, run, infer, manage, admin, with commas.")
     ] = "read,run",
     team: Annotated[str | None, typer.Option(help="Whose it is; yours without.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Of this user or service account: never more than its role.")
+    ] = None,
     days: Annotated[float, typer.Option(help="How long it is good for.")] = 90,
     as_json: AsJson = False,
 ) -> None:
     """Make a token; it is shown this once."""
     wanted = [scope.strip() for scope in scopes.split(",") if scope.strip()]
-    found = _access().create_token(name, wanted, team, days * 86400)
+    found = _access().create_token(name, wanted, team, days * 86400, account=user)
     if as_json:
         print_json(found)
         return
@@ -59,6 +71,7 @@ def listed(as_json: AsJson = False) -> None:
         return
     for each in found:
         of = f", team {each['team']}" if each["team"] else ""
+        of += f", {each['account']}" if each["account"] else ""
         ended = ", revoked" if each["revoked_at"] else ""
         typer.echo(f"{each['name']}  {each['beginning']}...  {','.join(each['scopes'])}{of}{ended}")
 
@@ -86,6 +99,99 @@ def teams(as_json: AsJson = False) -> None:
         return
     for each in found:
         typer.echo(_line(each))
+
+
+@team_app.command("add-member", no_args_is_help=True)
+def add_member(
+    team: Annotated[str, typer.Argument(help="The team.")],
+    user: Annotated[str, typer.Argument(help="The user; made if there is none of that name.")],
+    role: Annotated[str, typer.Option(help="viewer, member or manager.")] = "member",
+) -> None:
+    """Give a user a role in a team, or another one."""
+    accounts = _accounts()
+    if not any(each["name"] == user for each in [*accounts.users(), *accounts.service_accounts(None)]):
+        accounts.create_user(user)
+    accounts.set_member(team, user, role)
+    say(f"{user} is {role} of team {team}")
+
+
+@team_app.command("remove-member", no_args_is_help=True)
+def remove_member(
+    team: Annotated[str, typer.Argument(help="The team.")],
+    user: Annotated[str, typer.Argument(help="The user.")],
+) -> None:
+    """Take a user out of a team, at once."""
+    _accounts().remove_member(team, user)
+    say(f"{user} is not in team {team} any more")
+
+
+@team_app.command("members", no_args_is_help=True)
+def members(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJson = False) -> None:
+    """Show who is in a team."""
+    found = _accounts().members(team)
+    if as_json:
+        print_json({"members": found})
+        return
+    for each in found:
+        typer.echo(f"{each['name']}  {each['role']}{', disabled' if each['is_disabled'] else ''}")
+
+
+@team_app.command("invite", no_args_is_help=True)
+def invite(
+    team: Annotated[str, typer.Argument(help="The team.")],
+    role: Annotated[str, typer.Option(help="viewer, member or manager.")] = "member",
+    days: Annotated[float, typer.Option(min=0.01, help="How long it is good for.")] = 7,
+    as_json: AsJson = False,
+) -> None:
+    """Make a link that lets one person into a team."""
+    found = _accounts().invite(team, role, lasts_s=days * 86400)
+    if as_json:
+        print_json(found)
+        return
+    typer.echo(found["path"])
+    say("it is shown this once and works once: put the address of the server before it, and send it")
+
+
+@user_app.command("create", no_args_is_help=True)
+def create_user(
+    name: Annotated[str, typer.Argument(help="Of the user; never used again.")],
+    admin: Annotated[bool, typer.Option("--admin", help="May do everything, in every team.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a user. `token create NAME --user USER` makes what he logs in with."""
+    found = _accounts().create_user(name, is_admin=admin)
+    if as_json:
+        print_json(found)
+    else:
+        say(f"{name} is a user; `trainmaster team add-member TEAM {name}` puts him into a team")
+
+
+@user_app.command("list")
+def users(as_json: AsJson = False) -> None:
+    """Show the users and service accounts, and their roles."""
+    accounts = _accounts()
+    found = [*accounts.users(), *accounts.service_accounts(None)]
+    if as_json:
+        print_json({"users": found})
+        return
+    for each in found:
+        roles = ", ".join(f"{role} of {team}" for team, role in each["teams"].items()) or "in no team"
+        is_what = ", admin" if each["is_admin"] else ", for programs" if each["kind"] == "service" else ""
+        typer.echo(f"{each['name']}  {roles}{is_what}{', disabled' if each['disabled_at'] else ''}")
+
+
+@user_app.command("disable", no_args_is_help=True)
+def disable(name: Annotated[str, typer.Argument(help="Of the user or service account.")]) -> None:
+    """Shut a user out, with all tokens and open pages, at once."""
+    _accounts().change_user(name, is_disabled=True)
+    say(f"{name} is disabled")
+
+
+@user_app.command("enable", no_args_is_help=True)
+def enable(name: Annotated[str, typer.Argument(help="Of the user or service account.")]) -> None:
+    """Let a disabled user in again."""
+    _accounts().change_user(name, is_disabled=False)
+    say(f"{name} is enabled")
 
 
 def _line(team: dict[str, object]) -> str:

@@ -20,12 +20,11 @@ USED_EVERY_S = 60.0
 
 
 def add_team(database: Database, name: str, monthly_usd: float | None, now: float) -> None:
-    """Make a team, or change what it may spend."""
+    """Make a team, or change what it may spend; None leaves what it may."""
 
     def write(connection: Connection, _: Try) -> None:
-        changed = connection.execute(
-            t.team.update().where(t.team.c.name == name).values(monthly_usd=monthly_usd)
-        )
+        may = t.team.c.monthly_usd if monthly_usd is None else monthly_usd
+        changed = connection.execute(t.team.update().where(t.team.c.name == name).values(monthly_usd=may))
         if not changed.rowcount:
             connection.execute(t.team.insert().values(name=name, monthly_usd=monthly_usd, created_at=now))
 
@@ -35,6 +34,11 @@ def add_team(database: Database, name: str, monthly_usd: float | None, now: floa
 def teams(database: Database) -> Sequence[RowMapping]:
     """All teams by name."""
     return database.read(sa.select(t.team).order_by(t.team.c.name))
+
+
+def has_team(database: Database, name: str) -> bool:
+    """Whether there is a team of that name."""
+    return bool(database.read(sa.select(t.team.c.name).where(t.team.c.name == name)))
 
 
 def spent_usd(database: Database, team: str, since: float) -> float:
@@ -66,16 +70,19 @@ def add_token(database: Database, row: Mapping[str, object]) -> bool:
 
 
 def revoke_token(database: Database, name: str, now: float) -> bool:
-    """End a token and the sessions that were opened with it; False if there is none of that name."""
+    """End a token, those made with it, and the sessions opened with them; False if there is none."""
+    c = t.token.c
 
     def write(connection: Connection, _: Try) -> bool:
-        ended = connection.execute(
-            t.token.update()
-            .where(t.token.c.name == name)
-            .values(revoked_at=sa.func.coalesce(t.token.c.revoked_at, now))
+        ended, more = set[str](), {name}
+        while more:
+            ended |= more
+            more = set(connection.execute(sa.select(c.name).where(c.made_with.in_(more))).scalars()) - ended
+        revoked = connection.execute(
+            t.token.update().where(c.name.in_(ended)).values(revoked_at=sa.func.coalesce(c.revoked_at, now))
         )
-        connection.execute(t.web_session.delete().where(t.web_session.c.token == name))
-        return bool(ended.rowcount)
+        connection.execute(t.web_session.delete().where(t.web_session.c.token.in_(ended)))
+        return bool(revoked.rowcount)
 
     return database.write(write)
 
@@ -83,6 +90,12 @@ def revoke_token(database: Database, name: str, now: float) -> bool:
 def tokens(database: Database) -> Sequence[RowMapping]:
     """All tokens by name."""
     return database.read(sa.select(t.token).order_by(t.token.c.name))
+
+
+def token(database: Database, name: str) -> RowMapping | None:
+    """The token of that name."""
+    rows = database.read(sa.select(t.token).where(t.token.c.name == name))
+    return rows[0] if rows else None
 
 
 def token_by_digest(database: Database, digest: str) -> RowMapping | None:
@@ -113,6 +126,19 @@ def session_by_digest(database: Database, digest: str) -> RowMapping | None:
     """The session whose cookie has this SHA-256."""
     rows = database.read(sa.select(t.web_session).where(t.web_session.c.digest == digest))
     return rows[0] if rows else None
+
+
+def sessions(database: Database, account: str | None, now: float) -> Sequence[RowMapping]:
+    """The sessions that are not over, of an account or of all (None), the newest first."""
+    c = t.web_session.c
+    query = sa.select(t.web_session).where(c.expires_at > now).order_by(c.created_at.desc(), c.digest)
+    return database.read(query if account is None else query.where(c.account == account))
+
+
+def choose_team(database: Database, digest: str, team: str) -> None:
+    """Have a session be for another team."""
+    chosen = t.web_session.update().where(t.web_session.c.digest == digest).values(team=team)
+    database.write(lambda connection, _: connection.execute(chosen))
 
 
 def end_session(database: Database, digest: str) -> None:

@@ -284,8 +284,56 @@ token = Table(
     Column("expires_at", Float, nullable=False),
     Column("used_at", Float, doc="to a minute"),
     Column("revoked_at", Float),
+    Column("account", Text, doc="whose: it allows no more than its role does; null for who has the machine"),
+    Column("made_with", Text, doc="name of the token that it was made with: it ends with that"),
     UniqueConstraint("digest"),
 )
+
+account = Table(
+    "account",
+    metadata,
+    Column("name", Text, primary_key=True, doc="never used again, so that the audit means one"),
+    Column("kind", Text, nullable=False, doc="user or service"),
+    Column("team", Text, ForeignKey("team.name"), doc="of a service account: whose managers keep it"),
+    Column("admin_by", Text, doc="server or groups: who has made it one; null of who is none"),
+    Column("issuer", Text, doc="of the single sign-on that knows it"),
+    Column("subject", Text, doc="what it is called there"),
+    Column("created_at", Float, nullable=False),
+    Column("disabled_at", Float),
+    UniqueConstraint("issuer", "subject"),
+)
+
+member = Table(
+    "member",
+    metadata,
+    Column("team", Text, ForeignKey("team.name"), primary_key=True),
+    Column("account", Text, ForeignKey("account.name"), primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("by_groups", Boolean, nullable=False, doc="single sign-on has said so, and may say otherwise"),
+)
+Index(None, member.c.account)
+
+invite = Table(
+    "invite",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of what its link says"),
+    Column("team", Text, ForeignKey("team.name"), nullable=False),
+    Column("role", Text, nullable=False),
+    Column("invited_by", Text, doc="the account; null for who has the machine"),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("used_by", Text),
+)
+Index(None, invite.c.team)
+
+login_attempt = Table(
+    "login_attempt",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
+Index(None, login_attempt.c.address, login_attempt.c.at)
 
 web_session = Table(
     "web_session",
@@ -296,6 +344,9 @@ web_session = Table(
     Column("scopes", Text, nullable=False),
     Column("token", Text, doc="name of the token that it was opened with: it ends with that"),
     Column("expires_at", Float, nullable=False),
+    Column("account", Text, doc="whose: as of a token"),
+    Column("created_at", Float, nullable=False, server_default="0"),
+    Column("address", Text, nullable=False, server_default="", doc="from where it was opened"),
 )
 
 submission = Table(
@@ -318,5 +369,6 @@ audit = Table(
     Column("address", Text, nullable=False),
     Column("action", Text, nullable=False, doc="method and path"),
     Column("status", Integer, nullable=False, doc="HTTP status that it was answered with"),
+    Column("token", Text, doc="name of the token that it was done with; null in a browser"),
 )
 Index(None, audit.c.at)

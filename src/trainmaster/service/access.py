@@ -1,4 +1,4 @@
-"""Who may do what on a server: callers, scopes, tokens, sessions, teams."""
+"""Who may use a server: teams, tokens, sessions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ import time
 import zlib
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import access
+from trainmaster.db import access, accounts
+from trainmaster.service.caller import (
+    NO_TEAM,
+    ROLES,
+    SCOPES,
+    Caller,
+    ForbiddenError,
+    UnknownCallerError,
+    with_implied,
+)
 from trainmaster.service.team_budget import budgets
-from trainmaster.spec.errors import NotFoundError, StoreError, TrainmasterError, UsageError
+from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import RowMapping
 
     from trainmaster.db import Database
 
-#: What a token may be allowed, and what that is.
-SCOPES: Final = {
-    "read": "see runs, models and logs",
-    "run": "send runs, and end them",
-    "infer": "ask models that are served",
-    "manage": "manage the team: its members, tokens and budget",
-    "admin": "everything, of every team",
-}
-#: What else a scope allows.
-_IMPLIED: Final = {"admin": ("read", "run", "infer", "manage"), "manage": ("read",)}
 #: 90 days.
 TOKEN_S: Final = 90 * 86400.0
 SESSION_S: Final = 12 * 3600.0
@@ -40,64 +38,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 _TOKEN: Final = re.compile(r"tm_([0-9A-Za-z]{43})([0-9A-Za-z]{6})")
 #: So much of a token is kept to tell it from others.
 _BEGINNING: Final = 9
-
-
-class UnknownCallerError(TrainmasterError):
-    """Nobody knows who asks: there is no token, or it is wrong, over or revoked (HTTP 401)."""
-
-
-class ForbiddenError(TrainmasterError):
-    """Who asks may not do this (HTTP 403)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks.
-
-    Attributes:
-        name: of the token or user.
-        team: what belongs to it is all that is seen; None for the owner of the home.
-        scopes: of `SCOPES`, with those that they imply.
-        token: name of the token, None of a session without one.
-        expires_at: Unix seconds: when the token ends.
-    """
-
-    name: str
-    team: str | None
-    scopes: frozenset[str]
-    token: str | None = None
-    expires_at: float = math.inf
-
-    @property
-    def sees_all(self) -> bool:
-        """Whether what every team has is seen."""
-        return "admin" in self.scopes
-
-    def sees(self, team: str | None) -> bool:
-        """Whether what belongs to a team (None: to the owner of the home) is seen."""
-        return self.sees_all or self.team == team
-
-    def need(self, scope: str) -> None:
-        """Refuse who may not.
-
-        Raises:
-            ForbiddenError: the scope is missing.
-        """
-        if scope not in self.scopes:
-            raise ForbiddenError(
-                f"{self.name} may not {SCOPES[scope]}",
-                f"That needs a token with the scope {scope!r}; it has {', '.join(sorted(self.scopes))}.",
-            )
-
-
-def caller(name: str, team: str | None, scopes: Collection[str], token: str | None = None) -> Caller:
-    """A caller with what its scopes imply.
-
-    >>> sorted(caller("ann", None, ["manage"]).scopes)
-    ['manage', 'read']
-    """
-    implied = {more for scope in scopes for more in _IMPLIED.get(scope, ())}
-    return Caller(name, team, frozenset(scopes) | implied, token)
+#: So much of the digest of a session is its id.
+_SESSION_ID: Final = 12
 
 
 def digest_of(secret: str) -> str:
@@ -142,12 +84,12 @@ class Access:
     # --- teams --------------------------------------------------------------------------------------
 
     def make_team(self, name: str, monthly_usd: float | None) -> dict[str, Any]:
-        """Make a team, or change what it may spend in a calendar month.
+        """Make a team, or change what it may spend in a calendar month; None leaves what it may.
 
         Raises:
             UsageError: a wrong name or amount.
         """
-        _check_name(name, "team")
+        check_name(name, "team")
         if monthly_usd is not None and not 0 < monthly_usd < math.inf:
             raise UsageError(f"{monthly_usd:g} is no amount to spend in a month", "Give US dollars above 0.")
         access.add_team(self._database, name, monthly_usd, time.time())
@@ -165,34 +107,49 @@ class Access:
         """
         found = [team for team in self.teams() if team["team"] == name]
         if not found:
-            raise NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+            raise _no_team(name)
         return found[0]
 
     # --- tokens -------------------------------------------------------------------------------------
 
     def create_token(
-        self, name: str, scopes: Collection[str], team: str | None = None, lasts_s: float = TOKEN_S
+        self,
+        name: str,
+        scopes: Collection[str],
+        team: str | None = None,
+        lasts_s: float = TOKEN_S,
+        *,
+        account: str | None = None,
+        maker: Caller | None = None,
     ) -> dict[str, Any]:
         """Make a token; the answer's ``token`` is shown this once and is kept nowhere.
 
         Args:
             name: of the token; each is used once for ever, so that the audit means one.
             scopes: of `SCOPES`.
-            team: whose it is; None for the owner of the home.
+            team: for whose work it is; None for the owner of the home, or for all teams of the account.
             lasts_s: seconds.
+            account: whose it is: it never allows more than its role; None for nobody's.
+            maker: who asks for it, unless that is who has the machine; what a token makes ends with it.
 
         Raises:
             UsageError: the name is taken or wrong, or a scope is not one.
-            NotFoundError: there is no such team.
+            NotFoundError: there is no such team or account.
         """
-        _check_name(name, "token")
+        check_name(name, "token")
         unknown = [scope for scope in scopes if scope not in SCOPES]
         if unknown or not scopes:
             raise UsageError(
                 f"scopes: {', '.join(unknown) or 'none'}; not a scope", f"There are {', '.join(SCOPES)}."
             )
-        if team is not None:
-            self.team(team)
+        if team is not None and not access.has_team(self._database, team):
+            raise _no_team(team)
+        if account is not None:
+            found, roles = accounts.standing(self._database, account)
+            if found is None or found["disabled_at"] is not None:
+                raise NotFoundError(f"there is no user {account!r}", "`trainmaster user list` shows them.")
+            if team is not None and team not in roles and found["admin_by"] is None:
+                raise NotFoundError(f"{account} is not in team {team}", "`trainmaster team add-member` adds.")
         now, secret = time.time(), new_secret()
         row = {
             "name": name,
@@ -201,7 +158,9 @@ class Access:
             "team": team,
             "scopes": " ".join(sorted(set(scopes))),
             "created_at": now,
-            "expires_at": now + lasts_s,
+            "expires_at": min(now + lasts_s, maker.expires_at if maker and maker.token else math.inf),
+            "account": account,
+            "made_with": maker.token if maker else None,
         }
         if not access.add_token(self._database, row):
             raise UsageError(
@@ -210,24 +169,30 @@ class Access:
             )
         return {**_shown(row), "token": secret}
 
-    def tokens(self, team: str | None = None) -> list[dict[str, Any]]:
-        """All tokens, or those of a team, without what they are."""
-        return [_shown(row) for row in access.tokens(self._database) if team in (None, row["team"])]
+    def tokens(self, who: Caller | None = None) -> list[dict[str, Any]]:
+        """All tokens, or those that a caller sees: its own, and a manager those of the team."""
+        return [_shown(row) for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
 
-    def revoke_token(self, name: str) -> None:
-        """End a token, and the sessions that were opened with it.
+    def revoke_token(self, name: str, who: Caller | None = None) -> None:
+        """End a token, what was made with it, and the sessions that were opened with them.
 
         Raises:
-            NotFoundError: there is none of that name.
+            NotFoundError: there is none of that name, or not one that the caller sees.
         """
-        if not access.revoke_token(self._database, name, time.time()):
+        seen = any(token["name"] == name for token in self.tokens(who))
+        if not seen or not access.revoke_token(self._database, name, time.time()):
             raise NotFoundError(f"there is no token {name!r}", "`trainmaster token list` shows them.")
 
-    def by_token(self, secret: str) -> Caller:
-        """Whose token this is.
+    def by_token(self, secret: str, team: str | None = None) -> Caller:
+        """Whose token this is, and what it allows now.
+
+        Args:
+            secret: the token.
+            team: for which of the teams; that of the token without.
 
         Raises:
             UnknownCallerError: nobody's, or it is over or revoked.
+            NotFoundError: the team is not one of them.
         """
         row = access.token_by_digest(self._database, digest_of(secret)) if is_token(secret) else None
         now = time.time()
@@ -238,51 +203,137 @@ class Access:
             )
         with suppress(StoreError):  # who asks has an answer, also while the database takes no writes
             access.note_use(self._database, row, now)
-        found = caller(row["name"], row["team"], row["scopes"].split(), row["name"])
-        return replace(found, expires_at=row["expires_at"])
+        return self._caller(row, row, team)
 
     # --- sessions -----------------------------------------------------------------------------------
 
-    def open_session(self, who: Caller) -> str:
-        """Begin a session of a browser; what its cookie says."""
+    def open_session(self, who: Caller, address: str = "") -> str:
+        """Begin a session of a browser; what its cookie says.
+
+        Raises:
+            ForbiddenError: service accounts are for programs.
+        """
+        found = accounts.account(self._database, who.account) if who.account is not None else None
+        if found is not None and found["kind"] == "service":
+            raise ForbiddenError(f"{who.name} is a service account: it has no pages", "Log in as yourself.")
         secret, now = secrets.token_urlsafe(32), time.time()
         row = {
             "digest": digest_of(secret),
             "name": who.name,
-            "team": who.team,
-            "scopes": " ".join(sorted(who.scopes)),
+            "team": who.team or None,
+            "scopes": " ".join(sorted(who.scopes if who.account is None else SCOPES)),
             "token": who.token,
             "expires_at": min(now + SESSION_S, who.expires_at),
+            "account": who.account,
+            "created_at": now,
+            "address": address,
         }
         access.add_session(self._database, row, now)
         return secret
 
-    def by_session(self, secret: str) -> Caller:
-        """Whose session this is.
+    def by_session(self, secret: str, team: str | None = None) -> Caller:
+        """Whose session this is, and what it allows now; as `by_token`.
 
         Raises:
             UnknownCallerError: nobody's, or it is over.
+            NotFoundError: the team is not one of them.
         """
         row = access.session_by_digest(self._database, digest_of(secret))
         if row is None or row["expires_at"] <= time.time():
             raise UnknownCallerError("the session is over", "Log in again.")
-        return caller(row["name"], row["team"], row["scopes"].split(), row["token"])
+        token = access.token(self._database, row["token"]) if row["token"] is not None else None
+        return self._caller(row, token, team)
+
+    def choose_team(self, secret: str, team: str) -> None:
+        """Have a session be for another of the teams.
+
+        Raises:
+            NotFoundError: the team is not one of them.
+        """
+        self.by_session(secret, team)
+        access.choose_team(self._database, digest_of(secret), team)
+
+    def sessions(self, who: Caller) -> list[dict[str, Any]]:
+        """The sessions that are not over: one's own, an admin's all."""
+        if who.account is None and not who.sees_all:
+            return []
+        rows = access.sessions(self._database, None if who.sees_all else who.account, time.time())
+        shown = ("name", "team", "token", "address", "created_at", "expires_at")
+        return [{"id": row["digest"][:_SESSION_ID], **{key: row[key] for key in shown}} for row in rows]
 
     def end_session(self, secret: str) -> None:
         """End a session; no effect if there is none."""
         access.end_session(self._database, digest_of(secret))
 
+    def end_session_of(self, who: Caller, identity: str) -> None:
+        """End one of `sessions`.
 
-def _check_name(name: str, what: str) -> None:
+        Raises:
+            NotFoundError: there is none of that id that the caller sees.
+        """
+        rows = access.sessions(self._database, None if who.sees_all else who.account, time.time())
+        seen = who.sees_all or who.account is not None
+        found = [row["digest"] for row in rows if seen and row["digest"][:_SESSION_ID] == identity]
+        if not found:
+            raise NotFoundError(f"there is no session {identity!r}", "It may be over.")
+        access.end_session(self._database, found[0])
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _caller(self, row: RowMapping, token: RowMapping | None, wanted: str | None) -> Caller:
+        """What a token, or a session (with a token or without), allows at this moment, for one team."""
+        name, account, team = row["name"], row["account"], row["team"]
+        granted = with_implied((token or row)["scopes"].split())
+        roles: dict[str, str] = {}
+        is_admin = "admin" in granted
+        if account is not None:
+            found, roles = accounts.standing(self._database, account)
+            if found is None or found["disabled_at"] is not None:
+                raise UnknownCallerError(f"{account} may not use this server any more", "Ask its admin.")
+            name, is_admin = account, found["admin_by"] is not None
+            if not is_admin and token is not None and token["team"] is not None:
+                roles = {of: role for of, role in roles.items() if of == token["team"]}
+        is_bound = account is None or is_admin
+        if wanted is not None and wanted != (team if is_bound else None):
+            can_choose = is_admin and "admin" in granted and access.has_team(self._database, wanted)
+            if wanted not in roles and not can_choose:
+                raise _no_team(wanted)
+            team = wanted
+        elif not is_bound and team not in roles:
+            # A token of somebody in several teams must say which; a browser begins with one of them.
+            is_clear = len(roles) == 1 or (roles and row is not token)
+            team = next(iter(roles)) if is_clear else NO_TEAM
+        if not is_bound:
+            granted &= ROLES.get(roles.get(team or "", ""), frozenset())
+        used = token["name"] if token is not None else None
+        return Caller(name, team, granted, used, row["expires_at"], account, roles)
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse what is no name of a team, a token or an account.
+
+    Raises:
+        UsageError: saying what is one.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r} is no name of a {what}", "Use up to 63 letters, digits, '.', '_', '@' and '-'."
         )
 
 
+def _no_team(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+
+
+def _is_seen(row: RowMapping, who: Caller) -> bool:
+    is_own = who.account is not None and row["account"] == who.account
+    return who.sees_all or is_own or ("manage" in who.scopes and row["team"] == who.team)
+
+
 def _shown(row: RowMapping | dict[str, Any]) -> dict[str, Any]:
     return {
         "name": row["name"],
+        "account": row["account"],
         "beginning": row["beginning"],
         "team": row["team"],
         "scopes": row["scopes"].split(),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import quote_requests as rows
-from trainmaster.service.access import caller as make_caller
+from trainmaster.service.caller import caller as make_caller
 from trainmaster.service.offer_list import check_named
 from trainmaster.service.submissions import RunRequest
 from trainmaster.spec.errors import NotFoundError, RecipeError, RunError, TrainmasterError, UsageError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.control.profile_attempt import ProfileProgress
-    from trainmaster.service.access import Caller
+    from trainmaster.service.caller import Caller
     from trainmaster.service.quoting import QuoteOptions
     from trainmaster.service.run_planning import RunPlanner
     from trainmaster.service.service import Service

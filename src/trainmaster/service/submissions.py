@@ -21,7 +21,8 @@ from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
 
 if TYPE_CHECKING:
-    from trainmaster.service.access import Access, Caller
+    from trainmaster.service.access import Access
+    from trainmaster.service.caller import Caller
     from trainmaster.service.service import Service, Session
     from trainmaster.spec import Experiment
 

@@ -9,7 +9,7 @@ from trainmaster.service.clusters import USED
 from trainmaster.spec.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from trainmaster.service.access import Caller
+    from trainmaster.service.caller import Caller
     from trainmaster.service.service import Service
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trainmaster.advisor.model.profile import Point
     from trainmaster.artifacts import Manifest
-    from trainmaster.service.access import Caller
+    from trainmaster.service.caller import Caller
     from trainmaster.service.service import Service
     from trainmaster.service.summary import Highlights
 

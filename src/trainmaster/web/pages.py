@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
 from trainmaster.api.rest.state import status_of, told
-from trainmaster.service.access import UnknownCallerError
+from trainmaster.service.caller import UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import models, new_run, recommend, run, runs, sessions, team
 from trainmaster.web.rendering import HERE, is_part, page, redirect

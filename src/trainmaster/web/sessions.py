@@ -8,8 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from trainmaster.api.rest.state import Reader, ServerState, State, check_same_site
-from trainmaster.service.access import SCOPES, SESSION_S, UnknownCallerError, caller
+from trainmaster.api.rest.state import Known, ServerState, State, address_of, check_same_site, status_of
+from trainmaster.service.access import SESSION_S
+from trainmaster.service.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page, redirect
 
@@ -32,7 +33,8 @@ def set_up(request: Request, state: State, code: Annotated[str, Form()]) -> Resp
         raise UsageError(
             "this link was used already", "Start the server anew: it prints another one."
         ) from None
-    return _logged_in(state, state.access.open_session(caller("owner", None, SCOPES)), "/")
+    owner = caller("owner", None, SCOPES)
+    return _logged_in(state, state.access.open_session(owner, address_of(request)), "/")
 
 
 @router.get("/login")
@@ -51,14 +53,14 @@ def log_in(
     """Opens a session for a token."""
     check_same_site(request, says=False)
     try:
-        who = state.access.by_token(token.strip())
-    except UnknownCallerError as error:
-        return page(request, "login.html", 401, next=next, error=str(error.args[0]))
-    return _logged_in(state, state.access.open_session(who), next)
+        session = state.access.open_session(state.access.by_token(token.strip()), address_of(request))
+    except (UnknownCallerError, ForbiddenError) as error:
+        return page(request, "login.html", status_of(error), next=next, error=str(error.args[0]))
+    return _logged_in(state, session, next)
 
 
 @router.post("/logout")
-def log_out(request: Request, state: State, caller: Reader) -> Response:
+def log_out(request: Request, state: State, caller: Known) -> Response:
     """Ends the session."""
     state.access.end_session(request.cookies.get(state.cookie, ""))
     answer = redirect("/login")

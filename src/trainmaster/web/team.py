@@ -16,5 +16,5 @@ def team(request: Request, state: State, found: Runs, caller: Reader) -> Respons
     """Teams, what they have spent, and tokens; who may not manage sees its own team only."""
     teams = [each for each in state.access.teams() if caller.sees(each["team"])]
     is_manager = "manage" in caller.scopes
-    tokens = [each for each in state.access.tokens() if caller.sees(each["team"])] if is_manager else []
+    tokens = state.access.tokens(caller) if is_manager else []
     return page(request, "team.html", teams=teams, tokens=tokens, is_manager=is_manager)

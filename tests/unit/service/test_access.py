@@ -8,7 +8,8 @@ import pytest
 
 from trainmaster.db import Database
 from trainmaster.service import access
-from trainmaster.service.access import Access, ForbiddenError, UnknownCallerError
+from trainmaster.service.access import Access
+from trainmaster.service.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
@@ -77,18 +78,17 @@ def test_names_are_used_once_and_scopes_are_known(of_home):
 
 
 def test_scopes_imply_no_more_than_they_say():
-    reader, admin = access.caller("a", "t", ["read"]), access.caller("b", None, ["admin"])
+    reader, admin = caller("a", "t", ["read"]), caller("b", None, ["admin"])
     with pytest.raises(ForbiddenError, match="'run'"):
         reader.need("run")
-    assert set(access.SCOPES) == admin.scopes
+    assert set(SCOPES) == admin.scopes
     assert (reader.sees("t"), reader.sees(None), reader.sees("u")) == (True, False, False)
     assert all(admin.sees(team) for team in ("t", "u", None))
 
 
 def test_a_team_knows_what_it_may_spend(of_home):
-    assert of_home.make_team("vision", 50)["monthly_usd"] == 50
-    assert of_home.make_team("vision", None) == {
-        "team": "vision", "monthly_usd": None, "spent_usd": 0.0, "reserved_usd": 0.0, "left_usd": None
-    }  # fmt: skip
+    assert of_home.make_team("open", None)["left_usd"] is None
+    assert of_home.make_team("vision", 50)["left_usd"] == 50
+    assert of_home.make_team("vision", None)["monthly_usd"] == 50, "what is not said stays"
     with pytest.raises(UsageError):
         of_home.make_team("vision", -1)

@@ -11,7 +11,8 @@ import pytest
 from trainmaster.control.layout import Home
 from trainmaster.db import quote_requests as rows
 from trainmaster.service import Service
-from trainmaster.service.access import Access, caller
+from trainmaster.service.access import Access
+from trainmaster.service.caller import caller
 from trainmaster.service.quote_requests import (
     MOST_AT_ONCE,
     PLAN,

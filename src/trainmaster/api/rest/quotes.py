@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
 from trainmaster.api.rest.state import Reader, Runs, State, Submitter
-from trainmaster.service.access import Caller
+from trainmaster.service.caller import Caller
 from trainmaster.service.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.spec.errors import StoreError
 

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS
 from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
-from trainmaster.service.access import Caller
+from trainmaster.service.caller import Caller
 from trainmaster.service.submissions import RunRequest
 from trainmaster.service.team_runs import MAX_PAGE, POINTS, TeamRuns
 from trainmaster.spec.errors import TrainmasterError, UsageError

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
-from trainmaster.service.access import Access, Caller, ForbiddenError, UnknownCallerError
+from trainmaster.service.access import Access
+from trainmaster.service.accounts import Accounts
+from trainmaster.service.caller import Caller, ForbiddenError, UnknownCallerError
 from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from trainmaster.service import Service
     from trainmaster.service.drivers import Drivers
 
+#: Header of a request: for which of the caller's teams it is.
+TEAM: Final = "trainmaster-team"
 PROBLEM: Final = "application/problem+json"
 #: HTTP status of each error, the first that fits.
 _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
@@ -54,7 +58,7 @@ class ServerState:
 
     Attributes:
         service: of the home.
-        access: who may do what.
+        access: teams, tokens, sessions.
         submissions: takes runs.
         quotes: takes quotes and plans.
         drivers: drive them.
@@ -76,6 +80,11 @@ class ServerState:
     is_secure: bool
     setup: set[str] = field(default_factory=set)
 
+    @property
+    def accounts(self) -> Accounts:
+        """Users, and members of teams."""
+        return Accounts(self.service.database)
+
 
 def state_of(request: Request) -> ServerState:
     """The parts of the server that a request came to."""
@@ -84,25 +93,35 @@ def state_of(request: Request) -> ServerState:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks, by the header ``Authorization: Bearer`` or a session's cookie.
+    """Who asks, by the header ``Authorization: Bearer`` or a session's cookie, and for which team.
+
+    That is the team of the path, else of the parameter or header, else that of the token or session.
 
     Raises:
         UnknownCallerError: nobody whom we know.
+        NotFoundError: the team is not one of the caller's.
         ForbiddenError: a write that another site's page had the browser send.
     """
     server = state_of(request)
+    asked = (request.path_params.get("team"), request.query_params.get("team"), request.headers.get(TEAM))
+    team = next((name for name in asked if name), None)
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        found = server.access.by_token(token.strip())
+        found = server.access.by_token(token.strip(), team)
     elif cookie := request.cookies.get(server.cookie):
         check_same_site(request)
-        found = server.access.by_session(cookie)
+        found = server.access.by_session(cookie, team)
     else:
         raise UnknownCallerError(
             "who are you?", "Send `Authorization: Bearer TOKEN`; `trainmaster token create` makes one."
         )
     request.state.caller = found
     return found
+
+
+def address_of(request: Request) -> str:
+    """From where a request came."""
+    return request.client.host if request.client else ""
 
 
 def check_same_site(request: Request, *, says: bool = True) -> None:
@@ -144,6 +163,7 @@ def _runs(request: Request) -> TeamRuns:
 #: Parameters of routes.
 State = Annotated[ServerState, Depends(state_of)]
 Runs = Annotated[TeamRuns, Depends(_runs)]
+Known = Annotated[Caller, Depends(caller_of)]
 Reader = Annotated[Caller, Depends(having("read"))]
 Submitter = Annotated[Caller, Depends(having("run"))]
 Manager = Annotated[Caller, Depends(having("manage"))]

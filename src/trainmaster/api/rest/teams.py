@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest.state import Admin, Manager, State
+from trainmaster.api.rest.state import Admin, Manager, Reader, ServerState, State
 from trainmaster.db import access
-from trainmaster.service.access import SCOPES, TOKEN_S, Caller, ForbiddenError
+from trainmaster.service.access import TOKEN_S
+from trainmaster.service.caller import SCOPES, Caller
 from trainmaster.service.team_runs import MAX_PAGE
 from trainmaster.spec.errors import NotFoundError
 
@@ -32,7 +33,8 @@ class NewToken(BaseModel):
 
     name: str
     scopes: list[str] = Field(description=f"of {', '.join(SCOPES)}")
-    team: str | None = Field(None, description="whose it is; that of the caller without")
+    team: str | None = Field(None, description="for whose work; that of the caller without")
+    account: str | None = Field(None, description="a service account of the team; the caller without")
     days: float = Field(TOKEN_S / 86400, gt=0, le=3650)
 
 
@@ -49,31 +51,55 @@ def put_team(body: NewTeam, state: State, caller: Admin) -> dict[str, Any]:
 
 
 @router.get("/tokens")
-def tokens(state: State, caller: Manager) -> dict[str, Any]:
-    """The tokens of the caller's team, or all; what they are is not kept."""
-    return {"tokens": [token for token in state.access.tokens() if caller.sees(token["team"])]}
+def tokens(state: State, caller: Reader) -> dict[str, Any]:
+    """The caller's tokens, a manager those of the team, an admin all; what they are is not kept."""
+    need_own(caller)
+    return {"tokens": state.access.tokens(caller)}
 
 
 @router.post("/tokens", status_code=201)
-def create_token(body: NewToken, state: State, caller: Manager) -> dict[str, Any]:
+def create_token(body: NewToken, state: State, caller: Reader) -> dict[str, Any]:
     """Make a token that may at most what the caller may; `token` is shown this once."""
-    team = caller.team if body.team is None else body.team
-    if not caller.sees(team):
-        raise NotFoundError(f"there is no team {team!r}")
-    beyond = set(body.scopes) & set(SCOPES) - caller.scopes
-    if beyond:
-        raise ForbiddenError(
-            f"{caller.name} may not give {', '.join(sorted(beyond))}", "Give scopes that you have yourself."
-        )
-    return state.access.create_token(body.name, body.scopes, team, body.days * 86400)
+    need_own(caller)
+    return make_token(state, caller, body.name, body.scopes, body.days * 86400, body.team, body.account)
 
 
 @router.delete("/tokens/{name}", status_code=204)
-def revoke_token(name: str, state: State, caller: Manager) -> None:
-    """End a token, and the sessions that were opened with it."""
-    if not any(token["name"] == name and caller.sees(token["team"]) for token in state.access.tokens()):
-        raise NotFoundError(f"there is no token {name!r}")
-    state.access.revoke_token(name)
+def revoke_token(name: str, state: State, caller: Reader) -> None:
+    """End a token, what was made with it, and the sessions that were opened with them."""
+    need_own(caller)
+    state.access.revoke_token(name, caller)
+
+
+def need_own(caller: Caller) -> None:
+    """Users have tokens of their own; those of a team are for who manages it."""
+    if caller.account is None:
+        caller.need("manage")
+
+
+def make_token(
+    state: ServerState,
+    caller: Caller,
+    name: str,
+    scopes: list[str],
+    lasts_s: float,
+    team: str | None = None,
+    account: str | None = None,
+) -> dict[str, Any]:
+    """A token for oneself or a service account of one's team, which may at most what one may oneself.
+
+    Raises:
+        NotFoundError: no such team or account, or not the caller's.
+        ForbiddenError: the caller may less.
+    """
+    team = caller.team if team is None else team
+    if not caller.sees(team):
+        raise NotFoundError(f"there is no team {team!r}", "Choose one of yours.")
+    caller.need_to_give(scopes)
+    account = caller.account if account is None else account
+    if account is not None:
+        state.accounts.need_own(account, caller)
+    return state.access.create_token(name, scopes, team, lasts_s, account=account, maker=caller)
 
 
 @router.get("/audit")

@@ -28,7 +28,7 @@ from trainmaster.db import (
     tables,
 )
 from trainmaster.service import Service
-from trainmaster.service.access import caller
+from trainmaster.service.caller import caller
 from trainmaster.service.quote_requests import QuoteAsk
 from trainmaster.spec import Recipe, Strategy
 from trainmaster.spec.states import EndReason, State
@@ -395,7 +395,6 @@ def test_the_setup_link_works_once(served):
     assert served.state.access.by_session(session).scopes >= {"admin", "run"}
     assert served.ask(None, "POST", "/setup", data={"code": "once"}).status_code == 422
     assert served.ask(None, "POST", "/setup", data={"code": ""}).status_code == 422
-    served.browser.cookies.clear()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ def upgrade() -> None:
     _quote_requests()
     _run_files()
     _drivers()
+    _accounts()
 
 
 def _quote_requests() -> None:
@@ -76,3 +77,59 @@ def _drivers() -> None:
     """Drivers find the runs that are not over."""
     is_open = sa.text("state != 'DONE'")
     op.create_index("ix_run_open", "run", ["lease_owner"], sqlite_where=is_open, postgresql_where=is_open)
+
+
+def _accounts() -> None:
+    """Users, members of teams with their roles, invites; whose tokens and sessions are."""
+    op.create_table(
+        "account",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.Column("admin_by", sa.Text(), nullable=True),
+        sa.Column("issuer", sa.Text(), nullable=True),
+        sa.Column("subject", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("disabled_at", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_account_team"),
+        sa.PrimaryKeyConstraint("name", name="pk_account"),
+        sa.UniqueConstraint("issuer", "subject", name="uq_account_issuer_subject"),
+    )
+    op.create_table(
+        "member",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("account", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("by_groups", sa.Boolean(), nullable=False),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_member_team"),
+        sa.ForeignKeyConstraint(["account"], ["account.name"], name="fk_member_account"),
+        sa.PrimaryKeyConstraint("team", "account", name="pk_member"),
+    )
+    op.create_index("ix_member_account", "member", ["account"])
+    op.create_table(
+        "invite",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("invited_by", sa.Text(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.Column("used_by", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_invite_team"),
+        sa.PrimaryKeyConstraint("digest", name="pk_invite"),
+    )
+    op.create_index("ix_invite_team", "invite", ["team"])
+    op.create_table(
+        "login_attempt",
+        sa.Column("id", _KEY, nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_login_attempt"),
+    )
+    op.create_index("ix_login_attempt_address_at", "login_attempt", ["address", "at"])
+    op.add_column("token", sa.Column("account", sa.Text(), nullable=True))
+    op.add_column("token", sa.Column("made_with", sa.Text(), nullable=True))
+    op.add_column("web_session", sa.Column("account", sa.Text(), nullable=True))
+    op.add_column("web_session", sa.Column("created_at", sa.Float(), nullable=False, server_default="0"))
+    op.add_column("web_session", sa.Column("address", sa.Text(), nullable=False, server_default=""))
+    op.add_column("audit", sa.Column("token", sa.Text(), nullable=True))

@@ -1,0 +1,218 @@
+"""Users, service accounts, members, invites, attempts to log in. The rules are `service.accounts`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.database import Database
+from trainmaster.db.patience import Try
+
+_A = t.account.c
+_M = t.member.c
+
+
+def add_account(database: Database, row: Mapping[str, object], role: str | None = None) -> bool:
+    """Keep a new account, with a role in the team that it names; False if there is one of that name."""
+
+    def write(connection: Connection, this: Try) -> bool:
+        found = connection.execute(sa.select(_A.created_at).where(_A.name == row["name"])).scalar()
+        if found is not None:
+            return this.again and found == row["created_at"]
+        connection.execute(t.account.insert().values(**row))
+        if role is not None:
+            _set_member(connection, str(row["team"]), str(row["name"]), role, by_groups=False)
+        return True
+
+    return database.write(write)
+
+
+def account(database: Database, name: str) -> RowMapping | None:
+    """An account by its name."""
+    rows = database.read(sa.select(t.account).where(_A.name == name))
+    return rows[0] if rows else None
+
+
+def account_of(database: Database, issuer: str, subject: str) -> RowMapping | None:
+    """The account that a single sign-on knows by this."""
+    rows = database.read(sa.select(t.account).where(_A.issuer == issuer, _A.subject == subject))
+    return rows[0] if rows else None
+
+
+def accounts(database: Database, kind: str, team: str | None = None) -> Sequence[RowMapping]:
+    """All of a kind by name, or those that a team keeps."""
+    query = sa.select(t.account).where(_A.kind == kind).order_by(_A.name)
+    return database.read(query if team is None else query.where(_A.team == team))
+
+
+def change_account(database: Database, name: str, **values: object) -> bool:
+    """Change columns of an account; False if there is none of that name. Who is disabled is logged out."""
+
+    def write(connection: Connection, _: Try) -> bool:
+        changed = connection.execute(t.account.update().where(_A.name == name).values(**values))
+        if values.get("disabled_at") is not None:
+            connection.execute(t.web_session.delete().where(t.web_session.c.account == name))
+        return bool(changed.rowcount)
+
+    return database.write(write)
+
+
+def standing(database: Database, name: str) -> tuple[RowMapping | None, dict[str, str]]:
+    """An account, None if there is none, and its roles by team, teams by name: one look, as of one moment."""
+    query = (
+        sa.select(t.account, _M.team.label("of"), _M.role)
+        .outerjoin(t.member, _M.account == _A.name)
+        .where(_A.name == name)
+        .order_by(_M.team)
+    )
+    rows = database.read(query)
+    return rows[0] if rows else None, {row["of"]: row["role"] for row in rows if row["of"] is not None}
+
+
+def members(database: Database, team: str) -> Sequence[RowMapping]:
+    """The members of a team by name."""
+    query = (
+        sa.select(_M.account, _M.role, _M.by_groups, _A.kind, _A.disabled_at)
+        .join(t.account, _M.account == _A.name)
+        .where(_M.team == team)
+        .order_by(_M.account)
+    )
+    return database.read(query)
+
+
+def set_member(database: Database, team: str, name: str, role: str) -> None:
+    """Give a role in a team."""
+    database.write(lambda connection, _: _set_member(connection, team, name, role, by_groups=False))
+
+
+def remove_member(database: Database, team: str, name: str) -> bool:
+    """Take out of a team; False if it was not in there."""
+
+    def write(connection: Connection, this: Try) -> bool:
+        gone = connection.execute(t.member.delete().where(_M.team == team, _M.account == name))
+        return bool(gone.rowcount) or this.again
+
+    return database.write(write)
+
+
+def set_groups(database: Database, name: str, roles: Mapping[str, str], *, is_admin: bool) -> None:
+    """What single sign-on says of an account replaces what it said before; what people gave stays."""
+
+    def write(connection: Connection, _: Try) -> None:
+        connection.execute(t.member.delete().where(_M.account == name, _M.by_groups))
+        given = set(connection.execute(sa.select(_M.team).where(_M.account == name)).scalars())
+        for team, role in roles.items():
+            if team not in given:
+                _set_member(connection, team, name, role, by_groups=True)
+        connection.execute(
+            t.account.update()
+            .where(_A.name == name, sa.func.coalesce(_A.admin_by, "groups") == "groups")
+            .values(admin_by="groups" if is_admin else None)
+        )
+
+    database.write(write)
+
+
+def _set_member(connection: Connection, team: str, name: str, role: str, *, by_groups: bool) -> None:
+    values = {"role": role, "by_groups": by_groups}
+    changed = connection.execute(
+        t.member.update().where(_M.team == team, _M.account == name).values(**values)
+    )
+    if not changed.rowcount:
+        connection.execute(t.member.insert().values(team=team, account=name, **values))
+
+
+# --- invites --------------------------------------------------------------------------------------------
+
+
+def add_invite(database: Database, row: Mapping[str, object]) -> None:
+    """Keep an invite."""
+
+    def write(connection: Connection, this: Try) -> None:
+        if not this.again:
+            connection.execute(t.invite.insert().values(**row))
+
+    database.write(write)
+
+
+def invites(database: Database, team: str) -> Sequence[RowMapping]:
+    """The invites of a team, the newest first."""
+    query = sa.select(t.invite).where(t.invite.c.team == team).order_by(t.invite.c.created_at.desc())
+    return database.read(query)
+
+
+def invite(database: Database, digest: str) -> RowMapping | None:
+    """The invite whose link has this SHA-256."""
+    rows = database.read(sa.select(t.invite).where(t.invite.c.digest == digest))
+    return rows[0] if rows else None
+
+
+def remove_invite(database: Database, digest: str) -> None:
+    """Forget an invite."""
+    database.write(
+        lambda connection, _: connection.execute(t.invite.delete().where(t.invite.c.digest == digest))
+    )
+
+
+def accept_invite(database: Database, digest: str, new: Mapping[str, object] | None, name: str) -> str:
+    """Use an invite up: who comes gets its role, or keeps a role that people gave before.
+
+    Args:
+        database: of the home.
+        digest: of the invite.
+        new: the row of an account that is made for it; None for one that is there.
+        name: of the account.
+
+    Returns:
+        What became of it: "joined", "used" (the invite was), or "taken" (the name is).
+    """
+
+    def write(connection: Connection, this: Try) -> str:
+        found = connection.execute(sa.select(t.invite).where(t.invite.c.digest == digest)).mappings().first()
+        if found is not None and found["used_by"] == name and this.again:
+            return "joined"
+        taken = sa.select(_A.name).where(_A.name == name)
+        if new is not None and connection.execute(taken).scalar() is not None:
+            return "taken"
+        used = connection.execute(
+            t.invite.update()
+            .where(t.invite.c.digest == digest, t.invite.c.used_by.is_(None))
+            .values(used_by=name)
+        )
+        if found is None or not used.rowcount:
+            return "used"
+        if new is not None:
+            connection.execute(t.account.insert().values(**new))
+        has = connection.execute(
+            sa.select(_M.by_groups).where(_M.team == found["team"], _M.account == name)
+        ).scalar()
+        if has is not False:
+            _set_member(connection, found["team"], name, found["role"], by_groups=False)
+        return "joined"
+
+    return database.write(write)
+
+
+# --- attempts to log in ---------------------------------------------------------------------------------
+
+
+def note_attempt(database: Database, address: str, now: float, forget_before: float) -> None:
+    """Write down that logging in from an address went wrong, and forget what is long past."""
+    attempt = t.login_attempt
+
+    def write(connection: Connection, this: Try) -> None:
+        connection.execute(attempt.delete().where(attempt.c.at < forget_before))
+        if not this.again:
+            connection.execute(attempt.insert().values(address=address, at=now))
+
+    database.write(write)
+
+
+def attempts(database: Database, address: str, since: float) -> list[float]:
+    """When logging in from an address went wrong since then, Unix seconds, the oldest first."""
+    at = t.login_attempt.c.at
+    query = sa.select(at).where(t.login_attempt.c.address == address, at >= since).order_by(at)
+    return [row["at"] for row in database.read(query)]
