@@ -62,6 +62,25 @@ class RunFilter:
 ALL_RUNS = RunFilter()
 
 
+def run_states(database: Database, which: RunFilter = ALL_RUNS) -> Sequence[RowMapping]:
+    """How many runs (``count``) are in each state."""
+    count = sa.func.count().label("count")
+    return database.read(sa.select(t.run.c.state, count).where(which.condition()).group_by(t.run.c.state))
+
+
+def run_reasons(database: Database, which: RunFilter = ALL_RUNS) -> Sequence[RowMapping]:
+    """How many runs (``count``) have ended for each reason."""
+    count = sa.func.count().label("count")
+    over = which.condition() & t.run.c.reason.is_not(None)
+    return database.read(sa.select(t.run.c.reason, count).where(over).group_by(t.run.c.reason))
+
+
+def leases(database: Database, which: RunFilter = ALL_RUNS) -> Sequence[RowMapping]:
+    """The leases of runs that are not over."""
+    going_on = which.condition() & (t.run.c.state != "DONE")
+    return database.read(sa.select(t.run.c.lease_owner, t.run.c.lease_expires_at).where(going_on))
+
+
 def runs(
     database: Database, limit: int | None = None, after: str | None = None, which: RunFilter = ALL_RUNS
 ) -> Sequence[RowMapping]:

@@ -120,6 +120,10 @@ class Backend(ABC):
         """Deletes every object below a folder, and the folder."""
         self.delete([info.key for info in self.list(prefix)])
 
+    def signed_url(self, key: str, seconds: float) -> str | None:
+        """A URL by which anybody may read an object for so long; None where there is no such thing."""
+        return None
+
     def answers(self) -> bool:
         """Whether the server says anything at all, also a refusal; takes seconds at most.
 

@@ -28,5 +28,8 @@ class MemoryBackend(ObstoreBackend):
     def _shared(self, *, sends_much: bool) -> "AnyStore":
         return super()._shared(sends_much=False)  # it is all there is of the objects
 
+    def signed_url(self, key: str, seconds: float) -> str | None:
+        return None
+
     def answers(self) -> bool:
         return True

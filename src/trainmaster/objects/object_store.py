@@ -179,6 +179,15 @@ class ObjectStore:
         with self._explained("delete", prefix):
             self._backend.delete_all(prefix)
 
+    def signed_url(self, key: str, seconds: float) -> str | None:
+        """A URL by which anybody may read an object for so long; None where there is no such thing.
+
+        Raises:
+            PublishError: our own keys are not good for it.
+        """
+        with self._explained("sign", key):
+            return self._backend.signed_url(key, seconds)
+
     def answers(self) -> bool:
         """Whether its server says anything at all; takes seconds at most. A refusal is an answer, too."""
         return self._backend.answers()

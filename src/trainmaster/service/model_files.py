@@ -6,13 +6,15 @@ import io
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainmaster.objects import ObjectStore
 from trainmaster.spec.errors import NotFoundError, PublishError
 
 if TYPE_CHECKING:
     from trainmaster.artifacts import FileEntry, Manifest
+#: So long a link to a file is good for.
+_LINK_S: Final = 600.0
 
 
 class ModelFiles:
@@ -49,6 +51,17 @@ class ModelFiles:
             yield from self._store.blocks(entry.object)
         except FileNotFoundError as error:
             raise PublishError(f"{self.uri}: {entry.path!r} is missing", "Somebody deleted it.") from error
+
+    def link(self, entry: FileEntry) -> str | None:
+        """A URL by which anybody may read a file from its store, for some minutes; None: read it here.
+
+        A store by plain http is one that is near this machine, and perhaps only this machine reaches it.
+        """
+        try:
+            url = self._store.signed_url(entry.object, _LINK_S)
+        except PublishError:  # keys that can read, and cannot sign
+            return None
+        return url if url is not None and url.startswith("https://") else None
 
     def zipped(self) -> Iterator[bytes]:
         """All of them as one zip, not compressed: weights hardly shrink, and it costs the server nothing."""

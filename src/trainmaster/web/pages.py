@@ -59,7 +59,7 @@ def add_pages(app: FastAPI) -> None:
 async def _failed(request: Request, error: Exception) -> Response:
     """Errors of pages are pages, those of REST are JSON; who is not known is asked to log in."""
     assert isinstance(error, TrainmasterError)
-    if request.url.path.startswith("/api/"):
+    if request.url.path.startswith(("/api/", "/metrics")):
         return told(error)
     if isinstance(error, UnknownCallerError) and not is_part(request):
         wanted = request.url.path if request.method == "GET" else "/"

@@ -55,3 +55,17 @@ def test_an_account_that_is_not_named(monkeypatch):
     with pytest.raises(PublishError) as caught:
         ObjectStore("az://container/x").get("a")
     assert "AZURE_STORAGE_ACCOUNT_NAME" in caught.value.hint
+
+
+def test_a_link_is_signed_where_there_is_somebody_to_follow_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAXXXXXXXXXXXXXXXX")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s" * 40)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    url = ObjectStore("s3://bucket/models").signed_url("a/b c.txt", 60)
+    assert url.startswith("https://")
+    assert "models/a/b%20c.txt?" in url
+    assert "X-Amz-Signature=" in url
+    assert "X-Amz-Expires=60" in url
+    assert ObjectStore(f"file://{tmp_path}").signed_url("a", 60) is None
+    assert ObjectStore("memory://signed").signed_url("a", 60) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -14,10 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.api.rest import clusters, code, models, offers, quotes, recommend, runs, teams
+from trainmaster.api.rest import clusters, code, metrics, models, offers, quotes, recommend, runs, teams
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
+from trainmaster.api.rest.loop_lag import LoopLag
 from trainmaster.api.rest.state import Reader, ServerState, State, caller_of, problem, told
+from trainmaster.api.rest.versions import oldest_client
 from trainmaster.service.access import Access
 from trainmaster.service.drivers import Drivers
 from trainmaster.service.quote_requests import QuoteRequests
@@ -27,9 +29,6 @@ from trainmaster.spec.errors import TrainmasterError
 if TYPE_CHECKING:
     from trainmaster.service import Service
 
-#: Clients that are older are told so.
-OLDEST_CLIENT: Final = (0, 2)
-_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 API: Final = "/api/v1"
 
 
@@ -50,9 +49,8 @@ def make_state(
     drivers = Drivers(service, environ)
     submissions = Submissions(service, access, environ, is_private=is_private, accepted=drivers.wake)
     quotes = QuoteRequests(service, submissions, environ)
-    return ServerState(
-        service, access, submissions, quotes, drivers, Hubs(service), environ, cookie, is_secure
-    )
+    hubs, lag = Hubs(service), LoopLag()
+    return ServerState(service, access, submissions, quotes, drivers, hubs, lag, environ, cookie, is_secure)
 
 
 def make_app(state: ServerState) -> FastAPI:
@@ -62,7 +60,9 @@ def make_app(state: ServerState) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.drivers.start()
         state.quotes.start()
+        watch = asyncio.create_task(state.lag.watch())
         yield
+        watch.cancel()
         state.hubs.end()
         await run_in_threadpool(state.quotes.stop)
         await run_in_threadpool(state.drivers.stop)
@@ -82,6 +82,7 @@ def make_app(state: ServerState) -> FastAPI:
         v1.include_router(part.router)
     v1.include_router(_general)
     app.include_router(v1)
+    app.include_router(metrics.router)
     app.add_api_route("/healthz", _healthz, tags=["server"])
     app.add_exception_handler(TrainmasterError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -99,7 +100,7 @@ def info(request: Request, caller: Reader) -> dict[str, Any]:
     """Versions, and who the caller is."""
     return {
         "version": __version__,
-        "oldest_client": ".".join(map(str, OLDEST_CLIENT)),
+        "oldest_client": oldest_client(),
         "caller": {"name": caller.name, "team": caller.team, "scopes": sorted(caller.scopes)},
     }
 

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
+from trainmaster.api.rest import versions
 from trainmaster.api.rest.state import problem
+from trainmaster.api.rest.state import told as told_of
 from trainmaster.db import access
 from trainmaster.spec.errors import StoreError
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from trainmaster.db import Database
@@ -35,7 +39,7 @@ _HEADERS: Final = (
     (b"content-security-policy", _CSP.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
-    (b"trainmaster-version", __version__.encode()),
+    (versions.HEADER, __version__.encode()),
 )
 _log = logging.getLogger(__name__)
 
@@ -80,18 +84,21 @@ class Guards:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                given = {name for name, _ in message["headers"]}  # a route's own are stricter
+                own = {name for name, _ in message["headers"]}  # a route's own are stricter
                 message["headers"] = [
                     *message["headers"],
-                    *(each for each in _HEADERS if each[0] not in given),
+                    *(each for each in _HEADERS if each[0] not in own),
                 ]
                 if path.startswith("/static/"):
                     message["headers"].append((b"cache-control", b"public, max-age=86400"))
             await send(message)
 
-        length = dict(scope["headers"]).get(b"content-length", b"0")
+        given = dict(scope["headers"])
+        length = given.get(b"content-length", b"0")
         try:
-            if length.isdigit() and int(length) <= limit:
+            if (refusal := _wrong_version(given, path)) is not None:
+                await refusal(scope, receive, told)
+            elif length.isdigit() and int(length) <= limit:
                 await self._app(scope, counted, told)
             else:
                 refused = TooLargeError(limit)
@@ -115,3 +122,16 @@ class Guards:
             access.note_request(self._database, row)
         except StoreError as error:  # it was done, or refused: who asked has the answer
             _log.warning("the audit cannot be written: %s; %s", error, row)
+
+
+def _wrong_version(given: Mapping[bytes, bytes], path: str) -> Response | None:
+    """What a client is told that is too old, or newer than this server."""
+    if not path.startswith("/api/"):
+        return None
+    try:
+        versions.check_client(given.get(versions.HEADER, b"").decode("latin-1"))
+    except versions.ClientVersionError as error:
+        answer = told_of(error)
+        answer.headers["upgrade"] = f"trainmaster/{__version__}"
+        return answer
+    return None

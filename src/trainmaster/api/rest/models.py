@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from trainmaster.api.rest.state import Runs
@@ -67,10 +67,16 @@ def listing(run: str, experiment: str, task: int, runs: Runs) -> ModelListing:
 
 
 @router.get("/models/{run}/{experiment}/{task}/files/{path:path}")
-def file(run: str, experiment: str, task: int, path: str, runs: Runs) -> Response:
-    """One file. Browsers save it: it is somebody's upload, and no page of ours."""
+def file(run: str, experiment: str, task: int, path: str, runs: Runs, redirect: bool = True) -> Response:
+    """One file. Browsers save it: it is somebody's upload, and no page of ours.
+
+    From S3, Google and Azure it is had there: 302 to a URL that is good for ten minutes, unless `redirect`
+    says no.
+    """
     found = ModelFiles(*runs.manifest(run, experiment, task))
     entry = found.find(path)
+    if redirect and (url := found.link(entry)) is not None:
+        return RedirectResponse(url, 302, headers={"cache-control": "no-store"})
     return StreamingResponse(
         found.read(entry), headers=_saved(path.rpartition("/")[2], entry.size_bytes), media_type=_BYTES
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
+from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
 from trainmaster.service.caller import Caller, ForbiddenError, UnknownCallerError
@@ -18,6 +19,7 @@ from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
 from trainmaster.spec.errors import (
     LeaseLostError,
+    MissingPartError,
     NotFoundError,
     ProviderError,
     PublishError,
@@ -29,6 +31,7 @@ from trainmaster.spec.errors import (
 
 if TYPE_CHECKING:
     from trainmaster.api.rest.hubs import Hubs
+    from trainmaster.api.rest.loop_lag import LoopLag
     from trainmaster.service import Service
     from trainmaster.service.drivers import Drivers
 
@@ -42,6 +45,8 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (NotFoundError, 404),
     (KeyUsedError, 409),
     (TooManyError, 429),
+    (ClientVersionError, 426),
+    (MissingPartError, 501),
     (OverBudgetError, 409),
     (LeaseLostError, 409),
     (UsageError, 422),
@@ -63,6 +68,7 @@ class ServerState:
         quotes: takes quotes and plans.
         drivers: drive them.
         hubs: tell live what happens.
+        lag: of the loop of all requests.
         environ: of the processes that drive runs.
         cookie: name of the session's cookie.
         is_secure: browsers reach it by https.
@@ -75,6 +81,7 @@ class ServerState:
     quotes: QuoteRequests
     drivers: Drivers
     hubs: Hubs
+    lag: LoopLag
     environ: Mapping[str, str]
     cookie: str
     is_secure: bool

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from trainmaster import __version__
 from trainmaster.advisor.model.measurement import Measurement
 from trainmaster.advisor.model.profile import Point
 from trainmaster.artifacts import publish
@@ -163,6 +164,7 @@ def routes():
         ("GET", "/api/v1/clusters"): "read",
         ("POST", "/api/v1/clusters/end"): "run",
         ("DELETE", "/api/v1/clusters/{cluster}"): "run",
+        ("GET", "/metrics"): "read",
         ("GET", "/api/v1/teams"): "manage",
         ("PUT", "/api/v1/teams"): "admin",
         ("GET", "/api/v1/tokens"): "manage",
@@ -287,6 +289,29 @@ def test_clusters_are_those_of_ones_own_runs(served):
         "ended": [],
         "told": [],
     }
+
+
+def test_prometheus_is_told_numbers_of_what_the_token_sees(served):
+    pytest.importorskip("prometheus_client", reason="the extra `server` is of an earlier day")
+    told = served.ask("red-read", "GET", "/metrics").text
+    assert 'trainmaster_runs{state="DONE"} 1.0' in told
+    assert 'trainmaster_runs{state="DONE"} 3.0' in served.ask("admin", "GET", "/metrics").text
+    for name in ("usd_per_hour", "loop_lag_seconds", "runs_driven", 'quotes_kept{kind="binding"}'):
+        assert f"trainmaster_{name} " in told
+    assert "job-red" not in told
+
+
+def test_clients_of_other_versions_are_told_so(served):
+    def ask(version, path="/api/v1/info"):
+        return served.ask("red-read", "GET", path, headers={"trainmaster-version": version})
+
+    assert ask("999.0.1").status_code == 426
+    assert "pip install" in ask("999.0.1").json()["hint"]
+    assert ask("999.0.1").headers["upgrade"].startswith("trainmaster/")
+    for version in (__version__, "", "newest"):
+        assert ask(version).status_code == 200
+        assert ask(version).headers["trainmaster-version"] == __version__
+    assert ask("999.0.1", "/models").status_code == 200, "pages are of the server itself"
 
 
 def test_the_score_counts_only_what_one_sees(served):
