@@ -96,7 +96,7 @@ def unpack(archive: Path | IO[bytes], name: str, directory: Path, limits: Limits
         UnpackError: something is wrong with it; what was unpacked so far is still there.
         OSError: it cannot be read, or the directory not be written.
     """
-    if name.endswith(".zip"):
+    if name.endswith((".zip", ".whl")):
         with _understood(name), zipfile.ZipFile(archive) as packed:
             unpack_zip(packed, name, directory, limits)
         return

@@ -359,6 +359,33 @@ submission = Table(
     Column("created_at", Float, nullable=False),
 )
 
+upload = Table(
+    "upload",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("team", Text, ForeignKey("team.name"), doc="whose it is; null for the owner of the home"),
+    Column("name", Text, nullable=False, doc="of the file: a relative path"),
+    Column("kind", Text, nullable=False, doc="code or volume"),
+    Column("state", Text, nullable=False, doc="OPEN, FINISHING, DONE, FAILED or REMOVED"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("received_bytes", BigInteger, nullable=False, server_default="0", doc="what the parts hold"),
+    Column("result", Text, doc="of DONE what it became, of FAILED what was wrong, as JSON"),
+    Column("claim", Integer, nullable=False, server_default="0", doc="grows with each that finishes it"),
+    Column("claimed_until", Float, doc="by `Database.clock_s`; renewed by who finishes it"),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+)
+Index(None, upload.c.team)
+
+upload_part = Table(
+    "upload_part",
+    metadata,
+    Column("upload_id", Text, ForeignKey("upload.id"), primary_key=True),
+    Column("offset", BigInteger, primary_key=True, doc="of its first byte; a part is never changed"),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("key", Text, nullable=False, doc="its object, below the upload's"),
+)
+
 audit = Table(
     "audit",
     metadata,

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import shutil
 import tarfile
+import time
+import zipfile
 
 import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.service import code_uploads
-from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.code_uploads import CodeUploads, collect_code
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
 @pytest.fixture
 def uploads(tmp_path):
-    return CodeUploads(Home(tmp_path, tmp_path, "file:///x", ""), None)
+    return CodeUploads(home(tmp_path), None)
+
+
+def home(root):
+    return Home(root, root, f"file://{root}/store", "")
 
 
 def tar(*members, **files):
@@ -48,11 +56,82 @@ def test_it_is_kept_once(uploads):
     assert (uploads.find(digest) / "main").read_bytes() == b"print(1)"
 
 
+def test_another_server_finds_it_on_the_store(uploads, tmp_path):
+    packed, digest = tar(main=b"print(1)")
+    uploads.put(digest, packed)
+    shutil.rmtree(tmp_path / "uploads")
+    assert (uploads.find(digest) / "main").read_bytes() == b"print(1)"
+
+
+def test_an_archive_of_any_kind_is_the_same_code(uploads, tmp_path):
+    packed, _ = tar(main=b"print(1)")
+    for name in ("a.tar", "a.tgz"):
+        (tmp_path / name).write_bytes(
+            packed.getvalue() if name == "a.tar" else gzip.compress(packed.getvalue())
+        )
+    for name in ("a.zip", "a-1-py3-none-any.whl"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("main", "print(1)")
+    names = ("a.tar", "a.tgz", "a.zip", "a-1-py3-none-any.whl")
+    (digest,) = {uploads.add(tmp_path / name, name) for name in names}
+    assert (uploads.find(digest) / "main").read_bytes() == b"print(1)"
+    (tmp_path / "upload").write_text("print(2)")
+    script = uploads.find(uploads.add(tmp_path / "upload", "folder/train.py"))
+    assert [path.name for path in script.iterdir()] == ["train.py"]
+
+
+def test_links_of_an_archive_become_what_they_lead_to(uploads, tmp_path):
+    packed, _ = tar(member("link", type=tarfile.SYMTYPE, linkname="good"), good=b"1")
+    (tmp_path / "a.tar").write_bytes(packed.getvalue())
+    code = uploads.find(uploads.add(tmp_path / "a.tar", "a.tar"))
+    assert ((code / "link").is_symlink(), (code / "link").read_bytes()) == (False, b"1")
+
+
+def bomb(directory, name):
+    packed = io.BytesIO()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("zeros", bytes(1 << 20))
+    else:
+        packed = io.BytesIO(gzip.compress(tar(zeros=bytes(1 << 20))[0].getvalue()))
+    (directory / name).write_bytes(packed.getvalue())
+    return directory / name
+
+
+@pytest.mark.parametrize("name", ["bomb.tar.gz", "bomb.zip"])
+def test_bombs_are_stopped_while_they_are_unpacked(uploads, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(code_uploads, "MAX_BYTES", 100_000)
+    with pytest.raises(UsageError, match="has more than"):
+        uploads.add(bomb(tmp_path, name), name)
+    assert not list((tmp_path / "uploads").rglob("zeros"))
+
+
+@pytest.mark.parametrize("name", ["../out", "/etc/../../out", "a/../../out"])
+def test_a_zip_leaves_nothing_outside(uploads, tmp_path, name):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(name, "x")
+    with pytest.raises(UsageError, match="would lie outside"):
+        uploads.add(tmp_path / "a.zip", "a.zip")
+    with pytest.raises(UsageError, match="is no archive"):
+        uploads.add(tmp_path / "a.zip", "a.exe")
+    assert not list(tmp_path.rglob("out"))
+
+
+def test_old_code_is_removed(uploads, tmp_path):
+    packed, digest = tar(main=b"1")
+    uploads.put(digest, packed)
+    collect_code(home(tmp_path), time.time())
+    assert uploads.has(digest)
+    collect_code(home(tmp_path), time.time() + 31 * 86400)
+    assert not uploads.has(digest)
+    assert not list((tmp_path / "uploads" / "own" / "code").iterdir())
+
+
 def test_teams_know_nothing_of_each_other(uploads, tmp_path):
     packed, digest = tar(main=b"1")
     uploads.put(digest, packed)
     with pytest.raises(NotFoundError):
-        CodeUploads(Home(tmp_path, tmp_path, "file:///x", ""), "vision").find(digest)
+        CodeUploads(home(tmp_path), "vision").find(digest)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +154,8 @@ def test_nothing_leaves_the_directory(uploads, tmp_path, bad):
         uploads.put(digest, packed)
     except UsageError:
         assert not uploads.has(digest)
-    else:  # absolute names are taken for relative ones
-        assert {path.name for path in uploads.find(digest).rglob("*")} <= {"good", "etc", "out"}
+    else:  # absolute names are taken for relative ones, hard links for files
+        assert {path.name for path in uploads.find(digest).rglob("*")} <= {"good", "etc", "out", "hard"}
     assert not (tmp_path / "out").exists()
 
 
@@ -86,7 +165,7 @@ def test_what_is_something_else_or_too_much_is_refused(uploads, monkeypatch):
         with pytest.raises(UsageError):
             uploads.put(name, stream)
     garbage = b"\x1f\x8b" + b"no tar" * 100
-    with pytest.raises(UsageError, match="no tar"):
+    with pytest.raises(UsageError, match="no archive"):
         uploads.put(hashlib.sha256(garbage).hexdigest(), io.BytesIO(garbage))
     monkeypatch.setattr(code_uploads, "MAX_BYTES", 4)
     with pytest.raises(UsageError, match="has more than"):

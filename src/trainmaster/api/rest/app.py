@@ -14,7 +14,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
-from trainmaster.api.rest import clusters, code, metrics, models, offers, quotes, recommend, runs, teams
+from trainmaster.api.rest import (
+    clusters,
+    code,
+    metrics,
+    models,
+    offers,
+    quotes,
+    recommend,
+    runs,
+    teams,
+    uploads,
+)
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
 from trainmaster.api.rest.loop_lag import LoopLag
@@ -24,6 +35,8 @@ from trainmaster.service.access import Access
 from trainmaster.service.drivers import Drivers
 from trainmaster.service.quote_requests import QuoteRequests
 from trainmaster.service.submissions import Submissions
+from trainmaster.service.upload_finishing import UploadFinishing
+from trainmaster.service.uploads import Uploads
 from trainmaster.spec.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -50,7 +63,11 @@ def make_state(
     submissions = Submissions(service, access, environ, is_private=is_private, accepted=drivers.wake)
     quotes = QuoteRequests(service, submissions, environ)
     hubs, lag = Hubs(service), LoopLag()
-    return ServerState(service, access, submissions, quotes, drivers, hubs, lag, environ, cookie, is_secure)
+    kept = Uploads(service.home, service.database, environ)
+    finishing = UploadFinishing(service.home, service.database, kept)
+    return ServerState(
+        service, access, submissions, quotes, drivers, kept, finishing, hubs, lag, environ, cookie, is_secure
+    )
 
 
 def make_app(state: ServerState) -> FastAPI:
@@ -78,7 +95,7 @@ def make_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     v1 = APIRouter(prefix=API)
-    for part in (runs, quotes, offers, clusters, code, models, recommend, teams):
+    for part in (runs, quotes, offers, clusters, code, uploads, models, recommend, teams):
         v1.include_router(part.router)
     v1.include_router(_general)
     app.include_router(v1)

@@ -6,6 +6,7 @@ Not Starlette's `BaseHTTPMiddleware`: it costs a task and a queue per answer, 29
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,8 @@ MAX_BODY_BYTES: Final = 4 << 20
 #: Routes that take more, by how their paths begin.
 MAX_UPLOAD_BYTES: Final = 110 << 20
 _UPLOADS: Final = ("/api/v1/code/",)
+#: An upload says itself how much is missing, and keeps it as it comes.
+_PIECES: Final = "/api/v1/uploads/"
 _CSP: Final = (
     "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; "
     "base-uri 'none'; form-action 'self'; object-src 'none'"
@@ -47,8 +50,8 @@ _log = logging.getLogger(__name__)
 class TooLargeError(HTTPException):
     """A request with a larger body than its route takes; of other errors while it reads FastAPI makes 400."""
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(413, f"more than {limit >> 20} MiB; send data as a volume")
+    def __init__(self, limit: float) -> None:
+        super().__init__(413, f"more than {limit / 2**20:.0f} MiB; send data as a volume")
 
 
 class Guards:
@@ -69,7 +72,9 @@ class Guards:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        limit = MAX_UPLOAD_BYTES if path.startswith(_UPLOADS) else MAX_BODY_BYTES
+        limit: float = MAX_UPLOAD_BYTES if path.startswith(_UPLOADS) else MAX_BODY_BYTES
+        if scope["method"] == "PATCH" and path.startswith(_PIECES):
+            limit = math.inf
         received, status = 0, 500
 
         async def counted() -> Message:

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
 from trainmaster.api.rest.versions import ClientVersionError
+from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
 from trainmaster.service.caller import Caller, ForbiddenError, UnknownCallerError
@@ -17,6 +18,7 @@ from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
+from trainmaster.service.uploads import QuotaError, TooMuchError, UploadConflictError
 from trainmaster.spec.errors import (
     LeaseLostError,
     MissingPartError,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from trainmaster.api.rest.loop_lag import LoopLag
     from trainmaster.service import Service
     from trainmaster.service.drivers import Drivers
+    from trainmaster.service.upload_finishing import UploadFinishing
+    from trainmaster.service.uploads import Uploads
 
 #: Header of a request: for which of the caller's teams it is.
 TEAM: Final = "trainmaster-team"
@@ -48,6 +52,10 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (ClientVersionError, 426),
     (MissingPartError, 501),
     (OverBudgetError, 409),
+    (UploadConflictError, 409),
+    (TooMuchError, 413),
+    (QuotaError, 507),
+    (FullStoreError, 507),
     (LeaseLostError, 409),
     (UsageError, 422),
     (StoreError, 503),
@@ -67,6 +75,8 @@ class ServerState:
         submissions: takes runs.
         quotes: takes quotes and plans.
         drivers: drive them.
+        uploads: what is sent in pieces.
+        finishing: makes something of that.
         hubs: tell live what happens.
         lag: of the loop of all requests.
         environ: of the processes that drive runs.
@@ -80,6 +90,8 @@ class ServerState:
     submissions: Submissions
     quotes: QuoteRequests
     drivers: Drivers
+    uploads: Uploads
+    finishing: UploadFinishing
     hubs: Hubs
     lag: LoopLag
     environ: Mapping[str, str]

@@ -17,6 +17,7 @@ def upgrade() -> None:
     _run_files()
     _drivers()
     _accounts()
+    _uploads()
 
 
 def _quote_requests() -> None:
@@ -133,3 +134,33 @@ def _accounts() -> None:
     op.add_column("web_session", sa.Column("created_at", sa.Float(), nullable=False, server_default="0"))
     op.add_column("web_session", sa.Column("address", sa.Text(), nullable=False, server_default=""))
     op.add_column("audit", sa.Column("token", sa.Text(), nullable=True))
+
+
+def _uploads() -> None:
+    op.create_table(
+        "upload",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("received_bytes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("result", sa.Text(), nullable=True),
+        sa.Column("claim", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("claimed_until", sa.Float(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("used_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_upload_team"),
+        sa.PrimaryKeyConstraint("id", name="pk_upload"),
+    )
+    op.create_index("ix_upload_team", "upload", ["team"])
+    op.create_table(
+        "upload_part",
+        sa.Column("upload_id", sa.Text(), nullable=False),
+        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["upload_id"], ["upload.id"], name="fk_upload_part_upload_id"),
+        sa.PrimaryKeyConstraint("upload_id", "offset", name="pk_upload_part"),
+    )

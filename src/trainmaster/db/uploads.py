@@ -1,0 +1,188 @@
+"""Rows of what is uploaded to a server: how far each is, its parts, and who makes something of it.
+
+A part is an object that is never changed; it counts once its row is there. Of several that send the same
+bytes at once the row of one is written, so what is received is what the rows say, whoever was killed when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from trainmaster.db import tables as t
+from trainmaster.db.database import Database
+from trainmaster.db.patience import Try
+
+#: A claim is good for so long, and renewed by who has it.
+CLAIM_S = 30.0
+_OVER = ("DONE", "REMOVED")
+
+
+def add(database: Database, row: dict[str, Any], quota_bytes: int) -> int | None:
+    """Begin an upload; if it does not fit into what its team may have at once: the bytes that there are."""
+
+    def write(connection: Connection, this: Try) -> int | None:
+        team = t.team.select().where(t.team.c.name == row["team"]).with_for_update()
+        connection.execute(team)  # one at a time of a team: two may not fit together
+        if this.again and connection.execute(_by_id(row["id"])).first():
+            return None
+        total = sa.func.coalesce(sa.func.sum(t.upload.c.size_bytes), 0)
+        mine = t.upload.c.team.is_not_distinct_from(row["team"]) & t.upload.c.state.not_in(_OVER)
+        there = int(connection.execute(sa.select(total).where(mine)).scalar_one())
+        if there + row["size_bytes"] > quota_bytes:
+            return there
+        connection.execute(t.upload.insert().values(row))
+        return None
+
+    return database.write(write)
+
+
+def find(database: Database, upload: str) -> RowMapping | None:
+    """An upload that was not removed."""
+    rows = database.read(_by_id(upload).where(t.upload.c.state != "REMOVED"))
+    return rows[0] if rows else None
+
+
+def of_teams(database: Database, teams: Collection[str | None] | None) -> Sequence[RowMapping]:
+    """What is not made into something yet, newest first; of some teams, or of all (None)."""
+    query = t.upload.select().where(t.upload.c.state.not_in(_OVER)).order_by(t.upload.c.created_at.desc())
+    if teams is not None:
+        query = query.where(sa.or_(*(t.upload.c.team.is_not_distinct_from(team) for team in teams)))
+    return database.read(query.limit(1000))
+
+
+def add_part(database: Database, upload: str, offset: int, size_bytes: int, key: str, now: float) -> bool:
+    """Count a part; False if the upload does not wait for it (any more)."""
+
+    def write(connection: Connection, this: Try) -> bool:
+        part = t.upload_part.select().where(
+            t.upload_part.c.upload_id == upload, t.upload_part.c.offset == offset
+        )
+        if this.again and (found := connection.execute(part).mappings().first()):
+            return bool(found["key"] == key)
+        advanced = connection.execute(
+            t.upload.update()
+            .where(
+                t.upload.c.id == upload,
+                t.upload.c.state == "OPEN",
+                t.upload.c.received_bytes == offset,
+                t.upload.c.size_bytes >= offset + size_bytes,
+            )
+            .values(received_bytes=offset + size_bytes, used_at=now)
+        )
+        if not advanced.rowcount:
+            return False
+        connection.execute(
+            t.upload_part.insert().values(upload_id=upload, offset=offset, size_bytes=size_bytes, key=key)
+        )
+        return True
+
+    return database.write(write)
+
+
+def parts(database: Database, upload: str) -> Sequence[RowMapping]:
+    """Its parts in order."""
+    mine = t.upload_part.c.upload_id == upload
+    return database.read(t.upload_part.select().where(mine).order_by(t.upload_part.c.offset))
+
+
+def claim(database: Database, uploads: Sequence[str], now: float) -> int | None:
+    """Claim whole uploads, all or none, so that one at a time makes something of them.
+
+    Args:
+        database: of the home.
+        uploads: ids; the first stands for all.
+        now: Unix seconds by `Database.clock_s`.
+
+    Returns:
+        What the claim is called; None if somebody has one, or one of them is over or not whole.
+    """
+
+    def write(connection: Connection, _: Try) -> int | None:
+        rows = connection.execute(t.upload.select().where(t.upload.c.id.in_(uploads)).with_for_update())
+        found = list(rows.mappings())
+        if len(found) != len(set(uploads)) or not all(_is_free(row, now) for row in found):
+            return None
+        token = 1 + max(int(row["claim"]) for row in found)
+        connection.execute(
+            t.upload.update()
+            .where(t.upload.c.id.in_(uploads))
+            .values(state="FINISHING", claim=token, claimed_until=now + CLAIM_S, result=None)
+        )
+        return token
+
+    return database.write(write)
+
+
+def is_finishing(row: RowMapping, now: float) -> bool:
+    """Whether somebody who lives makes something of it."""
+    return row["state"] == "FINISHING" and bool(row["claimed_until"] > now)
+
+
+def renew(database: Database, uploads: Sequence[str], token: int, now: float) -> None:
+    """Keep a claim; no effect if it is lost."""
+    values = {"claimed_until": now + CLAIM_S}
+    database.write(lambda connection, _: connection.execute(_claimed(uploads, token).values(values)))
+
+
+def end(
+    database: Database, uploads: Sequence[str], token: int, state: str, result: str | None, now: float
+) -> bool:
+    """End a claim with what came of it; False if it was lost meanwhile."""
+
+    def write(connection: Connection, this: Try) -> bool:
+        values = {"state": state, "result": result, "used_at": now, "claimed_until": None}
+        changed = connection.execute(_claimed(uploads, token).values(values)).rowcount
+        if not changed and this.again:
+            found = connection.execute(_by_id(uploads[0])).mappings().first()
+            return found is not None and (found["claim"], found["state"]) == (token, state)
+        return bool(changed)
+
+    return database.write(write)
+
+
+def remove(database: Database, upload: str, now: float) -> bool:
+    """Take an upload away, unless somebody makes something of it just now; its rows go with `forget`."""
+
+    def write(connection: Connection, _: Try) -> bool:
+        row = connection.execute(_by_id(upload).with_for_update()).mappings().first()
+        if row is None or is_finishing(row, now):
+            return row is None
+        connection.execute(t.upload.update().where(t.upload.c.id == upload).values(state="REMOVED"))
+        return True
+
+    return database.write(write)
+
+
+def forget(database: Database, upload: str, *, keeps_row: bool = False) -> None:
+    """Its objects are gone: its parts, and it itself, are no rows any more."""
+
+    def write(connection: Connection, _: Try) -> None:
+        connection.execute(t.upload_part.delete().where(t.upload_part.c.upload_id == upload))
+        if not keeps_row:
+            connection.execute(t.upload.delete().where(t.upload.c.id == upload))
+
+    database.write(write)
+
+
+def unused(database: Database, since: float) -> Sequence[RowMapping]:
+    """What was removed, and what nobody has used since then (Unix seconds)."""
+    is_old = t.upload.c.used_at < since
+    return database.read(t.upload.select().where((t.upload.c.state == "REMOVED") | is_old))
+
+
+def _by_id(upload: str) -> sa.Select[Any]:
+    return t.upload.select().where(t.upload.c.id == upload)
+
+
+def _is_free(row: RowMapping, now: float) -> bool:
+    whole = row["received_bytes"] == row["size_bytes"]
+    return whole and row["state"] not in _OVER and not is_finishing(row, now)
+
+
+def _claimed(uploads: Sequence[str], token: int) -> sa.Update:
+    held = (t.upload.c.state == "FINISHING") & (t.upload.c.claim == token)
+    return t.upload.update().where(t.upload.c.id.in_(uploads), held)

@@ -1,0 +1,257 @@
+"""Uploads by REST: in pieces that survive, of one team, of the right size. In this process, over ASGI."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import tarfile
+import time
+import warnings
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.objects.errors import FullStoreError
+from trainmaster.service import Service
+from trainmaster.service.uploads import PART_BYTES, UNUSED_S, Uploads
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+from trainmaster.api.rest.app import make_app, make_state
+
+PIECE = {"content-type": "application/offset+octet-stream"}
+
+
+class Server:
+    """One of the servers of a database and a store."""
+
+    def __init__(self, root, name="one", tokens=None):
+        database = f"sqlite:///{root / 'trainmaster.db'}"
+        self.service = Service(Home(root / name, root / "cache", f"file://{root}/store", database))
+        self.state = make_state(self.service, {"PATH": os.environ["PATH"], "TRAINMASTER_UPLOADS": "30GB"})
+        self.browser = TestClient(make_app(self.state), raise_server_exceptions=False)
+        self.tokens = tokens or self._teams()
+
+    def _teams(self):
+        access = self.state.access
+        for team in ("red", "blue"):
+            access.make_team(team, None)
+        return {team: access.create_token(team, ["read", "run"], team)["token"] for team in ("red", "blue")}
+
+    def ask(self, method, path, who="red", **more):
+        headers = {"authorization": f"Bearer {self.tokens[who]}", **more.pop("headers", {})}
+        return self.browser.request(method, f"/api/v1/uploads{path}", headers=headers, **more)
+
+    def begin(self, content, name="code.tar", kind="code"):
+        body = {"name": name, "size_bytes": len(content), "kind": kind}
+        return self.ask("POST", "", json=body).json()["upload"]
+
+    def send(self, upload, offset, content, who="red", **headers):
+        headers |= PIECE | {"upload-offset": str(offset)}
+        return self.ask("PATCH", f"/{upload}", who, content=content, headers=headers)
+
+    def offset(self, upload):
+        return int(self.ask("HEAD", f"/{upload}").headers["upload-offset"])
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "one").mkdir()
+    found = Server(tmp_path)
+    yield found
+    found.state.finishing.stop()
+    found.service.close()
+
+
+@pytest.fixture
+def other(tmp_path, server):
+    (tmp_path / "two").mkdir()
+    found = Server(tmp_path, "two", server.tokens)
+    yield found
+    found.state.finishing.stop()
+    found.service.close()
+
+
+def tar(**files):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return packed.getvalue()
+
+
+def test_pieces_on_two_servers_become_code(server, other):
+    content = tar(main=b"print(1)", data=os.urandom(PART_BYTES + 5))
+    upload = server.begin(content)
+    assert server.ask("POST", f"/{upload}/finish").status_code == 409, "bytes are missing"
+    assert server.send(upload, 0, content[:1000]).status_code == 204
+    answer = other.send(upload, 1000, content[1000:])
+    assert (answer.status_code, answer.headers["upload-offset"]) == (204, str(len(content)))
+    assert server.ask("GET", f"/{upload}").json()["state"] == "WHOLE"
+    answer = other.ask("POST", f"/{upload}/finish")
+    assert (answer.status_code, answer.json()["state"]) == (201, "DONE")
+    digest = answer.json()["result"]["code"]
+    again = server.ask("POST", f"/{upload}/finish")
+    assert again.json()["result"] == {"code": digest}, "who asks again is told the same"
+    headers = {"authorization": f"Bearer {server.tokens['red']}"}
+    assert server.browser.head(f"/api/v1/code/{digest}", headers=headers).status_code == 200
+    assert server.ask("GET", "").json() == {"uploads": []}
+    assert server.send(upload, len(content), b"x").status_code == 409
+
+
+def test_a_piece_that_does_not_come_next_is_refused(server):
+    upload = server.begin(b"0123456789")
+    assert server.send(upload, 0, b"01234").status_code == 204
+    for offset in (0, 4, 6, 10):
+        answer = server.send(upload, offset, b"x")
+        assert (answer.status_code, server.offset(upload)) == (409, 5)
+        assert "the next byte is 5" in answer.json()["title"]
+    assert server.send(upload, 5, b"567890").status_code == 413
+    assert server.send(upload, 5, iter([b"56789", b"0"])).status_code == 413, "also of an unknown length"
+    assert server.ask("PATCH", f"/{upload}", content=b"5", headers={"upload-offset": "5"}).status_code == 415
+    assert server.send(upload, 5, b"56789").status_code == 204
+
+
+def test_of_two_connections_one_is_heard(server, monkeypatch):
+    """The second sends the same bytes while the first one's are on their way to the store."""
+    upload = server.begin(b"0123456789")
+    uploads, add = server.state.uploads, Uploads.add
+
+    def slow(self, upload, offset, data):
+        monkeypatch.setattr(Uploads, "add", add)
+        assert server.send(upload, 0, b"abc").status_code == 204
+        return add(self, upload, offset, data)
+
+    monkeypatch.setattr(Uploads, "add", slow)
+    assert server.send(upload, 0, b"01234").status_code == 409
+    assert server.offset(upload) == 3
+    assert server.send(upload, 3, b"3456789").status_code == 204
+    path = server.service.home.root / "file"
+    uploads.write_to(upload, path)
+    assert path.read_bytes() == b"abc3456789"
+
+
+def test_what_was_killed_between_store_and_row_does_not_count(server, tmp_path, monkeypatch):
+    upload = server.begin(b"0123456789")
+    with monkeypatch.context() as patch:
+        patch.setattr("trainmaster.db.uploads.add_part", lambda *_: (_ for _ in ()).throw(SystemError))
+        assert server.send(upload, 0, b"wrong").status_code == 500
+    assert server.offset(upload) == 0
+    assert server.send(upload, 0, b"0123456789").status_code == 204
+    server.state.uploads.write_to(upload, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_who_was_killed_while_finishing_is_followed_by_another(server, other, monkeypatch):
+    content = tar(main=b"1")
+    upload = server.begin(content)
+    server.send(upload, 0, content)
+    clock = server.service.database.clock_s
+    monkeypatch.setattr(server.state.finishing._pool, "submit", lambda *_: None)  # it gets no further
+    assert server.ask("POST", f"/{upload}/finish").status_code == 202
+    answer = other.ask("POST", f"/{upload}/finish")
+    assert (answer.status_code, answer.json()["state"]) == (202, "FINISHING")
+    assert other.ask("DELETE", f"/{upload}").status_code == 409
+    monkeypatch.setattr(other.service.database, "clock_s", lambda: clock() + 60)
+    assert other.ask("GET", f"/{upload}").json()["state"] == "WHOLE"
+    assert other.ask("POST", f"/{upload}/finish").json()["state"] == "DONE"
+
+
+def test_other_teams_uploads_are_not_there(server):
+    upload = server.begin(b"0123456789")
+    for method, path in (("GET", ""), ("HEAD", ""), ("DELETE", ""), ("POST", "/finish")):
+        assert server.ask(method, f"/{upload}{path}", "blue").status_code == 404
+    assert server.send(upload, 0, b"0", "blue").status_code == 404
+    assert server.ask("GET", "", "blue").json() == {"uploads": []}
+    assert [each["upload"] for each in server.ask("GET", "").json()["uploads"]] == [upload]
+    for path in ("..", "%2e%2e%2fother", "0" * 31, "/etc"):
+        assert server.ask("GET", f"/{path}").status_code in (404, 405)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../x", "/etc/passwd", "a/../../b", "a//b", "a\nb", "a\0b", "..\\x", "x" * 400]
+)
+def test_names_that_lead_elsewhere_are_refused(server, name):
+    answer = server.ask("POST", "", json={"name": name, "size_bytes": 1, "kind": "volume"})
+    assert (answer.status_code, "no name" in answer.json()["title"]) == (422, True)
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(server):
+    def begin(size_bytes, kind="volume", who="red"):
+        return server.ask("POST", "", who, json={"name": "x", "size_bytes": size_bytes, "kind": kind})
+
+    assert begin(10**10, "code").status_code == 413
+    assert begin(10**15).status_code == 413
+    assert begin(-1).status_code == 422
+    assert begin(1, "other").status_code == 422
+    assert begin(20 * 10**9).status_code == 201
+    answer = begin(20 * 10**9)
+    assert (answer.status_code, "do not fit" in answer.json()["title"]) == (507, True)
+    assert begin(20 * 10**9, who="blue").status_code == 201, "each team has its own room"
+    small = begin(5).json()["upload"]
+    assert server.send(small, 0, b"12345", **{"content-length": str(10**10)}).status_code == 413
+    headers = {"authorization": f"Bearer {server.tokens['red']}", "content-length": str(10**10)}
+    for method, path in (("POST", "uploads"), ("POST", "runs"), ("PUT", f"code/{'0' * 64}")):
+        answer = server.browser.request(method, f"/api/v1/{path}", headers=headers, content=b"x")
+        assert answer.status_code == 413
+
+
+def test_a_full_disk_is_told_and_what_is_there_stays(server, monkeypatch):
+    upload = server.begin(b"0123456789")
+    server.send(upload, 0, b"01234")
+
+    def full(*_):
+        raise FullStoreError("no space left on device", "Free some space there.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("trainmaster.objects.ObjectStore.put", full)
+        answer = server.send(upload, 5, b"56789")
+    assert (answer.status_code, answer.json()["hint"]) == (507, "Free some space there.")
+    assert server.offset(upload) == 5
+    assert server.send(upload, 5, b"56789").status_code == 204
+
+
+def test_a_bad_archive_is_told_and_kept(server):
+    upload = server.begin(b"no archive", "code.zip")
+    server.send(upload, 0, b"no archive")
+    answer = server.ask("POST", f"/{upload}/finish")
+    assert (answer.status_code, "code.zip" in answer.json()["title"]) == (422, True)
+    found = server.ask("GET", f"/{upload}").json()
+    assert (found["state"], "code.zip" in found["result"]["title"]) == ("FAILED", True)
+    assert server.ask("DELETE", f"/{upload}").status_code == 204
+    assert server.ask("GET", f"/{upload}").status_code == 404
+
+
+def test_clients_of_tus_are_understood(server):
+    encoded = base64.b64encode(b"<b>a.csv").decode()
+    headers = {"upload-length": "3", "upload-metadata": f"filename {encoded}", "tus-resumable": "1.0.0"}
+    answer = server.ask("POST", "", headers=headers)
+    assert (answer.status_code, answer.headers["tus-resumable"]) == (201, "1.0.0")
+    upload = answer.headers["location"].rpartition("/")[2]
+    assert server.send(upload, 0, b"abc").headers["upload-offset"] == "3"
+    found = server.ask("GET", f"/{upload}").json()
+    assert (found["name"], found["kind"], found["offset"]) == ("<b>a.csv", "volume", 3)
+    assert (
+        server.ask("POST", "", headers={"upload-length": "3", "upload-metadata": "name ?"}).status_code == 422
+    )
+    assert server.ask("POST", "").status_code == 422
+
+
+def test_what_nobody_uses_is_removed(server, tmp_path):
+    old, new = server.begin(b"0123456789"), server.begin(b"0")
+    server.send(old, 0, b"01234")
+    stray = tmp_path / "store" / "uploads" / ("f" * 32)
+    stray.mkdir(parents=True)
+    (stray / "part").write_text("of an upload that is gone")
+    server.state.uploads.collect(time.time())
+    assert (server.offset(old), stray.exists()) == (5, False)
+    server.state.uploads.collect(time.time() + UNUSED_S + 60)
+    for upload in (old, new):
+        assert server.ask("GET", f"/{upload}").status_code == 404
+    assert not (tmp_path / "store" / "uploads" / old).exists()
