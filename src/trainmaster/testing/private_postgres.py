@@ -137,7 +137,8 @@ class PrivatePostgres(PrivateServer):
                 raise RuntimeError(f"PostgreSQL does not start:\n{self.log()}")
             with contextlib.suppress(OSError):
                 lines = status.read_text().splitlines()
-                if lines[0] == str(self._process.pid) and "ready" in lines[-1]:
+                # It is empty between its making and its first line.
+                if lines[:1] == [str(self._process.pid)] and "ready" in lines[-1]:
                     return
             time.sleep(0.02)
 
