@@ -80,10 +80,12 @@ def listed(as_json: AsJson = False) -> None:
 def create_team(
     name: Annotated[str, typer.Argument(help="Of the team.")],
     monthly_usd: Annotated[float | None, typer.Option(help="What it may spend in a calendar month.")] = None,
+    runs_at_once: Annotated[int | None, typer.Option(help="How many of its runs may go on at once.")] = None,
+    usd_per_hour: Annotated[float | None, typer.Option(help="What these may cost per hour.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a team, or change what it may spend."""
-    found = _access().make_team(name, monthly_usd)
+    """Make a team, or change its limits: those that are not given stay."""
+    found = _access().make_team(name, monthly_usd, runs_at_once, usd_per_hour)
     if as_json:
         print_json(found)
     else:

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
+from trainmaster.db import ledger
 from trainmaster.db import tables as t
 from trainmaster.db.database import Database
 from trainmaster.db.patience import Try
@@ -19,14 +20,14 @@ from trainmaster.db.patience import Try
 USED_EVERY_S = 60.0
 
 
-def add_team(database: Database, name: str, monthly_usd: float | None, now: float) -> None:
-    """Make a team, or change what it may spend; None leaves what it may."""
+def add_team(database: Database, name: str, limits: Mapping[str, object], now: float) -> None:
+    """Make a team, or change its limits; see `ledger.set_limits`."""
 
     def write(connection: Connection, _: Try) -> None:
-        may = t.team.c.monthly_usd if monthly_usd is None else monthly_usd
-        changed = connection.execute(t.team.update().where(t.team.c.name == name).values(monthly_usd=may))
-        if not changed.rowcount:
-            connection.execute(t.team.insert().values(name=name, monthly_usd=monthly_usd, created_at=now))
+        if connection.execute(sa.select(t.team.c.name).where(t.team.c.name == name)).first() is None:
+            connection.execute(t.team.insert().values(name=name, created_at=now))
+        if limits:
+            ledger.set_limits(connection, name, limits)
 
     database.write(write)
 
@@ -39,20 +40,6 @@ def teams(database: Database) -> Sequence[RowMapping]:
 def has_team(database: Database, name: str) -> bool:
     """Whether there is a team of that name."""
     return bool(database.read(sa.select(t.team.c.name).where(t.team.c.name == name)))
-
-
-def spent_usd(database: Database, team: str, since: float) -> float:
-    """What the runs of a team have cost that were begun since then (Unix seconds) or go on, US dollars."""
-    counts = (t.run.c.created_at >= since) | (t.run.c.state != "DONE")
-    query = sa.select(sa.func.coalesce(sa.func.sum(t.run.c.cost_usd), 0.0).label("usd")).where(
-        t.run.c.team == team, counts
-    )
-    return float(database.read(query)[0]["usd"])
-
-
-def runs_of_team(database: Database, team: str) -> Sequence[RowMapping]:
-    """The runs of a team that are not over, with their recipes."""
-    return database.read(sa.select(t.run).where(t.run.c.team == team, t.run.c.state != "DONE"))
 
 
 def add_token(database: Database, row: Mapping[str, object]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from trainmaster.db import ledger
 from trainmaster.db import tables as t
 from trainmaster.db.events import storable
 from trainmaster.db.leases import Lease
@@ -92,7 +93,7 @@ def take_kept(
         .values(columns(row, lease.run, now))
     )
     if taken.rowcount == 1:
-        _bill(connection, keeper, idle_usd)
+        _bill(connection, keeper, idle_usd, now)
     return taken.rowcount == 1 or connection.execute(mine).first() is not None
 
 
@@ -115,7 +116,7 @@ def end_unused(connection: Connection, row: ClusterRow, now: float, idle_usd: fl
         .values(state=row.state, data=storable(row.data), kept_until=row.kept_until, changed_at=now)
     )
     if written.rowcount == 1:
-        _bill(connection, connection.execute(_run_of(row)).scalar(), idle_usd)
+        _bill(connection, connection.execute(_run_of(row)).scalar(), idle_usd, now)
     return written.rowcount == 1
 
 
@@ -132,14 +133,15 @@ def _run_of(row: ClusterRow) -> sa.Select[Any]:
     return sa.select(t.cluster.c.run_id).where(t.cluster.c.id == row.id)
 
 
-def _bill(connection: Connection, run: str | None, usd: float) -> None:
+def _bill(connection: Connection, run: str | None, usd: float, now: float) -> None:
     if run is not None and usd:
         more = t.run.update().where(t.run.c.id == run).values(cost_usd=t.run.c.cost_usd + usd)
         connection.execute(more)
+        ledger.charge(connection, run, now)
 
 
-def put_cost(connection: Connection, lease: Lease, cost_usd: float) -> None:
-    """Write what a run has cost so far.
+def put_cost(connection: Connection, lease: Lease, cost_usd: float, now: float) -> None:
+    """Write what a run has cost so far, and charge it.
 
     Raises:
         LeaseLostError: somebody else drives the run.
@@ -151,6 +153,7 @@ def put_cost(connection: Connection, lease: Lease, cost_usd: float) -> None:
     )
     if written.rowcount != 1:
         raise LeaseLostError.of(lease.run)
+    ledger.charge(connection, lease.run, now)
 
 
 def of_run(run: str) -> sa.Select[Any]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from trainmaster.db import cluster_rows, outbox, quote_rows, run_rows
+from trainmaster.db import cluster_rows, ledger, outbox, quote_rows, run_rows
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange
 from trainmaster.db.cluster_rows import ClusterRow
@@ -32,6 +32,8 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.states import EndReason, State
 
 T = TypeVar("T")
+#: Says within a transaction whether what it has written may be.
+Admit = Callable[[Connection], None]
 
 #: How often a server is asked for its time; between that, our boot-time clock carries it on.
 _SERVER_TIME_EVERY_S = 60.0
@@ -92,12 +94,15 @@ class Database:
 
     # --- runs and leases -------------------------------------------------------------------
 
-    def create_run(self, new: NewRun, now: float, *, waits: bool = False) -> Lease:
+    def create_run(
+        self, new: NewRun, now: float, admit: Admit | None = None, *, waits: bool = False
+    ) -> Lease:
         """Write a new run with its experiments; this process drives it.
 
         Args:
             new: the run.
             now: Unix seconds.
+            admit: called in the transaction, after the run was written; what it raises undoes that.
             waits: nobody drives it yet: what is returned holds nothing.
         """
         process = this_process()
@@ -107,6 +112,8 @@ class Database:
         def insert(connection: Connection, this: Try) -> None:
             if not (this.again and run_rows.was_inserted(connection, new, owner, now)):
                 run_rows.insert_run(connection, new, owner, now, expires_at)
+                if admit is not None:
+                    admit(connection)
 
         self._transactions.write(insert)
         return Lease(new.id, 1, process)
@@ -216,13 +223,24 @@ class Database:
 
         self._advance(lease, write)
 
-    def requeue(self, lease: Lease, now: float) -> None:
+    def requeue(self, lease: Lease, now: float, admit: Admit | None = None) -> None:
         """Make everything WAITING again that ended neither SUCCEEDED nor PRUNED.
+
+        Args:
+            lease: of the run.
+            now: Unix seconds.
+            admit: called in the transaction, after that; what it raises undoes it.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        self._advance(lease, lambda connection: requeue_rows(connection, lease.run, now))
+
+        def write(connection: Connection) -> None:
+            requeue_rows(connection, lease.run, now)
+            if admit is not None:
+                admit(connection)
+
+        self._advance(lease, write)
 
     def record_saved(self, lease: Lease, experiment: str, task: int, uri: str | None, now: float) -> None:
         """A model that was kept in the home is published now; see `requeue.record_saved`.
@@ -279,9 +297,20 @@ class Database:
         """What was measured of other things than these, newest first."""
         return self.read(quote_rows.measurements_query(t.measurement.c.fingerprint.not_in(not_fingerprints)))
 
-    def add_quote(self, new: NewQuote) -> int:
-        """Keep a quote; its id. The same run, experiment, kind and time is the same quote."""
-        return self._transactions.write(lambda connection, _: quote_rows.put_quote(connection, new))
+    def add_quote(self, new: NewQuote, most_usd: float | None = None) -> int:
+        """Keep a quote; its id. The same run, experiment, kind and time is the same quote.
+
+        Args:
+            new: the quote.
+            most_usd: what the run may cost by it; is set aside from now on.
+        """
+
+        def write(connection: Connection, _: Try) -> int:
+            if most_usd is not None:
+                ledger.reserve(connection, new.run_id, ledger.micro(most_usd), new.made_at)
+            return quote_rows.put_quote(connection, new)
+
+        return self._transactions.write(write)
 
     def quotes_of(self, run: str) -> Sequence[RowMapping]:
         """The quotes of a run in the order in which they were made."""
@@ -332,13 +361,15 @@ class Database:
             lambda connection, _: cluster_rows.end_damaged(connection, cluster, data, now)
         )
 
-    def put_cost(self, lease: Lease, cost_usd: float) -> None:
-        """Write what a run has cost so far.
+    def put_cost(self, lease: Lease, cost_usd: float, now: float) -> None:
+        """Write what a run has cost so far, and charge it; see `trainmaster.db.ledger`.
 
         Raises:
             LeaseLostError: the lease is stale; nothing was written.
         """
-        self._transactions.write(lambda connection, _: cluster_rows.put_cost(connection, lease, cost_usd))
+        self._transactions.write(
+            lambda connection, _: cluster_rows.put_cost(connection, lease, cost_usd, now)
+        )
 
     def clusters_of(self, run: str) -> Sequence[RowMapping]:
         """The clusters that a run has, or had last."""
@@ -446,4 +477,5 @@ def _write_run(connection: Connection, run: str, change: RunChange, now: float) 
     }  # fmt: skip
     if change.after is State.DONE:
         values |= {"ended_at": now, "stop_wanted": None}
+        ledger.release(connection, run, now)
     connection.execute(t.run.update().where(t.run.c.id == run).values(values))

@@ -268,9 +268,40 @@ team = Table(
     "team",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("monthly_usd", Float, doc="what it may spend in a calendar month (UTC); null is no limit"),
     Column("created_at", Float, nullable=False),
 )
+
+budget = Table(
+    "budget",
+    metadata,
+    Column("team", Text, primary_key=True, doc="empty for the owner of the home, * for all together"),
+    Column("monthly_usd", Float, doc="what it may spend in a calendar month (UTC); null is no limit"),
+    Column("runs_at_once", Integer, doc="likewise"),
+    Column("usd_per_hour", Float, doc="likewise, of all of its runs together"),
+)
+
+budget_warning = Table(
+    "budget_warning",
+    metadata,
+    Column("team", Text, primary_key=True),
+    Column("month", Text, primary_key=True),
+    Column("percent", Integer, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+)
+
+ledger = Table(
+    "ledger",
+    metadata,
+    Column("id", _Key, primary_key=True),
+    Column("run_id", Text, ForeignKey("run.id"), nullable=False),
+    Column("team", Text, nullable=False, doc="empty for the owner of the home"),
+    Column("kind", Text, nullable=False, doc="reserve, charge or release"),
+    Column("day", Text, nullable=False, doc="UTC, such as 2026-11-22: the month is its beginning"),
+    Column("micro_usd", BigInteger, nullable=False),
+    Column("at", Float, nullable=False, doc="when it was changed last"),
+    UniqueConstraint("run_id", "kind", "day"),
+)
+Index(None, ledger.c.day)
 
 token = Table(
     "token",

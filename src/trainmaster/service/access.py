@@ -22,7 +22,7 @@ from trainmaster.service.caller import (
     UnknownCallerError,
     with_implied,
 )
-from trainmaster.service.team_budget import budgets
+from trainmaster.service.team_budget import budgets, checked_limits
 from trainmaster.spec.errors import NotFoundError, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -83,16 +83,27 @@ class Access:
 
     # --- teams --------------------------------------------------------------------------------------
 
-    def make_team(self, name: str, monthly_usd: float | None) -> dict[str, Any]:
-        """Make a team, or change what it may spend in a calendar month; None leaves what it may.
+    def make_team(
+        self,
+        name: str,
+        monthly_usd: float | None = None,
+        runs_at_once: float | None = None,
+        usd_per_hour: float | None = None,
+    ) -> dict[str, Any]:
+        """Make a team, or change its limits: None stays as it is, infinity is no limit.
+
+        Args:
+            name: of the team.
+            monthly_usd: what it may spend in a calendar month.
+            runs_at_once: how many of its runs may go on at the same time.
+            usd_per_hour: what these may cost per hour.
 
         Raises:
             UsageError: a wrong name or amount.
         """
         check_name(name, "team")
-        if monthly_usd is not None and not 0 < monthly_usd < math.inf:
-            raise UsageError(f"{monthly_usd:g} is no amount to spend in a month", "Give US dollars above 0.")
-        access.add_team(self._database, name, monthly_usd, time.time())
+        limits = {"monthly_usd": monthly_usd, "runs_at_once": runs_at_once, "usd_per_hour": usd_per_hour}
+        access.add_team(self._database, name, checked_limits(limits), time.time())
         return self.team(name)
 
     def teams(self) -> list[dict[str, Any]]:

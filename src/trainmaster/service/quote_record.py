@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
 
@@ -13,6 +13,9 @@ from trainmaster.advisor.quote.quote import Interval
 from trainmaster.db import Database, Truth
 from trainmaster.spec.states import State
 from trainmaster.spec.units import format_duration
+
+if TYPE_CHECKING:
+    from trainmaster.spec import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,12 @@ class QuoteRecord:
             "measurements": self.measurements,
         }
         return json.dumps(data | ({"other": self.other} if self.other else {}))
+
+
+def most_usd(p95_usd: float | None, recipe: Recipe | None) -> float | None:
+    """What a run may cost: the p95 of its quote, or its recipe's cap if that is less; None without either."""
+    cap_usd = recipe.budget.total_usd if recipe is not None and recipe.budget is not None else None
+    return min((usd for usd in (p95_usd, cap_usd) if usd is not None), default=None)
 
 
 def price(usd: float) -> str:

@@ -17,7 +17,7 @@ from trainmaster.control.recording import Where
 from trainmaster.db import Database, NewQuote
 from trainmaster.executors import detect_capacity
 from trainmaster.service.forecast_inputs import NotKnown, RentedNow, gang_nodes, outlook
-from trainmaster.service.quote_record import QuoteRecord, dollars, told, told_in_full
+from trainmaster.service.quote_record import QuoteRecord, dollars, most_usd, told, told_in_full
 from trainmaster.service.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
@@ -317,7 +317,9 @@ class QuoteTracker:
             raise found
         if found.kind == "forecast":
             return self._compare(found)
-        self._database.add_quote(NewQuote(self._run, None, found.kind, found.made_at, found.as_json()))
+        new = NewQuote(self._run, None, found.kind, found.made_at, found.as_json())
+        most = None if self._costs is None else most_usd(found.cost_usd.p95, self._recipe)
+        self._database.add_quote(new, most)
         score = f"; {line}" if (line := self._score(found.kind)) else ""
         if run_state.queue_wait.waited_s(now):
             score = f"; what it waits for other runs is not counted{score}"

@@ -21,7 +21,7 @@ from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.candidate_offers import CandidateOffers, supply_of
 from trainmaster.service.prices import CATALOGUE
-from trainmaster.service.quote_record import QuoteRecord, dollars, told_in_full
+from trainmaster.service.quote_record import QuoteRecord, dollars, most_usd, told_in_full
 from trainmaster.service.run_clusters import check_provider
 from trainmaster.service.worker_counts import with_fewest
 from trainmaster.spec import Recipe
@@ -68,6 +68,14 @@ class RentalOffer:
     def costs(self) -> bool:
         """Whether anything is to be paid."""
         return self.most_usd_per_hour > 0
+
+    @property
+    def most_usd(self) -> float | None:
+        """What the whole run may cost; None if nobody can say."""
+        if not self.costs:
+            return 0.0
+        quoted = None if self.quote is None or self.quote.cost_usd is None else self.quote.cost_usd.p95
+        return most_usd(quoted, self.recipe)
 
     @property
     def lines(self) -> list[str]:

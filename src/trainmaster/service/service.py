@@ -32,6 +32,7 @@ from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.delivery import deliver_left
 from trainmaster.service.history import History, histories
+from trainmaster.service.quote_record import most_usd, quote_summary
 from trainmaster.service.run_names import claim_name
 from trainmaster.service.search_results import SearchResults, search_results
 from trainmaster.service.stored_recipe import stored_recipe
@@ -44,6 +45,7 @@ from trainmaster.service.summary import (
     run_summary,
     runs_summary,
 )
+from trainmaster.service.team_budget import OWNER, OverBudgetError, set_aside
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import NotFoundError, PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
@@ -82,6 +84,10 @@ class Session:
 
 class AgreedClusters(Protocol):
     """What a run may rent; see `trainmaster.service.renting.RentalOffer`."""
+
+    @property
+    def most_usd(self) -> float | None:
+        """What the whole run may cost; None if nobody can say."""
 
     @property
     def plans(self) -> tuple[ClusterPlan, ...]:
@@ -193,6 +199,7 @@ class Service:
 
         Raises:
             UsageError: it cannot run here; nothing was written.
+            OverBudgetError: what it may cost does not fit in the month's budget; likewise.
         """
         notes = self.check(recipe, environ)
         now = time.time()
@@ -228,9 +235,15 @@ class Service:
             notify=[subscription.events for subscription in recipe.notify],
             submission=submission,
         )
+        may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
         try:
-            lease = self.database.create_run(new, now, waits=submission is not None)
-        except StoreError:
+            lease = self.database.create_run(
+                new,
+                now,
+                lambda connection: set_aside(connection, run, team, may_cost, now),
+                waits=submission is not None,
+            )
+        except (StoreError, OverBudgetError, UsageError):
             with suppress(StoreError, PublishError):
                 if not self.database.has_run(run):  # as where another server has accepted the same request
                     give_up_claim(self.home.store_url, owner)
@@ -248,6 +261,7 @@ class Service:
 
         Raises:
             NotFoundError: there is no such run.
+            OverBudgetError: what it may still cost does not fit in the month's budget.
         """
         row = self.database.run_row(run)
         if row["reason"] == EndReason.SUCCEEDED:
@@ -272,9 +286,16 @@ class Service:
         if lease is None:
             return None
         with self._released_on_error(lease):
-            self.database.requeue(lease, time.time())
+            self._requeue(lease, row["team"] or OWNER, recipe)
             materialise(Path(row["code_path"]), home.code_directory(run))
             return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
+
+    def _requeue(self, lease: Lease, team: str, recipe: Recipe) -> None:
+        quote, now = quote_summary(self.database, lease.run), time.time()
+        most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe) or 0.0
+        self.database.requeue(
+            lease, now, lambda connection: set_aside(connection, lease.run, team, most, now)
+        )
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Send what is still to be told of a run that is over; what to tell the user of what is left."""

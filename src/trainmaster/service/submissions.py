@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.db import Submission, access
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.code_uploads import CodeUploads
-from trainmaster.service.team_budget import OverBudgetError, budgets, most_usd
+from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -87,7 +85,6 @@ class Submissions:
         self._environ = environ
         self._is_private = is_private
         self._accepted = accepted
-        self._admission = threading.Lock()
 
     def read(self, caller: Caller, request: RunRequest) -> Recipe:
         """The recipe of a request, if this caller may have it run.
@@ -195,12 +192,7 @@ class Submissions:
             from trainmaster.service.renting import check_with_provider
 
             notes += check_with_provider(self._service, plan.offer.plans, self._environ)
-        # One at a time: two that fit one by one may not fit together.
-        with self._admission:
-            for budget in budgets(self._service.database, time.time()):
-                if budget.team == submission.team:
-                    budget.admit(most_usd(plan.recipe, plan.offer))
-            return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
+        return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
 
 
 def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.db import access
-from trainmaster.service.quote_record import quote_summary
-from trainmaster.service.stored_recipe import stored_recipe
-from trainmaster.spec.errors import RunError, StoreError, UsageError
-from trainmaster.spec.states import State
+from trainmaster.db import access, ledger
+from trainmaster.db.ledger import ALL, Balance
+from trainmaster.spec.errors import RunError, UsageError
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import RowMapping
+    from sqlalchemy import Select
+    from sqlalchemy.engine import Connection, RowMapping
 
     from trainmaster.db import Database
-    from trainmaster.service.renting import RentalOffer
-    from trainmaster.spec import Recipe
+
+#: The owner of the home, whose runs belong to no team.
+OWNER: Final = ""
+#: All rows of a query: of a database, or within a transaction.
+Read = Callable[["Select[Any]"], Sequence["RowMapping"]]
 
 
 class OverBudgetError(RunError):
@@ -29,21 +32,34 @@ class TeamBudget:
     """Of one calendar month (UTC), US dollars.
 
     Attributes:
-        team: its name.
+        team: its name; `OWNER`, or `ALL` for everybody together.
         monthly_usd: what it may spend; None is no limit.
-        spent_usd: what its runs have cost that began this month, or that go on.
+        spent_usd: what its runs have cost this month.
         reserved_usd: what those that go on may still cost.
+        runs_at_once: how many of its runs may go on at the same time; None is no limit.
+        usd_per_hour: what these may cost per hour; likewise.
     """
 
     team: str
     monthly_usd: float | None
     spent_usd: float
     reserved_usd: float
+    runs_at_once: int | None = None
+    usd_per_hour: float | None = None
 
     @property
     def left_usd(self) -> float | None:
         """What is not spoken for; None without a limit."""
         return None if self.monthly_usd is None else self.monthly_usd - self.spent_usd - self.reserved_usd
+
+    @property
+    def who(self) -> str:
+        """Whose it is, for people.
+
+        >>> TeamBudget("red", None, 0.0, 0.0).who, TeamBudget(OWNER, None, 0.0, 0.0).who
+        ('team red', 'the owner of the home')
+        """
+        return {OWNER: "the owner of the home", ALL: "all teams together"}.get(self.team, f"team {self.team}")
 
     def admit(self, most_usd: float | None) -> None:
         """Refuse a run that may cost so much; None if nobody can say how much that is.
@@ -54,78 +70,89 @@ class TeamBudget:
         """
         if self.left_usd is None or most_usd == 0:
             return
+        has = "have" if self.team == ALL else "has"
         if most_usd is None:
             raise UsageError(
-                f"team {self.team} has a budget, and nobody can say what this run may cost",
+                f"{self.who} {has} a budget, and nobody can say what this run may cost",
                 'Set `budget.total` in the recipe, or "max_usd" in the request.',
             )
-        if most_usd > self.left_usd:
+        if ledger.micro(most_usd) > ledger.micro(self.left_usd):
             left_usd = max(0.0, self.left_usd)
             raise OverBudgetError(
-                f"this run may cost ${most_usd:.2f}, and team {self.team} has ${left_usd:.2f} left of "
+                f"this run may cost ${most_usd:.2f}, and {self.who} {has} ${left_usd:.2f} left of "
                 f"${self.monthly_usd:.2f} this month "
                 f"(${self.spent_usd:.2f} spent, ${self.reserved_usd:.2f} reserved)",
-                "Wait for runs to end, set a lower cap, or have the team's budget raised.",
+                "Wait for runs to end, set a lower cap, or have the budget raised.",
             )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, rounded to a millionth."""
-        values = {**asdict(self), "left_usd": self.left_usd}
+        values = {**asdict(self), "team": self.team or None, "left_usd": self.left_usd}
         return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+
+
+class Budgets:
+    """The budgets of a home at one moment, by team: also of `OWNER`, `ALL` and teams without a limit.
+
+    Args:
+        read: runs queries.
+        now: Unix seconds.
+    """
+
+    def __init__(self, read: Read, now: float) -> None:
+        self._balances = ledger.balances(read(ledger.balances_query(now)))
+        self._limits: Mapping[str, Mapping[Any, Any]] = {row["team"]: row for row in read(ledger.LIMITS)}
+
+    def __getitem__(self, team: str) -> TeamBudget:
+        limits = self._limits.get(team, {})
+        balance = self._balances.get(team, Balance())
+        spent, reserved = ledger.dollars(balance.spent), ledger.dollars(balance.reserved)
+        monthly, at_once, per_hour = (
+            limits.get(key) for key in ("monthly_usd", "runs_at_once", "usd_per_hour")
+        )
+        return TeamBudget(team, monthly, spent, reserved, at_once, per_hour)
 
 
 def budgets(database: Database, now: float) -> list[TeamBudget]:
     """Those of all teams by name."""
-    begin = month_begin_s(now)
-    found = []
-    for row in access.teams(database):
-        going_on = access.runs_of_team(database, row["name"])
-        spent = access.spent_usd(database, row["name"], begin)
-        reserved = sum(max(0.0, _promised_usd(database, run) - run["cost_usd"]) for run in going_on)
-        found.append(TeamBudget(row["name"], row["monthly_usd"], spent, reserved))
-    return found
+    found = Budgets(database.read, now)
+    return [found[row["name"]] for row in access.teams(database)]
 
 
-def most_usd(recipe: Recipe, offer: RentalOffer | None) -> float | None:
-    """What a run may cost: the p95 of its quote, or its cap if that is less; None if neither is known."""
-    if offer is None or not offer.costs:
-        return 0.0
-    cost = offer.quote.cost_usd if offer.quote is not None else None
-    return _least(None if cost is None else cost.p95, recipe)
-
-
-def admit_again(database: Database, run: RowMapping, now: float) -> None:
-    """Refuse to go on with a run that is over if what it may still cost does not fit.
+def checked_limits(limits: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Limits as they are written: None of those given stays as it is, and infinity is no limit.
 
     Raises:
-        OverBudgetError: it does not.
+        UsageError: one is no amount.
+
+    >>> checked_limits({"monthly_usd": 5.0, "runs_at_once": None, "usd_per_hour": math.inf})
+    {'monthly_usd': 5.0, 'usd_per_hour': None}
     """
-    still_usd = max(0.0, _promised_usd(database, run) - run["cost_usd"])
-    for budget in budgets(database, now):
-        if budget.team == run["team"] and run["state"] == State.DONE:
-            budget.admit(still_usd)
+    given = {key: value for key, value in limits.items() if value is not None}
+    for key, value in given.items():
+        if not value > 0 or (key == "runs_at_once" and value % 1):
+            raise UsageError(f"{key}: {value:g} is no limit", "Give an amount above 0.")
+    return {key: None if value == math.inf else value for key, value in given.items()}
 
 
-def _promised_usd(database: Database, run: RowMapping) -> float:
-    quote = quote_summary(database, run["id"])
-    try:
-        recipe = stored_recipe(run)
-    except StoreError:
-        recipe = None
-    return _least(None if quote is None else quote["cost_usd"]["p95"], recipe) or 0.0
+def set_aside(connection: Connection, run: str, team: str, most_usd: float | None, now: float) -> None:
+    """Set aside what a run may cost from its beginning to its end, in the transaction that accepts it.
 
+    Args:
+        connection: in a transaction.
+        run: its id; its row is there.
+        team: whose it is.
+        most_usd: None if nobody can say.
+        now: Unix seconds.
 
-def _least(quoted_usd: float | None, recipe: Recipe | None) -> float | None:
-    """Of a quote and a recipe's cap the less; None without either."""
-    cap_usd = recipe.budget.total_usd if recipe is not None and recipe.budget is not None else None
-    return min((usd for usd in (quoted_usd, cap_usd) if usd is not None), default=None)
-
-
-def month_begin_s(now: float) -> float:
-    """When the calendar month began, by UTC, in Unix seconds.
-
-    >>> month_begin_s(86400.0 * 40) == 86400.0 * 31
-    True
+    Raises:
+        OverBudgetError: it does not fit in the month.
+        UsageError: there is a budget, and it may cost anything.
     """
-    day = datetime.fromtimestamp(now, UTC)
-    return day.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    ledger.lock_admission(connection)
+    found = Budgets(lambda query: connection.execute(query).mappings().all(), now)
+    most = ledger.micro(most_usd or 0.0)
+    more_usd = None if most_usd is None else ledger.dollars(ledger.missing(connection, run, most))
+    for whose in (team, ALL):
+        found[whose].admit(more_usd)
+    ledger.reserve(connection, run, most, now)

@@ -15,7 +15,6 @@ from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
 from trainmaster.service.run_stream import Cursor, RunStream
 from trainmaster.service.summary import runs_summary
-from trainmaster.service.team_budget import admit_again
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
@@ -259,7 +258,6 @@ class TeamRuns:
 
         self._caller.need("run")
         row = self.row(run)
-        admit_again(self._service.database, row, time.time())
         session = self._service.resume(run, environ)
         if session is None:
             return []

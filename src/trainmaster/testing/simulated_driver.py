@@ -97,7 +97,7 @@ class SimulatedDatabase:
             return True
         return bool(there["run_id"] == lease.run)
 
-    def put_cost(self, lease: Lease, cost_usd: float) -> None:
+    def put_cost(self, lease: Lease, cost_usd: float, now: float) -> None:
         """See `Database.put_cost`."""
         self._prove(lease)
         self.costs[lease.run] = cost_usd

@@ -18,9 +18,9 @@ class ToldStore(Database):
     def clock_s(self, most_age_s: float = 0.0) -> float:
         return self.told
 
-    def create_run(self, new, now):
+    def create_run(self, new, now, admit=None):
         self.told = now
-        return super().create_run(new, now)
+        return super().create_run(new, now, admit)
 
     def acquire(self, run, now):
         self.told = now
@@ -38,9 +38,9 @@ class ToldStore(Database):
         self.told = now
         super().commit(lease, changes, now)
 
-    def requeue(self, lease, now):
+    def requeue(self, lease, now, admit=None):
         self.told = now
-        super().requeue(lease, now)
+        super().requeue(lease, now, admit)
 
 
 def new_run(run: str = "r-1", experiments=(("a", 3), ("b", 1))) -> NewRun:

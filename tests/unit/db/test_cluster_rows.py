@@ -42,13 +42,13 @@ def test_who_lost_the_run_writes_nothing(database):
     with pytest.raises(LeaseLostError):
         database.put_cluster(stale, row(), NOW)
     with pytest.raises(LeaseLostError):
-        database.put_cost(stale, 3.0)
+        database.put_cost(stale, 3.0, NOW)
     assert database.clusters_of("r-1") == []
     assert database.run_row("r-1")["cost_usd"] == 0.0
 
 
 def test_the_bill(database):
-    database.put_cost(begun(database), 1.25)
+    database.put_cost(begun(database), 1.25, NOW)
     assert database.run_row("r-1")["cost_usd"] == 1.25
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -88,7 +89,11 @@ def test_scopes_imply_no_more_than_they_say():
 
 def test_a_team_knows_what_it_may_spend(of_home):
     assert of_home.make_team("open", None)["left_usd"] is None
-    assert of_home.make_team("vision", 50)["left_usd"] == 50
-    assert of_home.make_team("vision", None)["monthly_usd"] == 50, "what is not said stays"
+    assert of_home.make_team("vision", 50)["monthly_usd"] == 50
+    assert of_home.make_team("vision")["monthly_usd"] == 50, "what is not named stays"
+    assert of_home.make_team("vision", math.inf, runs_at_once=2) == {
+        "team": "vision", "monthly_usd": None, "spent_usd": 0.0, "reserved_usd": 0.0, "left_usd": None,
+        "runs_at_once": 2, "usd_per_hour": None,
+    }  # fmt: skip
     with pytest.raises(UsageError):
         of_home.make_team("vision", -1)

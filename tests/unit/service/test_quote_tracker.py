@@ -33,7 +33,7 @@ class Store:
     def quotes_of(self, _run):
         return self.rows
 
-    def add_quote(self, new):
+    def add_quote(self, new, most_usd=None):
         row = {"id": len(self.rows), "kind": new.kind, "made_at": new.made_at, "data": new.data}
         self.rows.append(row | {"kept": None, "time_s": None, "cost_usd": None})
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from trainmaster.db import Database, NewQuote, NewRun, RunChange, Submission, access
-from trainmaster.service.team_budget import OverBudgetError, TeamBudget, budgets
-from trainmaster.spec import Recipe
+from trainmaster.db import Database, NewRun, RunChange, Submission, access, ledger
+from trainmaster.db.ledger import ALL
+from trainmaster.service.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget, budgets, set_aside
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 
@@ -18,57 +16,76 @@ NOW = 86400.0 * 40
 @pytest.fixture
 def database(tmp_path):
     found = Database(f"sqlite:///{tmp_path / 'a.db'}")
-    access.add_team(found, "red", 100.0, NOW)
-    access.add_team(found, "blue", None, NOW)
+    access.add_team(found, "red", {"monthly_usd": 100.0}, NOW)
+    access.add_team(found, "blue", {}, NOW)
     yield found
     found.close()
 
 
-def run(database, name, created_at, cost_usd=0.0, team="red", cap=None, is_over=False):
-    content = {"name": "r", "experiments": {"main": {"command": "true"}}}
-    if cap is not None:
-        content["budget"] = {"total": f"${cap}"}
-    recipe = Recipe.from_dict(content).model_dump_json()
+def run(database, name, most_usd, team="red", cost_usd=0.0, is_over=False, now=NOW):
     new = NewRun(
-        name,
-        "r",
-        recipe,
-        "r.yaml",
-        "aws",
-        "code",
-        "file:///s",
-        [("main", 1)],
-        submission=Submission("x", team),
+        name, "r", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], submission=Submission("x", team)
     )
-    lease = database.create_run(new, created_at)
-    database.put_cost(lease, cost_usd)
+    lease = database.create_run(
+        new, now, lambda connection: set_aside(connection, name, team or OWNER, most_usd, now)
+    )
+    database.put_cost(lease, cost_usd, now)
     if is_over:
-        database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], created_at + 1)
-
-
-def red(database):
-    return next(budget for budget in budgets(database, NOW) if budget.team == "red")
+        database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], now)
+    return lease
 
 
 def test_what_was_spent_and_what_is_promised_counts(database):
-    run(database, "earlier", NOW - 86400 * 20, 50.0, is_over=True)
-    run(database, "over", NOW - 10, 7.0, cap=30, is_over=True)
-    run(database, "from-last-month", NOW - 86400 * 20, 5.0, cap=20)
-    run(database, "capped", NOW - 5, 1.0, cap=11)
-    run(database, "others", NOW - 5, 60.0, team="blue", cap=70)
-    found = red(database)
-    assert (found.spent_usd, found.reserved_usd, found.left_usd) == (13.0, 25.0, 62.0)
+    run(database, "earlier", 50.0, cost_usd=50.0, is_over=True, now=NOW - 86400 * 20)
+    run(database, "over", 30.0, cost_usd=7.0, is_over=True)
+    run(database, "from-last-month", 20.0, cost_usd=5.0, now=NOW - 86400 * 20)
+    run(database, "goes-on", 11.0, cost_usd=1.0)
+    run(database, "others", 70.0, team="blue", cost_usd=60.0)
+    blue, red = budgets(database, NOW)
+    assert (red.spent_usd, red.reserved_usd, red.left_usd) == (8.0, 25.0, 67.0)
+    assert (blue.team, blue.spent_usd, blue.left_usd) == ("blue", 60.0, None)
 
 
-def test_the_quote_is_reserved_if_it_is_less_than_the_cap(database):
-    run(database, "quoted", NOW - 5, 1.0, cap=50)
-    interval = {"p5": 2.0, "p50": 3.0, "p95": 4.0}
-    data = {"time_s": interval, "cost_usd": interval, "measurements": 1}
-    database.add_quote(NewQuote("quoted", None, "estimate", NOW, json.dumps(data)))
-    assert red(database).reserved_usd == 3.0
+def test_what_does_not_fit_is_not_accepted(database):
+    run(database, "fits", 60.0)
+    with pytest.raises(OverBudgetError, match=r"team red has \$40.00 left of \$100.00 this month"):
+        run(database, "does-not", 40.01)
+    assert not database.has_run("does-not")
+    with pytest.raises(UsageError, match="nobody can say"):
+        run(database, "endless", None)
+    run(database, "nothing", 0.0)
+    run(database, "others", None, team="blue")
+    run(database, "rest", 40.0)
 
 
-def test_what_does_not_fit_is_refused_with_the_numbers():
+def test_everybody_together_may_have_a_budget_and_a_home_without_teams_too(database):
+    access.add_team(database, "blue", {"monthly_usd": 10.0}, NOW)
+    limit = {"monthly_usd": 5.0}
+    database.write(lambda connection, _: ledger.set_limits(connection, OWNER, limit))
+    with pytest.raises(OverBudgetError, match="the owner of the home has"):
+        run(database, "at-home", 6.0, team=None)
+    run(database, "small", 5.0, team=None)
+    found = Budgets(database.read, NOW)
+    assert found[OWNER].as_dict()["team"] is None
+    assert (found[ALL].reserved_usd, found[ALL].left_usd) == (5.0, None)
+
+
+def test_going_on_needs_what_is_left_of_it_only(database):
+    lease = run(database, "r", 90.0, cost_usd=60.0, is_over=True)
+    run(database, "meanwhile", 15.0)
+
+    def again(most_usd):
+        database.requeue(lease, NOW, lambda connection: set_aside(connection, "r", "red", most_usd, NOW))
+
+    with pytest.raises(OverBudgetError, match=r"may cost \$30.00"):
+        again(90.0)
+    assert database.run_row("r")["state"] == State.DONE
+    again(85.0)
+    assert budgets(database, NOW)[1].left_usd == 0.0
+    again(85.0)  # its driver was killed, and it is taken over
+
+
+def test_a_refusal_has_the_numbers():
     budget = TeamBudget("red", 100.0, 60.0, 30.0)
     budget.admit(10.0)
     budget.admit(0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -18,12 +19,14 @@ router = APIRouter(tags=["teams"])
 
 
 class NewTeam(BaseModel):
-    """A team, and what it may spend in a calendar month."""
+    """A team, and its limits: those that are not named stay, null takes one away."""
 
     model_config = ConfigDict(extra="forbid")
 
     team: str
     monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    runs_at_once: int | None = Field(None, gt=0)
+    usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
 class NewToken(BaseModel):
@@ -47,7 +50,10 @@ def teams(state: State, caller: Manager) -> dict[str, Any]:
 @router.put("/teams")
 def put_team(body: NewTeam, state: State, caller: Admin) -> dict[str, Any]:
     """Make a team, or change what it may spend."""
-    return state.access.make_team(body.team, body.monthly_usd)
+    limits = body.model_dump(exclude={"team"}, exclude_unset=True)
+    return state.access.make_team(
+        body.team, **{key: math.inf if value is None else value for key, value in limits.items()}
+    )
 
 
 @router.get("/tokens")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import UTC, datetime
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -18,6 +22,7 @@ def upgrade() -> None:
     _drivers()
     _accounts()
     _uploads()
+    _ledger()
 
 
 def _quote_requests() -> None:
@@ -164,3 +169,79 @@ def _uploads() -> None:
         sa.ForeignKeyConstraint(["upload_id"], ["upload.id"], name="fk_upload_part_upload_id"),
         sa.PrimaryKeyConstraint("upload_id", "offset", name="pk_upload_part"),
     )
+
+
+def _ledger() -> None:
+    """Budgets, and a ledger with what there was before: bills of runs, and what those that go on may cost."""
+    budget = op.create_table(
+        "budget",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("monthly_usd", sa.Float(), nullable=True),
+        sa.Column("runs_at_once", sa.Integer(), nullable=True),
+        sa.Column("usd_per_hour", sa.Float(), nullable=True),
+        sa.PrimaryKeyConstraint("team", name="pk_budget"),
+    )
+    op.create_table(
+        "budget_warning",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("month", sa.Text(), nullable=False),
+        sa.Column("percent", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("team", "month", "percent", name="pk_budget_warning"),
+    )
+    ledger = op.create_table(
+        "ledger",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("day", sa.Text(), nullable=False),
+        sa.Column("micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_ledger_run_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_ledger"),
+        sa.UniqueConstraint("run_id", "kind", "day", name="uq_ledger_run_id_kind_day"),
+    )
+    op.create_index("ix_ledger_day", "ledger", ["day"])
+    connection = op.get_bind()
+    limits = connection.execute(sa.text("SELECT name, monthly_usd FROM team WHERE monthly_usd IS NOT NULL"))
+    if found := [{"team": row.name, "monthly_usd": row.monthly_usd} for row in limits]:
+        connection.execute(budget.insert(), found)
+    op.drop_column("team", "monthly_usd")
+    now, entries = time.time(), []
+    runs = connection.execute(
+        sa.text(
+            "SELECT id, team, state, recipe, created_at, ended_at, cost_usd FROM run "
+            "WHERE cost_usd > 0 OR state <> 'DONE' ORDER BY created_at"
+        )
+    ).all()
+    for run in runs:
+        is_over = run.state == "DONE"
+        at = (run.ended_at or run.created_at) if is_over else now
+        day = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+        key = {"run_id": run.id, "team": run.team or "", "day": day, "at": at}
+        charged = round(run.cost_usd * 1_000_000)
+        promised = 0 if is_over else round(_promised_usd(connection, run) * 1_000_000)
+        # What was set aside for it is what it has cost, and what it may still cost.
+        for kind, amount in (("reserve", max(charged, promised)), ("charge", charged)):
+            if amount:
+                entries.append({**key, "kind": kind, "micro_usd": amount})
+    if entries:
+        connection.execute(ledger.insert(), entries)
+
+
+def _promised_usd(connection: sa.Connection, run: sa.Row[tuple[object, ...]]) -> float:
+    """The p95 of its newest quote, or its cap if that is less; 0 if neither can be read."""
+    quoted = connection.execute(
+        sa.text("SELECT data FROM quote WHERE run_id = :run ORDER BY made_at DESC, id DESC"), {"run": run.id}
+    ).scalar()
+    promises = []
+    for text, keys in ((quoted, ("cost_usd", "p95")), (run.recipe, ("budget", "total_usd"))):
+        try:
+            found = json.loads(text or "")
+            for key in keys:
+                found = found[key]
+            promises.append(float(found))
+        except (TypeError, ValueError, LookupError):
+            continue
+    return min(promises, default=0.0)
