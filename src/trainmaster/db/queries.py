@@ -290,6 +290,18 @@ def attempts(
     return database.read(query)
 
 
+def attempt_details(database: Database, run: str, limit: int) -> Sequence[RowMapping]:
+    """The newest attempts of a run, the newest first: all columns, with the experiment's name."""
+    query = (
+        sa.select(*t.attempt.c, t.experiment.c.name.label("experiment"))
+        .join(t.experiment, t.attempt.c.experiment_id == t.experiment.c.id)
+        .where(t.experiment.c.run_id == run)
+        .order_by(t.attempt.c.id.desc())
+        .limit(limit)
+    )
+    return database.read(query)
+
+
 def ended_attempts(database: Database, ids: Sequence[int]) -> set[int]:
     """Which of these attempts have ended."""
     ended: set[int] = set()

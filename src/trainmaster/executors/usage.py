@@ -76,6 +76,21 @@ def read_usage(
     return {member: _usage(found, since_s) for member, found in rows.items()}
 
 
+def member_samples(directory: Path) -> dict[str, list[dict[str, Any]]]:
+    """All looks at each member of an attempt, by its name, in order."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(directory / SAMPLES_FILE, None):
+        found.setdefault(row["member"], []).append(row)
+    return found
+
+
+def machine_samples(home: Path) -> list[dict[str, Any]]:
+    """The looks at the machine itself that the supervisor of a home has kept, in order."""
+    directory = home / "supervisor"
+    files = (directory / f"{SAMPLES_FILE}.1", directory / SAMPLES_FILE)
+    return [row for file in files for row in _lines(file, None) if _is_finite(row.get("time"))]
+
+
 def logged_bytes(directory: Path, member: str, at: float) -> int:
     """How long the log of a member was at some time: by its last sample until then, 0 if there was none yet.
 
@@ -143,6 +158,11 @@ def _sum(values: Iterable[_Number | None]) -> _Number | None:
 
 
 def _rows(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
+    """The looks at members in a file."""
+    return [row for row in _lines(path, tail_bytes) if _is_sample(row)]
+
+
+def _lines(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
     """Lines that are whole: a supervisor that was killed, or a full disk, may leave half of one."""
     try:
         with path.open("rb") as file:
@@ -160,14 +180,14 @@ def _rows(path: Path, tail_bytes: int | None) -> list[dict[str, Any]]:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if _is_sample(row):
+        if isinstance(row, dict):
             found.append(row)
     return found
 
 
-def _is_sample(row: object) -> bool:
+def _is_sample(row: dict[str, Any]) -> bool:
     """Whether a line is one of ours: a node may send anything."""
-    if not isinstance(row, dict) or not isinstance(row.get("member"), str):
+    if not isinstance(row.get("member"), str):
         return False
     may_be = (row.get(name) for name in _OPTIONAL)
     return all(_is_finite(row.get(name)) for name in _REQUIRED) and all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -18,10 +19,28 @@ if TYPE_CHECKING:
 
 #: These say how far a task is, not how well it does.
 _COUNTERS = frozenset({"step", "epoch", "examples", "seconds", "time", "timestamp", "wall_time"})
+#: A metric with one of these words in its name is better when it is smaller.
+_SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
 #: Of an experiment with more tasks so many are drawn, evenly chosen: more lines hide each other.
 MAX_TASKS = 200
 #: Of a task that reports more metrics, the first ones.
 MAX_METRICS = 8
+
+
+def goal_of(metric: str, search: Mapping[str, Any] | None = None) -> str:
+    """Which values of a metric are better, ``min`` or ``max``.
+
+    Args:
+        metric: its name.
+        search: of its experiment, as JSON: it counts if it looks at this metric. Else names that sound like a
+            loss or an error are better when they are smaller.
+
+    >>> goal_of("val_loss"), goal_of("accuracy"), goal_of("loss", {"metric": "loss", "goal": "max"})
+    ('min', 'max', 'max')
+    """
+    if search is not None and search["metric"] == metric:
+        return str(search["goal"])
+    return "min" if _SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", metric.lower())) else "max"
 
 
 @dataclass(frozen=True, slots=True)

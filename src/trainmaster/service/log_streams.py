@@ -109,6 +109,7 @@ class LogStreams:
         task: only this number.
         member: only this name.
         choice: only these lines; None for all bytes as they are.
+        attempt: only this number.
 
     Raises:
         NotFoundError: the run has no such experiment, task or member.
@@ -123,6 +124,7 @@ class LogStreams:
         task: int | None,
         member: str | None,
         choice: LineChoice | None = None,
+        attempt: int | None = None,
     ) -> None:
         self._service = service
         self._run = run
@@ -130,6 +132,7 @@ class LogStreams:
         self._experiment = experiment
         self._task = task
         self._member = member
+        self._attempt = attempt
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._open: dict[int, _Attempt] = {}
         self._last_attempt = 0
@@ -189,6 +192,8 @@ class LogStreams:
             self._many = True  # there was more than one attempt at a task
         for row in rows:
             self._last_attempt = max(self._last_attempt, row["id"])
+            if self._attempt not in (None, row["number"]):
+                continue
             self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
         ended = queries.ended_attempts(database, list(self._open))
         for key, attempt in list(self._open.items()):

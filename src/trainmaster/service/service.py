@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,9 +54,6 @@ if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.curves import ExperimentCurves
     from trainmaster.service.unpublished_models import SavedModel
-
-#: A metric with one of these words in its name is better when it is smaller.
-_SMALLER_IS_BETTER = frozenset({"loss", "error", "err", "perplexity", "mae", "mse", "rmse"})
 
 #: Who has driven a run to its end on this machine lets go of it within a moment; rented machines take longer.
 _CLOSED_WITHIN_S, _CLOSED_POLL_S = 3.0, 0.02
@@ -529,6 +525,8 @@ class Service:
         Raises:
             UsageError: no model has that metric.
         """
+        from trainmaster.service.curves import goal_of
+
         found = queries.models(self.database, run, experiment)
         if best is None:
             return [(row["task"], row["uri"]) for row in found]
@@ -540,11 +538,9 @@ class Service:
                 f"no model of {experiment!r} has the metric {best!r}",
                 f"Metrics seen: {', '.join(seen) or 'none'}.",
             )
-        smallest = bool(_SMALLER_IS_BETTER.intersection(re.split(r"[^a-z]+", best.lower())))
         search = json.loads(self.database.run_row(run)["recipe"])["experiments"][experiment].get("search")
-        if search is not None and search["metric"] == best:
-            smallest = search["goal"] == "min"
-        row = (min if smallest else max)(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
+        first = min if goal_of(best, search) == "min" else max
+        row = first(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
         return [(row["task"], row["uri"])]
 
     def find_model(self, name: str) -> str:

@@ -106,6 +106,24 @@ class Submissions:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
         return recipe
 
+    def code_of(self, caller: Caller, run: str) -> str:
+        """The code of a run, for one more with changes: a digest for `RunRequest`.
+
+        Raises:
+            UsageError: it was a part of a directory, or something else that cannot be sent once more.
+        """
+        from trainmaster.service.stored_recipe import stored_recipe
+
+        row = self._service.database.run_row(run)
+        if stored_recipe(row).code != ".":
+            raise UsageError(
+                f"the code of {run} was only a part of where its recipe lies", "Send code and recipe anew."
+            )
+        snapshot = Path(row["code_path"])
+        if not snapshot.is_dir():
+            raise UsageError(f"the code of {run} is not on this server", "Send code and recipe anew.")
+        return CodeUploads(self._service.home, caller.team).add_directory(snapshot)
+
     def submit(self, caller: Caller, request: RunRequest, key: str = "") -> tuple[str, bool, list[str]]:
         """Accept a request; a driver takes its run.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from trainmaster.advisor.model.profile import Point
     from trainmaster.artifacts import Manifest
     from trainmaster.service.caller import Caller
+    from trainmaster.service.run_details import RunDetails
     from trainmaster.service.service import Service
     from trainmaster.service.summary import Highlights
 
@@ -100,6 +102,13 @@ class TeamRuns:
         self.row(run)
         return self._service.status(run)
 
+    def details(self, run: str) -> RunDetails:
+        """What is looked up about it beyond its status."""
+        from trainmaster.service.run_details import RunDetails
+
+        self.row(run)
+        return RunDetails(self._service, run)
+
     def highlights(self, run: str) -> Highlights:
         """What people are shown beside its status."""
         self.row(run)
@@ -124,9 +133,12 @@ class TeamRuns:
 
         Returns:
             A dictionary per experiment, task and metric: ``experiment``, ``task``, ``parameters``, ``key``,
-            ``axis`` (what ``steps`` counts), ``steps`` and ``values`` of the same length, ``last``.
+            ``axis`` (what ``steps`` counts), ``steps`` and ``values`` of the same length, ``last``, ``best``
+            and ``goal``: ``min`` or ``max``.
         """
-        self.row(run)
+        from trainmaster.service.curves import goal_of
+
+        stored = json.loads(self.row(run)["recipe"])["experiments"]
         found = []
         for experiment in self._service.curves(run):
             for task in experiment.tasks:
@@ -134,6 +146,8 @@ class TeamRuns:
                     if keys and key not in keys:
                         continue
                     kept = thinned(curve.values, points)
+                    goal = goal_of(key, stored[experiment.name].get("search"))
+                    finite = [value for value in curve.values if _finite(value) is not None]
                     found.append(
                         {
                             "experiment": experiment.name,
@@ -144,6 +158,8 @@ class TeamRuns:
                             "steps": [curve.steps[index] for index in kept],
                             "values": [_finite(curve.values[index]) for index in kept],
                             "last": _finite(curve.values[-1]),
+                            "best": (min if goal == "min" else max)(finite, default=None),
+                            "goal": goal,
                         }
                     )
         return found
@@ -153,13 +169,34 @@ class TeamRuns:
         self.row(run)
         return RunStream(self._service, run, Cursor.decode(cursor), tail_bytes)
 
-    def logs(self, run: str, **choice: Any) -> Iterator[bytes]:  # noqa: ANN401 - of `LogStreams`
-        """What its tasks wrote until now."""
-        from trainmaster.service.log_streams import LogStreams
+    def logs(
+        self,
+        run: str,
+        experiment: str | None = None,
+        task: int | None = None,
+        member: str | None = None,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        text: str | None = None,
+    ) -> Iterator[bytes]:
+        """What its tasks wrote until now.
+
+        Args:
+            run: its id.
+            experiment: only this one.
+            task: only this number.
+            member: only this name.
+            attempt: only this number.
+            tail: of each log only so many of the last lines.
+            text: only lines with this in them.
+        """
+        from trainmaster.service.log_streams import LineChoice, LogStreams
 
         self.row(run)
-        member = {key: choice.get(key) for key in ("experiment", "task", "member")}
-        return LogStreams(self._service, run, **member).read(follow=False)
+        pattern = None if text is None else re.compile(re.escape(text.encode()), re.IGNORECASE)
+        choice = None if tail is None and pattern is None else LineChoice(tail, pattern)
+        return LogStreams(self._service, run, experiment, task, member, choice, attempt).read(follow=False)
 
     def models(self, run: str | None = None, limit: int = 100, after: str | None = None) -> dict[str, Any]:
         """``models``, those of the newest runs first, and ``next``; of one run, or of all that are seen."""

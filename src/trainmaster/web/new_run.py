@@ -10,7 +10,8 @@ from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
 from trainmaster.service.submissions import RunRequest
-from trainmaster.spec.errors import RecipeError, TrainmasterError
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.web.mistakes import mistakes_of
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -61,8 +62,4 @@ def _mistake(state: ServerState, who: Submitter, recipe: str) -> Exception | Non
 
 
 def _checked(error: Exception | None) -> dict[str, Any]:
-    if isinstance(error, RecipeError):
-        return {"mistakes": [f"line {m.line}, column {m.column}: {m.message}" for m in error.mistakes]}
-    if isinstance(error, TrainmasterError):
-        return {"mistakes": [*str(error.args[0]).splitlines(), *([error.hint] if error.hint else [])]}
-    return {"mistakes": [str(error)] if error is not None else []}
+    return {"mistakes": mistakes_of(error)}

@@ -13,7 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from trainmaster.api.rest.state import status_of, told
 from trainmaster.service.caller import UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.web import models, new_run, recommend, run, runs, sessions, team
+from trainmaster.web import compare, models, new_run, recommend, run, runs, sessions, team
 from trainmaster.web.rendering import HERE, is_part, page, redirect
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     runs.router,
     run.router,
+    compare.router,
     new_run.router,
     models.router,
     recommend.router,

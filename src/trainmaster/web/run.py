@@ -1,34 +1,179 @@
-"""The page of one run."""
+"""The pages of one run: overview, logs, machines, history, its searches, and again with changes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Runs, State, Submitter
-from trainmaster.web.rendering import duration, is_part, page, redirect, usd
+from trainmaster.service.comparison import recipe_diff, varied
+from trainmaster.service.submissions import RunRequest
+from trainmaster.service.team_runs import TeamRuns
+from trainmaster.spec.errors import TrainmasterError
+from trainmaster.web.figures import bands, graph, parallel_coordinates
+from trainmaster.web.mistakes import mistakes_of
+from trainmaster.web.rendering import is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
+#: Of what a search in logs finds, so much is shown, the last of it.
+_FOUND_BYTES: Final = 48_000
+_EVENTS: Final = 100
+_MODELS: Final = 50
 
 
 @router.get("/runs/{run}")
 def show(request: Request, run: str, found: Runs) -> Response:
-    """One run: how far it is, its curves and logs, live."""
+    """How far it is, its curves and the end of its logs, live."""
     status = found.status(run)
-    values = {
-        "run": run,
-        "status": status,
-        "quote": _band(status),
-        "highlights": found.highlights(run),
-        "events": found.events(run)[-100:],
-        "recipe": found.recipe(run),
-        "models": found.models(run, 50)["models"],
-        "is_over": status["state"] == "DONE",
-    }
-    return page(request, "run_part.html" if is_part(request) else "run.html", **values)
+    details = found.details(run)
+    budget = details.recipe().budget
+    cap_usd = None if budget is None else budget.total_usd
+    return page(
+        request,
+        "run_part.html" if is_part(request) else "run.html",
+        **_head(found, run, status),
+        cap_usd=cap_usd,
+        bands=bands(status, cap_usd),
+        graph=graph(details.graph()),
+        highlights=found.highlights(run),
+        models=found.models(run, _MODELS)["models"],
+    )
+
+
+@router.get("/runs/{run}/logs")
+def logs(
+    request: Request,
+    run: str,
+    found: Runs,
+    experiment: str = "",
+    task: str = "",
+    attempt: str = "",
+    member: str = "",
+    text: str = "",
+) -> Response:
+    """Logs by member and attempt: followed live, or searched for a text."""
+    status = found.status(run)
+    lines, problem = "", ""
+    if text:
+        try:
+            lines = _search(found, run, experiment, task, attempt, member, text)
+        except (TrainmasterError, ValueError) as error:
+            problem = str(error)
+    return page(
+        request,
+        "logs.html",
+        **_head(found, run, status),
+        members=found.details(run).members(),
+        chosen={"experiment": experiment, "task": task, "attempt": attempt, "member": member, "text": text},
+        lines=lines,
+        problem=problem,
+    )
+
+
+def _search(
+    found: TeamRuns, run: str, experiment: str, task: str, attempt: str, member: str, text: str
+) -> str:
+    pieces = found.logs(
+        run,
+        experiment or None,
+        int(task) if task else None,
+        member or None,
+        attempt=int(attempt) if attempt else None,
+        text=text,
+    )
+    last = b""
+    for piece in pieces:
+        last = (last + piece)[-_FOUND_BYTES:]
+    return last.decode("utf-8", "replace")
+
+
+@router.get("/runs/{run}/machines")
+def machines(request: Request, run: str, found: Runs) -> Response:
+    """What was rented, and CPU, GPUs, memory and network over time."""
+    head = _head(found, run, found.status(run))
+    return page(request, "machines.html", **head, machines=found.details(run).machines())
+
+
+@router.get("/runs/{run}/history")
+def history(request: Request, run: str, found: Runs) -> Response:
+    """Attempts, checkpoints and events."""
+    details = found.details(run)
+    problem, checkpoints = "", []
+    try:
+        checkpoints = details.checkpoints()
+    except TrainmasterError as error:  # a store that is away: the rest is there
+        problem = str(error)
+    return page(
+        request,
+        "history.html",
+        **_head(found, run, found.status(run)),
+        attempts=details.attempts(),
+        checkpoints=checkpoints,
+        problem=problem,
+        events=found.events(run)[-_EVENTS:],
+    )
+
+
+@router.get("/runs/{run}/sweeps")
+def sweeps(request: Request, run: str, found: Runs) -> Response:
+    """Its searches: which parameters matter, the best trials, the best value so far."""
+    searches = found.details(run).searches()
+    for search in searches:
+        trials, metric = search["trials"], search["metric"]
+        by_number = {trial["task"]: trial for trial in trials}
+        search["best"] = [by_number[number] for number in search["best"]]
+        search["names"] = varied(trials)
+        good = search["best"][: max(1, len(trials) // 4)]
+        search["lines"] = parallel_coordinates(
+            [*search["names"], metric],
+            [
+                ({**trial["parameters"], metric: trial["value"]}, 2 if trial in good else 0)
+                for trial in trials
+            ],
+        )
+    return page(request, "sweeps.html", **_head(found, run, found.status(run)), searches=searches)
+
+
+@router.get("/runs/{run}/again")
+def again(request: Request, run: str, found: Runs, caller: Submitter) -> Response:
+    """Its recipe, to be changed and run anew with the same code."""
+    values: dict[str, Any] = {"recipe": found.recipe(run), "max_usd": "", "diff": [], "mistakes": []}
+    return page(request, "again.html", **_head(found, run, found.status(run)), **values)
+
+
+@router.post("/runs/{run}/again")
+def send_again(
+    request: Request,
+    run: str,
+    found: Runs,
+    state: State,
+    caller: Submitter,
+    recipe: Annotated[str, Form()],
+    max_usd: Annotated[str, Form()] = "",
+    act: Annotated[str, Form()] = "compare",
+) -> Response:
+    """Shows what was changed, or runs it."""
+    recipe = recipe.replace("\r\n", "\n")  # as browsers send lines
+    diff = recipe_diff(found.recipe(run), recipe, run, "changed")
+    problem = None
+    try:
+        code = state.submissions.code_of(caller, run)
+        amount = float(max_usd) if max_usd.strip() else None
+        if act == "run":
+            new, _, _ = state.submissions.submit(caller, RunRequest(recipe, code, None, amount))
+            return redirect(f"/runs/{quote(new)}")
+        state.submissions.read(caller, RunRequest(recipe, code))
+    except (TrainmasterError, ValueError) as error:
+        problem = error
+    mistakes = mistakes_of(problem)
+    values: dict[str, Any] = {"recipe": recipe, "max_usd": max_usd, "diff": diff, "mistakes": mistakes}
+    if is_part(request):
+        return page(request, "changed.html", **values)
+    head = _head(found, run, found.status(run))
+    return page(request, "again.html", 422 if problem and act == "run" else 200, **head, **values)
 
 
 @router.post("/runs/{run}/cancel")
@@ -45,30 +190,12 @@ def resume(run: str, found: Runs, state: State, caller: Submitter) -> Response:
     return redirect(f"/runs/{quote(run)}")
 
 
-def _band(status: dict[str, Any]) -> list[dict[str, Any]]:
-    """Quote against truth: the interval of each and where the run is, as percentages of a common scale."""
-    promised = status.get("quote")
-    if promised is None:
-        return []
-    found = []
-    for what, key, value, show_as in (
-        ("Time", "time_s", status["seconds"], duration),
-        ("Cost", "cost_usd", status["cost_usd"], usd),
-    ):
-        interval = promised[key]
-        if interval["p95"] is None or not max(interval["p95"], value) > 0:
-            continue
-        scale = 100 / (1.1 * max(interval["p95"], value))
-        found.append(
-            {
-                "what": what,
-                "now": show_as(value),
-                "low": show_as(interval["p5"]),
-                "high": show_as(interval["p95"]),
-                "left": round(interval["p5"] * scale, 2),
-                "width": round((interval["p95"] - interval["p5"]) * scale, 2),
-                "at": round(value * scale, 2),
-                "is_beyond": value > interval["p95"],
-            }
-        )
-    return found
+def _head(found: TeamRuns, run: str, status: dict[str, Any]) -> dict[str, Any]:
+    """What every page of a run needs."""
+    return {
+        "run": run,
+        "status": status,
+        "is_over": status["state"] == "DONE",
+        "recipe_text": found.recipe(run),
+        "has_search": any("top" in each for each in status["experiments"].values()),
+    }

@@ -22,6 +22,7 @@ from trainmaster.api.rest import (
     offers,
     quotes,
     recommend,
+    run_details,
     runs,
     teams,
     uploads,
@@ -95,7 +96,7 @@ def make_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     v1 = APIRouter(prefix=API)
-    for part in (runs, quotes, offers, clusters, code, uploads, models, recommend, teams):
+    for part in (runs, run_details, quotes, offers, clusters, code, uploads, models, recommend, teams):
         v1.include_router(part.router)
     v1.include_router(_general)
     app.include_router(v1)

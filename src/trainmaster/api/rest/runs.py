@@ -85,6 +85,8 @@ class Curve(BaseModel):
     steps: list[float]
     values: list[float | None]
     last: float | None
+    best: float | None
+    goal: str = Field(description="which values are better: min or max")
 
 
 class Metrics(BaseModel):
@@ -195,10 +197,17 @@ def metrics(
 
 @router.get("/runs/{run}/logs", response_class=StreamingResponse)
 def logs(
-    run: str, runs: Runs, experiment: str | None = None, task: int | None = None, member: str | None = None
+    run: str,
+    runs: Runs,
+    experiment: str | None = None,
+    task: int | None = None,
+    member: str | None = None,
+    attempt: int | None = None,
+    tail: Annotated[int | None, Query(ge=1, description="of each log so many of the last lines")] = None,
+    text: Annotated[str | None, Query(description="only lines with this in them")] = None,
 ) -> StreamingResponse:
     """What its tasks wrote until now, as plain text."""
-    pieces: Iterator[bytes] = runs.logs(run, experiment=experiment, task=task, member=member)
+    pieces: Iterator[bytes] = runs.logs(run, experiment, task, member, attempt=attempt, tail=tail, text=text)
     first = next(pieces, b"")  # what is not there is said before the answer begins
     return StreamingResponse(chain((first,), pieces), media_type="text/plain; charset=utf-8")
 

@@ -13,4 +13,10 @@ setInterval(() => {
     if (!firstSeen.has(element)) firstSeen.set(element, now);
     element.textContent = duration(Number(element.dataset.ticks) + (now - firstSeen.get(element)) / 1000);
   }
+  // The bar of a quote's time fills up: `data-grows` percent a second.
+  for (const bar of document.querySelectorAll("[data-grows]")) {
+    if (!firstSeen.has(bar)) firstSeen.set(bar, now);
+    const at = Number(bar.dataset.at) + Number(bar.dataset.grows) * (now - firstSeen.get(bar)) / 1000;
+    bar.setAttribute("width", Math.min(100, at).toFixed(2));
+  }
 }, 1000);

@@ -143,6 +143,13 @@ def routes():
         ("GET", "/api/v1/runs/{run}/metrics"): "read",
         ("GET", "/api/v1/runs/{run}/logs"): "read",
         ("GET", "/api/v1/runs/{run}/stream"): "read",
+        ("GET", "/api/v1/runs/{run}/graph"): "read",
+        ("GET", "/api/v1/runs/{run}/attempts"): "read",
+        ("GET", "/api/v1/runs/{run}/machines"): "read",
+        ("GET", "/api/v1/runs/{run}/usage"): "read",
+        ("GET", "/api/v1/runs/{run}/checkpoints"): "read",
+        ("GET", "/api/v1/runs/{run}/searches"): "read",
+        ("GET", "/api/v1/compare"): "read",
         ("HEAD", "/api/v1/code/{digest}"): "run",
         ("PUT", "/api/v1/code/{digest}"): "run",
         ("POST", "/api/v1/uploads"): "run",
@@ -194,7 +201,7 @@ BODIES = {
 }
 
 
-QUERIES = {"/api/v1/recommend": "?batch=64000&latency_ms=0"}
+QUERIES = {"/api/v1/compare": "?run=job-red", "/api/v1/recommend": "?batch=64000&latency_ms=0"}
 
 
 def filled(path, run):

@@ -1,0 +1,61 @@
+"""Routes of what is looked up about a run: its graph, attempts, machines, what they used, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from trainmaster.api.rest.state import Runs
+from trainmaster.service.comparison import MAX_RUNS, compare
+from trainmaster.service.run_details import MAX_ATTEMPTS
+
+router = APIRouter(tags=["runs"])
+
+
+@router.get("/runs/{run}/graph")
+def graph(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """Its experiments in order, each with those that it waits for."""
+    return {"experiments": runs.details(run).graph()}
+
+
+@router.get("/runs/{run}/attempts")
+def attempts(
+    run: str, runs: Runs, limit: Annotated[int, Query(ge=1, le=1000)] = MAX_ATTEMPTS
+) -> dict[str, list[dict[str, Any]]]:
+    """Its attempts, the newest first."""
+    return {"attempts": runs.details(run).attempts(limit)}
+
+
+@router.get("/runs/{run}/machines")
+def machines(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """Every machine that was rented for it."""
+    return {"machines": runs.details(run).machines()}
+
+
+@router.get("/runs/{run}/usage")
+def usage(
+    run: str, runs: Runs, points: Annotated[int, Query(ge=2, le=5000, description="of one curve")] = 200
+) -> dict[str, Any]:
+    """CPU, memory, network and GPUs over time: of members, and of this machine if it ran here."""
+    return runs.details(run).usage(points)
+
+
+@router.get("/runs/{run}/checkpoints")
+def checkpoints(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """Complete checkpoints in the object store."""
+    return {"checkpoints": runs.details(run).checkpoints()}
+
+
+@router.get("/runs/{run}/searches")
+def searches(run: str, runs: Runs) -> dict[str, list[dict[str, Any]]]:
+    """What its searches have found: importance of parameters, best trials, best value so far."""
+    return {"searches": runs.details(run).searches()}
+
+
+@router.get("/compare")
+def comparison(
+    runs: Runs, run: Annotated[list[str], Query(min_length=1, max_length=MAX_RUNS)]
+) -> dict[str, Any]:
+    """Several runs beside each other: best metrics, parameters, and how recipes differ from the first's."""
+    return compare(runs, run)

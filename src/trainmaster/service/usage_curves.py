@@ -1,0 +1,105 @@
+"""What tasks and the machine have used over time: CPU, memory, network, GPUs, for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.db import queries
+from trainmaster.executors.usage import machine_samples, member_samples
+
+if TYPE_CHECKING:
+    from trainmaster.control.layout import Home
+    from trainmaster.db import Database
+
+#: Of a run with more attempts the last ones are shown.
+MAX_ATTEMPTS: Final = 40
+#: Of a curve, at most.
+POINTS: Final = 200
+
+
+def usage_curves(database: Database, home: Home, run: str, points: int = POINTS) -> list[dict[str, Any]]:
+    """What each member of the last attempts of a run has used.
+
+    Args:
+        database: the database.
+        home: where the run's attempts lie.
+        run: its id.
+        points: of one curve, at most.
+
+    Returns:
+        Of each ``experiment``, ``task``, ``attempt`` and ``member``: ``times`` (Unix seconds), and of the
+        same length ``cpu_cores``, ``memory_bytes``, ``sent_bytes_per_s``, ``received_bytes_per_s`` and, with
+        GPUs, ``gpus_busy`` and ``gpu_memory_bytes``; None where nothing is known.
+    """
+    found = []
+    for row in queries.attempts(database, run)[-MAX_ATTEMPTS:]:
+        place = home.attempt(run, row["experiment"], row["task"], row["number"])
+        for member, samples in sorted(member_samples(place.directory).items()):
+            curves = member_curves(samples, points)
+            if curves["times"]:
+                at = {"experiment": row["experiment"], "task": row["task"], "attempt": row["number"]}
+                found.append({**at, "member": member, **curves})
+    return found
+
+
+def machine_curves(home: Home, since: float, until: float, points: int = POINTS) -> dict[str, list[Any]]:
+    """What this machine's operating system saw between two times, Unix seconds.
+
+    Returns:
+        ``times``, and of the same length ``cpu_percent``, ``memory_available_bytes``, ``disk_free_bytes``,
+        ``sent_bytes_per_s`` and ``received_bytes_per_s``.
+    """
+    samples = [row for row in machine_samples(home.root) if since <= row["time"] <= until]
+    kept = _evenly(samples, points)
+    found: dict[str, list[Any]] = {"times": [row["time"] for row in kept]}
+    for key in ("cpu_percent", "memory_available_bytes", "disk_free_bytes"):
+        found[key] = [row.get(key) for row in kept]
+    for key in ("sent", "received"):
+        found[f"{key}_bytes_per_s"] = _rates(kept, f"network_{key}_bytes", "time")
+    return found
+
+
+def member_curves(samples: Sequence[Mapping[str, Any]], points: int) -> dict[str, list[Any]]:
+    """Curves of one member, of at most so many points: what is counted since its start as rates.
+
+    >>> first = {"time": 10.0, "seconds": 1.0, "cpu_seconds": 0.5}
+    >>> member_curves([first, {"time": 12.0, "seconds": 3.0, "cpu_seconds": 4.5}], 9)["cpu_cores"]
+    [0.5, 2.0]
+    """
+    kept = _evenly([row for row in samples if isinstance(row.get("time"), int | float)], points)
+    found: dict[str, list[Any]] = {
+        "times": [row["time"] for row in kept],
+        "cpu_cores": _rates(kept, "cpu_seconds", "seconds", first=0.0),
+        "memory_bytes": [row.get("rss_bytes") for row in kept],
+        "sent_bytes_per_s": _rates(kept, "bytes_sent", "seconds", first=0.0),
+        "received_bytes_per_s": _rates(kept, "bytes_received", "seconds", first=0.0),
+    }
+    for name, key in (("gpus_busy", "gpu_utilisation"), ("gpu_memory_bytes", "gpu_memory_bytes")):
+        values = [row.get(key) for row in kept]
+        if any(value is not None for value in values):
+            found[name] = values
+    return found
+
+
+def _evenly(rows: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:
+    """At most so many, the last one with them: counts since the start lose nothing by it."""
+    step = -(-len(rows) // most) or 1
+    return list(rows[::-1][::step][::-1])
+
+
+def _rates(
+    rows: Sequence[Mapping[str, Any]], key: str, clock: str, first: float | None = None
+) -> list[float | None]:
+    """By how much something that is counted grew in each second before each row."""
+    found: list[float | None] = []
+    before, at = first, first
+    for row in rows:
+        value = row.get(key)
+        rate = None
+        if value is not None and before is not None and at is not None and row[clock] > at:
+            rate = round(max(0.0, value - before) / (row[clock] - at), 3)
+        found.append(rate)
+        if value is not None:
+            before, at = value, row[clock]
+    return found

@@ -1,0 +1,50 @@
+"use strict";
+// Curves as uPlot draws them: a chart per key, a line per name.
+const COLORS = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d"], KEEP = 4000;
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–";
+
+class Charts {
+  constructor(box, {time = false, unit = {}} = {}) {
+    Object.assign(this, {box, time, unit, charts: new Map()});
+    new ResizeObserver(() => { for (const {plot, holder} of this.charts.values()) plot?.setSize(this.size(holder)); }).observe(box);
+  }
+  size(holder) { return {width: holder.clientWidth || 300, height: 220}; }
+  chart(key) {
+    if (!this.charts.has(key)) {
+      this.box.querySelector(":scope > p")?.remove();
+      const holder = this.box.appendChild(document.createElement("div"));
+      holder.className = "chart";
+      const title = holder.appendChild(document.createElement("h3"));
+      title.textContent = key;
+      const said = title.appendChild(document.createElement("span"));
+      said.className = "dim";
+      this.charts.set(key, {holder, said, series: new Map(), plot: null, stale: true});
+    }
+    return this.charts.get(key);
+  }
+  add(key, name, x, y) {
+    const found = this.chart(key);
+    if (!found.series.has(name)) found.series.set(name, [[], []]);
+    const [xs, ys] = found.series.get(name);
+    if (xs.length && x <= xs[xs.length - 1]) return;
+    xs.push(x); ys.push(y); found.stale = true;
+    if (xs.length > KEEP) { xs.splice(1, 1); ys.splice(1, 1); }
+  }
+  // What stands beside the name of a chart, such as its last and its best value.
+  say(key, text) { this.chart(key).said.textContent = ` ${text}`; }
+  draw() {
+    for (const found of this.charts.values()) {
+      if (!found.stale) continue;
+      found.stale = false;
+      const names = [...found.series.keys()].slice(0, COLORS.length);
+      const data = uPlot.join(names.map(name => found.series.get(name)));
+      if (found.plot && found.names === names.join()) { found.plot.setData(data); continue; }
+      found.plot?.destroy();
+      found.names = names.join();
+      const axis = {stroke: css("--fg"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1}};
+      found.plot = new uPlot({...this.size(found.holder), scales: {x: {time: this.time}}, axes: [axis, {...axis, size: 64}],
+        series: [{label: this.time ? "time" : "step"}, ...names.map((label, i) => ({label, stroke: COLORS[i], width: 2, spanGaps: true, points: {show: data[0].length < 3}}))]}, data, found.holder);
+    }
+  }
+}

@@ -1,0 +1,231 @@
+"""The pages over ASGI: what they show of runs, small, escaped, and without scripts or styles of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import warnings
+
+import pytest
+
+from trainmaster.artifacts import CheckpointSeries
+from trainmaster.control.layout import Home
+from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
+from trainmaster.service import Service
+from trainmaster.spec import Recipe
+from trainmaster.spec.states import EndReason, State
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.web.pages import add_pages
+
+RECIPE = """\
+name: digits
+budget: {{total: $9}}
+experiments:
+  prepare: {{command: 'true'}}
+  tune:
+    after: prepare
+    parameters: {{lr: {rates}, kind: ["<i>", "<b>"]}}
+    search: {{metric: loss, goal: min}}
+    samples: 6
+    checkpoint: {{every: 1m}}
+    command: 'echo {{{{lr}}}}'
+  report: {{after: [tune, prepare], command: 'true'}}
+"""
+LINES = "".join(f"step {n} <script>alert(1)</script>\n" for n in range(20))
+
+
+class Site:
+    """A server in this process with two runs of one search each."""
+
+    def __init__(self, root):
+        home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+        self.service = Service(home)
+        self.state = make_state(self.service, {"PATH": os.environ["PATH"]})
+        self.app = make_app(self.state)
+        add_pages(self.app)
+        token = self.state.access.create_token("ann", ["read", "run", "manage"])["token"]
+        headers = {"authorization": f"Bearer {token}"}
+        self.browser = TestClient(
+            self.app, raise_server_exceptions=False, follow_redirects=False, headers=headers
+        )
+        self.run("digits-1", "[0.1, 0.2, 0.4]", 1.0)
+        self.run("digits-2", "[0.1, 0.2, 0.8]", 2.0)
+
+    def run(self, run, rates, at):
+        recipe = Recipe.from_text(RECIPE.format(rates=rates), directory=self.service.home.root)
+        code = self.service.home.root / "code"
+        code.mkdir(exist_ok=True)
+        (code / "train.py").write_text("print(1)\n")
+        experiments = [(name, 6 if name == "tune" else 1) for name in recipe.experiments]
+        new = NewRun(
+            run, "digits", recipe.model_dump_json(), "r.yaml", "local", str(code),
+            self.service.home.store_url, experiments,
+            home=str(self.service.home.root),
+            home_id=self.service.home.identity(),
+            submission=Submission("ann", None),
+        )  # fmt: skip
+        lease = self.service.database.create_run(new, at)
+        changes = []
+        for number in range(6):
+            rate = json.loads(rates)[number % 3]
+            place = self.service.home.attempt(run, "tune", number, 1)
+            place.make_directories(["worker-0"])
+            place.log("worker-0").write_text(LINES)
+            rows = [{"step": step, "loss": at + rate / step} for step in (1, 2, 4)]
+            place.metrics("worker-0").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            samples = [sample(at, second) for second in (1.0, 2.0, 4.0)]
+            (place.directory / "samples.jsonl").write_text("".join(json.dumps(s) + "\n" for s in samples))
+            fields = {
+                "parameters": {"lr": rate, "kind": "<i>"},
+                "metrics": {"loss": at + rate / 4},
+            }
+            closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 4, None, "[]")
+            changes += [
+                TaskChange(
+                    "tune", number, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=fields
+                ),
+                TaskChange("tune", number, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, closes=closes),
+            ]
+        (place.checkpoint / "state").write_text("1")
+        series = CheckpointSeries(self.service.home.checkpoints_uri(run, "tune", 0))
+        series.publish({"": place.checkpoint}, attempt=1)
+        self.service.database.commit(
+            lease, [*changes, RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], at + 9
+        )
+        self.service.database.release(lease, at + 10)
+
+    def page(self, path, http=200):
+        answer = self.browser.get(path)
+        assert answer.status_code == http, answer.text
+        return answer.text
+
+
+def sample(at, second):
+    used = {"cpu_seconds": 2 * second, "rss_bytes": 5e6, "peak_rss_bytes": 5e6, "bytes_sent": 100 * second}
+    return {"time": at + second, "member": "worker-0", "seconds": second, **used}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    found = Site(tmp_path_factory.mktemp("site"))
+    yield found
+    found.service.close()
+
+
+PAGES = (
+    "/",
+    "/?owner=ann&since=1h",
+    "/runs/digits-1",
+    "/runs/digits-1/logs",
+    "/runs/digits-1/logs?text=script&experiment=tune&task=0&attempt=1",
+    "/runs/digits-1/machines",
+    "/runs/digits-1/history",
+    "/runs/digits-1/sweeps",
+    "/runs/digits-1/again",
+    "/compare?run=digits-1&run=digits-2",
+    "/models",
+    "/new",
+    "/recommend",
+    "/team",
+)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_small_and_has_no_script_or_style_of_its_own(site, path):
+    text = site.page(path)
+    assert len(text) < 60_000
+    assert not re.search(r"<script(?! src=)|<style| style=|\son\w+=|javascript:|<i>", text)
+    for name in re.findall(r'(?:src|href)="(/static/[^"]+)"', text):
+        assert site.browser.get(name).status_code == 200, name
+
+
+def test_every_page_is_the_policy_s(site):
+    policy = site.browser.get("/").headers["content-security-policy"]
+    assert "unsafe" not in policy
+
+
+def test_pages_come_compressed_and_rest_as_it_is(site):
+    coded = {path: site.browser.get(path).headers.get("content-encoding") for path in ("/", "/api/v1/runs")}
+    assert coded == {"/": "gzip", "/api/v1/runs": None}
+
+
+def test_the_list_has_what_is_asked_for(site):
+    assert "digits-1" in site.page("/?owner=ann")
+    for nothing in ("owner=bob", "since=1s", "state=RUNNING"):
+        assert "No runs like that" in site.page(f"/?{nothing}")
+    assert site.browser.get("/?since=soon").status_code == 422
+    assert site.browser.get("/?team=red").status_code == 404
+
+
+def test_a_part_of_the_list_is_its_rows(site):
+    rows = site.browser.get("/", headers={"hx-request": "true"}).text
+    assert rows.count("<tr data-run=") == 2
+    assert "<html" not in rows
+
+
+def test_a_run_shows_its_graph_cap_and_best(site):
+    text = site.page("/runs/digits-1")
+    assert text.count('class="node s-') == 3
+    assert text.count('class="edge"') == 3
+    assert "at most $9.00" in text
+    assert "1.025 (lr=0.1, kind=&lt;i&gt;)" in text
+
+
+def test_logs_are_searched_for_a_text_and_not_a_pattern(site):
+    found = site.page("/runs/digits-1/logs?text=STEP 7 &experiment=tune&task=1")
+    assert found.count("step 7") == 1
+    assert "No line has that" in site.page("/runs/digits-1/logs?text=step .&task=0&experiment=tune")
+    assert "has no task 99" in site.page("/runs/digits-1/logs?text=x&task=99&experiment=tune")
+    assert 'role="alert"' in site.page("/runs/digits-1/logs?text=x&task=two")
+
+
+def test_what_was_used_is_told_as_rates(site):
+    found = site.browser.get("/api/v1/runs/digits-1/usage").json()
+    assert len(found["members"]) == 6
+    assert found["members"][0]["cpu_cores"] == [2.0, 2.0, 2.0]
+    assert found["members"][0]["sent_bytes_per_s"] == [100.0, 100.0, 100.0]
+    assert found["machine"]["times"] == []
+
+
+def test_history_has_attempts_and_checkpoints(site):
+    text = site.page("/runs/digits-1/history")
+    assert "tune/5, 1" in text
+    assert "/checkpoints/digits-1/tune/0/000001" in text
+    (found,) = site.browser.get("/api/v1/runs/digits-1/checkpoints").json()["checkpoints"]
+    assert (found["experiment"], found["task"], found["checkpoint"]) == ("tune", 0, 1)
+    assert len(site.browser.get("/api/v1/runs/digits-1/attempts?limit=4").json()["attempts"]) == 4
+
+
+def test_a_search_names_its_best_trials_first(site):
+    (found,) = site.browser.get("/api/v1/runs/digits-1/searches").json()["searches"]
+    assert found["best"] == [0, 3, 1, 4, 2, 5]
+    assert found["importance"]["lr"] > 0.9
+    assert "94" in site.page("/runs/digits-1/sweeps") or "100 %" in site.page("/runs/digits-1/sweeps")
+
+
+def test_runs_are_compared_by_their_best_values(site):
+    found = site.browser.get("/api/v1/compare?run=digits-1&run=digits-2").json()
+    assert found["metrics"] == {"loss": "min"}
+    assert [each["best"]["loss"]["value"] for each in found["runs"]] == [1.025, 2.025]
+    (diff,) = found["diffs"]
+    assert [line[0] for line in diff["lines"] if "lr:" in line] == ["-", "+"]
+    assert site.browser.get("/api/v1/compare?run=digits-1&run=nobody").status_code == 404
+    assert site.browser.get("/compare").status_code == 422
+
+
+def test_changes_are_shown_before_a_run_is_begun_again(site):
+    page = {"sec-fetch-site": "same-origin"}
+    changed = RECIPE.format(rates="[0.3]").replace("\n", "\r\n")
+    answer = site.browser.post("/runs/digits-1/again", data={"recipe": changed}, headers=page)
+    assert answer.text.count("<ins>+") == 2
+    assert answer.text.count("<del>-") == 2
+    wrong = {"recipe": "name: x\nexperimentz: 1\n", "act": "run"}
+    answer = site.browser.post("/runs/digits-1/again", data=wrong, headers=page)
+    assert (answer.status_code, "did you mean" in answer.text) == (422, True)
