@@ -19,6 +19,7 @@ from trainmaster.service.caller import (
     SCOPES,
     Caller,
     ForbiddenError,
+    TooOftenError,
     UnknownCallerError,
     with_implied,
 )
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 #: 90 days.
 TOKEN_S: Final = 90 * 86400.0
 SESSION_S: Final = 12 * 3600.0
+#: So many wrong attempts to log in are taken from one address in so many seconds.
+ATTEMPTS: Final = 10
+ATTEMPTS_S: Final = 300.0
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 _TOKEN: Final = re.compile(r"tm_([0-9A-Za-z]{43})([0-9A-Za-z]{6})")
@@ -215,6 +219,24 @@ class Access:
         with suppress(StoreError):  # who asks has an answer, also while the database takes no writes
             access.note_use(self._database, row, now)
         return self._caller(row, row, team)
+
+    # --- logging in ---------------------------------------------------------------------------------
+
+    def admit_attempt(self, address: str) -> None:
+        """Refuse to look at what somebody logs in with after too many that were wrong, at any server.
+
+        Raises:
+            TooOftenError: from this address there were.
+        """
+        now = time.time()
+        wrong = accounts.attempts(self._database, address, now - ATTEMPTS_S)
+        if len(wrong) >= ATTEMPTS:
+            raise TooOftenError(f"{len(wrong)} wrong attempts to log in", wrong[-ATTEMPTS] + ATTEMPTS_S - now)
+
+    def note_wrong_attempt(self, address: str) -> None:
+        """Count one that was wrong."""
+        now = time.time()
+        accounts.note_attempt(self._database, address, now, now - ATTEMPTS_S)
 
     # --- sessions -----------------------------------------------------------------------------------
 

@@ -37,6 +37,18 @@ class ForbiddenError(TrainmasterError):
     """Who asks may not do this (HTTP 403)."""
 
 
+class TooOftenError(TrainmasterError):
+    """Who asks has done so too often (HTTP 429).
+
+    Attributes:
+        retry_after_s: later it may help.
+    """
+
+    def __init__(self, message: str, retry_after_s: float, hint: str = "") -> None:
+        super().__init__(message, hint or f"Try again in {math.ceil(retry_after_s)} s.")
+        self.retry_after_s = retry_after_s
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Who asks, as the database says at that moment.

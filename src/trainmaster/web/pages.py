@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
 from trainmaster.api.rest.state import status_of, told
-from trainmaster.service.caller import UnknownCallerError
+from trainmaster.service.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import compare, models, new_run, recommend, run, runs, sessions, team
 from trainmaster.web.rendering import HERE, is_part, page, redirect
@@ -65,4 +66,7 @@ async def _failed(request: Request, error: Exception) -> Response:
     if isinstance(error, UnknownCallerError) and not is_part(request):
         wanted = request.url.path if request.method == "GET" else "/"
         return redirect(f"/login?{urlencode({'next': wanted})}")
-    return page(request, "error.html", status_of(error), title=str(error.args[0]), hint=error.hint)
+    answer = page(request, "error.html", status_of(error), title=str(error.args[0]), hint=error.hint)
+    if isinstance(error, TooOftenError):
+        answer.headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    return answer

@@ -27,9 +27,11 @@ def setup(request: Request, code: str = "") -> Response:
 def set_up(request: Request, state: State, code: Annotated[str, Form()]) -> Response:
     """Log the owner of the home in."""
     check_same_site(request, says=False)
+    state.access.admit_attempt(address_of(request))
     try:
         state.setup.remove(code)
     except KeyError:
+        state.access.note_wrong_attempt(address_of(request))
         raise UsageError(
             "this link was used already", "Start the server anew: it prints another one."
         ) from None
@@ -52,9 +54,12 @@ def log_in(
 ) -> Response:
     """Opens a session for a token."""
     check_same_site(request, says=False)
+    address = address_of(request)
+    state.access.admit_attempt(address)
     try:
-        session = state.access.open_session(state.access.by_token(token.strip()), address_of(request))
+        session = state.access.open_session(state.access.by_token(token.strip()), address)
     except (UnknownCallerError, ForbiddenError) as error:
+        state.access.note_wrong_attempt(address)
         return page(request, "login.html", status_of(error), next=next, error=str(error.args[0]))
     return _logged_in(state, session, next)
 

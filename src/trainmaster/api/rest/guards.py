@@ -122,6 +122,7 @@ class Guards:
             "address": client[0] if client else "",
             "action": f"{scope['method']} {scope['path']}"[:300],
             "status": status,
+            "token": caller.token if caller else None,
         }
         try:
             access.note_request(self._database, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +55,7 @@ class Hub:
         """Whether nobody listens."""
         return self._task is None
 
-    async def listen(self, own: RunStream) -> AsyncIterator[str]:
+    async def listen(self, own: RunStream) -> AsyncGenerator[str]:
         """Frames for one listener: what it has missed, then what happens; each once, in order.
 
         Who is where the common reader is gets what that has encoded; others read up to there themselves.

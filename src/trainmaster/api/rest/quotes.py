@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
@@ -11,8 +11,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
+from trainmaster.api.rest.limits import Stream
 from trainmaster.api.rest.server_sent import HEADERS, RETRY, SILENT_S, STILL_HERE, event
-from trainmaster.api.rest.state import Reader, Runs, State, Submitter
+from trainmaster.api.rest.state import Following, Reader, Runs, State, Submitter
 from trainmaster.service.caller import Caller
 from trainmaster.service.quote_requests import PLAN, QUOTE, QuoteAsk
 from trainmaster.spec.errors import StoreError
@@ -103,18 +104,28 @@ def cancel_plan(plan: str, state: State, caller: Submitter) -> None:
 
 @router.get("/quotes/{quote}/stream", response_class=StreamingResponse)
 async def stream_quote(
-    quote: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
+    quote: str,
+    request: Request,
+    state: State,
+    caller: Reader,
+    following: Following,
+    after: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
     """Server-sent events: `told` (a line, or a quote), `progress`, at last `done` with the whole object."""
-    return await _stream(QUOTE, quote, request, state, caller, after)
+    return await _stream(QUOTE, quote, request, state, caller, following, after)
 
 
 @router.get("/plans/{plan}/stream", response_class=StreamingResponse)
 async def stream_plan(
-    plan: str, request: Request, state: State, caller: Reader, after: Annotated[int, Query(ge=0)] = 0
+    plan: str,
+    request: Request,
+    state: State,
+    caller: Reader,
+    following: Following,
+    after: Annotated[int, Query(ge=0)] = 0,
 ) -> StreamingResponse:
     """The same of a plan."""
-    return await _stream(PLAN, plan, request, state, caller, after)
+    return await _stream(PLAN, plan, request, state, caller, following, after)
 
 
 @router.get("/score")
@@ -130,13 +141,13 @@ def _asked(kind: str, body: NewAsk, state: State, caller: Caller, response: Resp
 
 
 async def _stream(
-    kind: str, name: str, request: Request, state: State, caller: Caller, after: int
+    kind: str, name: str, request: Request, state: State, caller: Caller, following: Stream, after: int
 ) -> StreamingResponse:
     last = request.headers.get("last-event-id", "")
     told = int(last) if last.isdigit() else after
     first = await run_in_threadpool(state.quotes.show, caller, kind, name)  # 404 before the answer begins
 
-    async def frames() -> AsyncIterator[str]:
+    async def frames() -> AsyncGenerator[str]:
         nonlocal told
         found, progress, silent_s = first, None, 0.0
         yield RETRY
@@ -162,4 +173,4 @@ async def _stream(
             except StoreError:  # a database that is away comes back
                 continue
 
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=HEADERS)
+    return StreamingResponse(following.of(frames()), media_type="text/event-stream", headers=HEADERS)

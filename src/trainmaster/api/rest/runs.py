@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.server_sent import HEADERS
-from trainmaster.api.rest.state import Reader, Runs, ServerState, State, Submitter
+from trainmaster.api.rest.state import Following, Reader, Runs, ServerState, State, Submitter
 from trainmaster.service.caller import Caller
 from trainmaster.service.submissions import RunRequest
 from trainmaster.service.team_runs import MAX_PAGE, POINTS, TeamRuns
@@ -218,6 +218,7 @@ async def stream(
     request: Request,
     runs: Runs,
     state: State,
+    following: Following,
     after: Annotated[str, Query(description="the id of the last event that was received")] = "",
     tail: Annotated[
         int | None, Query(ge=0, description="of logs at most so many bytes to begin with")
@@ -228,9 +229,5 @@ async def stream(
     tail = None if cursor else tail  # who comes back misses nothing
     own = await run_in_threadpool(TeamRuns.stream, runs, run, cursor, tail)
     hub = state.hubs.of(run, tail)
-
-    async def frames() -> AsyncIterator[str]:
-        async for text in hub.listen(own):
-            yield text
-
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=HEADERS)
+    frames = following.of(hub.listen(own))
+    return StreamingResponse(frames, media_type="text/event-stream", headers=HEADERS)

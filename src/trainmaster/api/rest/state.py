@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
+from trainmaster.api.rest.limits import Rates, Stream, Streams
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
-from trainmaster.service.caller import Caller, ForbiddenError, UnknownCallerError
+from trainmaster.service.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
 from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
@@ -51,6 +53,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (TooManyError, 429),
     (ClientVersionError, 426),
     (MissingPartError, 501),
+    (TooOftenError, 429),
     (OverBudgetError, 409),
     (UploadConflictError, 409),
     (TooMuchError, 413),
@@ -83,6 +86,8 @@ class ServerState:
         cookie: name of the session's cookie.
         is_secure: browsers reach it by https.
         setup: what the one-time link says; taken out when it is used.
+        rates: how often who asks.
+        streams: who follows what.
     """
 
     service: Service
@@ -98,6 +103,8 @@ class ServerState:
     cookie: str
     is_secure: bool
     setup: set[str] = field(default_factory=set)
+    rates: Rates = field(default_factory=Rates)
+    streams: Streams = field(default_factory=Streams)
 
     @property
     def accounts(self) -> Accounts:
@@ -120,22 +127,34 @@ def caller_of(request: Request) -> Caller:
         UnknownCallerError: nobody whom we know.
         NotFoundError: the team is not one of the caller's.
         ForbiddenError: a write that another site's page had the browser send.
+        TooOftenError: there were too many requests.
     """
+    known: Caller | None = getattr(request.state, "caller", None)
+    if known is None:
+        known = _looked_up(request)
+        request.state.caller = known
+        state_of(request).rates.take(f"{known.name} {known.token}")
+    return known
+
+
+def _looked_up(request: Request) -> Caller:
     server = state_of(request)
     asked = (request.path_params.get("team"), request.query_params.get("team"), request.headers.get(TEAM))
     team = next((name for name in asked if name), None)
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        found = server.access.by_token(token.strip(), team)
-    elif cookie := request.cookies.get(server.cookie):
+        return server.access.by_token(token.strip(), team)
+    if cookie := request.cookies.get(server.cookie):
         check_same_site(request)
-        found = server.access.by_session(cookie, team)
-    else:
-        raise UnknownCallerError(
-            "who are you?", "Send `Authorization: Bearer TOKEN`; `trainmaster token create` makes one."
-        )
-    request.state.caller = found
-    return found
+        return server.access.by_session(cookie, team)
+    raise UnknownCallerError(
+        "who are you?", "Send `Authorization: Bearer TOKEN`; `trainmaster token create` makes one."
+    )
+
+
+def stream_of(request: Request) -> Stream:
+    """A dependency: for an answer that goes on, until the caller may not see it any more."""
+    return Stream(state_of(request).streams, caller_of(request), lambda: _looked_up(request))
 
 
 def address_of(request: Request) -> str:
@@ -182,6 +201,7 @@ def _runs(request: Request) -> TeamRuns:
 #: Parameters of routes.
 State = Annotated[ServerState, Depends(state_of)]
 Runs = Annotated[TeamRuns, Depends(_runs)]
+Following = Annotated[Stream, Depends(stream_of)]
 Known = Annotated[Caller, Depends(caller_of)]
 Reader = Annotated[Caller, Depends(having("read"))]
 Submitter = Annotated[Caller, Depends(having("run"))]
@@ -213,4 +233,7 @@ def told(error: TrainmasterError) -> JSONResponse:
             {"line": m.line, "column": m.column, "key": m.key_path, "message": m.message}
             for m in error.mistakes
         ]
-    return problem(status_of(error), str(error.args[0]), error.hint, **more)
+    answer = problem(status_of(error), str(error.args[0]), error.hint, **more)
+    if isinstance(error, TooOftenError):
+        answer.headers["retry-after"] = str(math.ceil(error.retry_after_s))
+    return answer

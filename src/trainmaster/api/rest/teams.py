@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainmaster.api.rest import members
 from trainmaster.api.rest.state import Admin, Manager, Reader, ServerState, State
 from trainmaster.db import access
 from trainmaster.service.access import TOKEN_S
@@ -16,6 +17,7 @@ from trainmaster.service.team_runs import MAX_PAGE
 from trainmaster.spec.errors import NotFoundError
 
 router = APIRouter(tags=["teams"])
+router.include_router(members.router)
 
 
 class NewTeam(BaseModel):

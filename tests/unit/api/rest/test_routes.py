@@ -185,6 +185,21 @@ def routes():
         ("POST", "/api/v1/tokens"): "manage",
         ("DELETE", "/api/v1/tokens/{name}"): "manage",
         ("GET", "/api/v1/audit"): "manage",
+        ("GET", "/api/v1/me"): "known",
+        ("GET", "/api/v1/users"): "admin",
+        ("POST", "/api/v1/users"): "admin",
+        ("PATCH", "/api/v1/users/{user}"): "admin",
+        ("GET", "/api/v1/teams/{team}/members"): "read",
+        ("PUT", "/api/v1/teams/{team}/members/{user}"): "manage",
+        ("DELETE", "/api/v1/teams/{team}/members/{user}"): "manage",
+        ("GET", "/api/v1/invites"): "manage",
+        ("POST", "/api/v1/invites"): "manage",
+        ("DELETE", "/api/v1/invites/{invite}"): "manage",
+        ("GET", "/api/v1/service-accounts"): "manage",
+        ("POST", "/api/v1/service-accounts"): "manage",
+        ("DELETE", "/api/v1/service-accounts/{account}"): "manage",
+        ("GET", "/api/v1/sessions"): "read",
+        ("DELETE", "/api/v1/sessions/{session}"): "read",
     }
 
 
@@ -198,15 +213,25 @@ BODIES = {
     "/api/v1/clusters/end": {"clusters": None},
     "/api/v1/teams": {"team": "x"},
     "/api/v1/tokens": {"name": "x", "scopes": ["read"]},
+    "/api/v1/users": {"name": "x"},
+    "/api/v1/users/{user}": {},
+    "/api/v1/teams/{team}/members/{user}": {"role": "viewer"},
+    "/api/v1/invites": {"role": "viewer"},
+    "/api/v1/service-accounts": {"name": "x-bot", "role": "viewer"},
 }
 
 
 QUERIES = {"/api/v1/compare": "?run=job-red", "/api/v1/recommend": "?batch=64000&latency_ms=0"}
 
 
-def filled(path, run):
+def filled(path, run, **more):
     path += QUERIES.get(path, "")
     values = {
+        "team": "red",
+        "user": "nobody",
+        "invite": "blue-invite",
+        "account": "blue-bot",
+        "session": "blue-session",
         "run": run,
         "experiment": "main",
         "task": "0",
@@ -217,13 +242,24 @@ def filled(path, run):
         "quote": "quote-blue",
         "plan": "plan-blue",
         "cluster": "c-blue",
+        **more,
     }
     return re.sub(r"\{(\w+)(:path)?\}", lambda found: values[found[1]], path)
 
 
-def asked(served, who, method, path, run="job-red"):
-    body = {"json": BODIES[path]} if method in ("POST", "PUT") and path in BODIES else {}
-    return served.ask(who, method, filled(path, run), **body)
+#: What a route does not go without.
+HEADERS = {
+    ("PATCH", "/api/v1/uploads/{upload}"): {
+        "content-type": "application/offset+octet-stream",
+        "upload-offset": "0",
+    }
+}
+
+
+def asked(served, who, method, path, run="job-red", **more):
+    body = {"json": BODIES[path]} if method in ("POST", "PUT", "PATCH") and path in BODIES else {}
+    headers = dict(HEADERS.get((method, path), {}))
+    return served.ask(who, method, filled(path, run, **more), headers=headers, **body)
 
 
 def test_the_table_has_every_route(served):
@@ -238,6 +274,8 @@ def test_nobody_gets_in_without_a_token_or_with_too_little(served, method, path)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     scope = routes()[method, path]
+    if scope == "known":
+        return
     too_little = {"read": "infer", "run": "read", "manage": "read", "admin": "manage"}[scope]
     answer = asked(served, f"red-{too_little}", method, path)
     assert answer.status_code == 403, answer.text

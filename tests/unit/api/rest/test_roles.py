@@ -1,0 +1,237 @@
+"""All routes by all roles, with one's own and with another team's objects; what ends when a role does."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from test_routes import Served, asked, routes
+
+from trainmaster.api.rest.limits import BURST, Rates, Stream, Streams
+from trainmaster.service.access import ATTEMPTS
+from trainmaster.service.caller import ROLES, SCOPES, TooOftenError, UnknownCallerError, caller
+
+#: Of these everybody has his own, so a viewer may ask; a token that is nobody's needs `manage`.
+OWN = {path for _, path in routes() if path.startswith("/api/v1/tokens")}
+#: Parts of paths that name nothing that belongs to a team, or that lie in a run.
+NO_OBJECTS = {"experiment", "task", "path", "digest"}
+ALLOWED = {**ROLES, "admin": frozenset(SCOPES)}
+
+
+class Office(Served):
+    """A server with people: in team red one of each role, in blue a manager."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        for role in ROLES:
+            self.add(role, "red", role)
+        self.add("theirs", "blue", "manager")
+        self.state.accounts.create_user("chief", is_admin=True)
+        self.tokens["chief"] = self.token("chief", None)
+        self.state.accounts.create_service_account("blue", "blue-bot", "member")
+
+    def add(self, name, team, role):
+        self.state.accounts.create_user(name)
+        self.state.accounts.set_member(team, name, role)
+        self.tokens[name] = self.token(name, team)
+
+    def token(self, name, team):
+        return self.state.access.create_token(f"{name}-all", list(SCOPES), team, account=name)["token"]
+
+
+@pytest.fixture(scope="module")
+def office(tmp_path_factory):
+    found = Office(tmp_path_factory.mktemp("office"))
+    yield found
+    found.service.close()
+
+
+@pytest.mark.parametrize(("method", "path"), routes(), ids=lambda part: part)
+def test_a_role_opens_what_it_should_and_nothing_else(office, method, path):
+    scope = "read" if path in OWN else routes()[method, path]
+    for role, allowed in ALLOWED.items():
+        who = "chief" if role == "admin" else role
+        if scope not in allowed and scope != "known":
+            assert asked(office, who, method, path).status_code == 403, role
+        elif not path.endswith("/stream"):  # these go on for ever
+            assert asked(office, who, method, path).status_code not in (401, 403, 500), role
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [each for each in routes() if set(re.findall(r"{(\w+)}", each[1])) - NO_OBJECTS],
+    ids=lambda part: part,
+)
+def test_another_teams_object_is_not_there_for_anybody_but_admins(office, method, path):
+    theirs = {
+        "team": "blue",
+        "invite": office.state.accounts.invite("blue", "viewer")["id"],
+        "session": session_of(office, "theirs"),
+        "name": "theirs-all",
+    }
+    for role, scopes in ROLES.items():
+        scope = "read" if path in OWN else routes()[method, path]
+        answer = asked(office, role, method, path, "job-blue", **theirs)
+        expected = 404 if scope in scopes or "{team}" in path else 403
+        assert answer.status_code == expected, (role, answer.text)
+    assert office.state.access.by_token(office.tokens["theirs"]).scopes == ROLES["manager"]
+
+
+def session_of(office, name):
+    office.state.access.open_session(office.state.access.by_token(office.tokens[name]))
+    chief = office.state.access.by_token(office.tokens["chief"])
+    return next(each["id"] for each in office.state.access.sessions(chief) if each["name"] == name)
+
+
+def test_everybody_learns_who_he_is_and_what_he_may(office):
+    found = office.ask("member", "GET", "/api/v1/me").json()
+    assert found == {
+        "name": "member", "account": "member", "token": "member-all", "team": "red", "role": "member",
+        "teams": {"red": "member"}, "scopes": ["infer", "read", "run"],
+    }  # fmt: skip
+    assert office.ask("red-infer", "GET", "/api/v1/me").json()["account"] is None
+    assert office.ask("member", "GET", "/api/v1/runs?team=blue").status_code == 404
+    headers = {"trainmaster-team": "blue"}
+    assert office.ask("member", "GET", "/api/v1/runs", headers=headers).status_code == 404
+    assert office.ask("chief", "GET", "/api/v1/me", headers=headers).json()["team"] == "blue"
+
+
+def test_a_manager_runs_a_team(office):
+    def ask(method, path, body=None, who="manager"):
+        answer = office.ask(who, method, f"/api/v1{path}", json=body)
+        return answer.status_code, answer.json() if answer.content else None
+
+    code, invited = ask("POST", "/invites", {"role": "member", "days": 2})
+    assert (code, invited["team"]) == (201, "red")
+    office.state.accounts.join(invited["code"], "guest")
+    assert "code" not in ask("GET", "/invites")[1]["invites"][0]
+    code, found = ask("PUT", "/teams/red/members/guest", {"role": "viewer"})
+    roles = {each["name"]: each["role"] for each in found["members"]}
+    assert (code, roles["guest"]) == (200, "viewer")
+    assert ask("PUT", "/teams/red/members/chief", {"role": "viewer"})[0] == 404
+    assert ask("PUT", "/teams/red/members/guest", {"role": "root"})[0] == 422
+    assert ask("DELETE", "/teams/red/members/guest")[0] == 204
+    assert ask("DELETE", "/teams/red/members/guest")[0] == 404
+    assert ask("POST", "/service-accounts", {"name": "ci-bot", "role": "member"})[0] == 201
+    body = {"name": "ci-bot-1", "scopes": ["read", "run"], "account": "ci-bot"}
+    code, made = ask("POST", "/tokens", body)
+    assert (code, made["account"]) == (201, "ci-bot")
+    office.tokens["ci-bot"] = made["token"]
+    assert ask("GET", "/me", who="ci-bot")[1]["scopes"] == ["read", "run"]
+    answer = office.ask(None, "POST", "/login", data={"token": made["token"]})
+    assert (answer.status_code, "service account" in answer.text) == (403, True)
+    assert ask("DELETE", "/service-accounts/ci-bot")[0] == 204
+    assert ask("GET", "/me", who="ci-bot")[0] == 401
+    for name in ("member", "chief", "blue-bot", "nobody"):
+        assert ask("POST", "/tokens", {**body, "name": "n", "account": name})[0] == 404
+    assert ask("POST", "/tokens", {**body, "name": "m", "account": "blue-bot"}, "member")[0] == 404
+
+
+def test_an_admin_makes_users_and_shuts_them_out(office):
+    assert office.ask("chief", "POST", "/api/v1/users", json={"name": "newbie"}).status_code == 201
+    body = {"role": "viewer"}
+    assert office.ask("chief", "PUT", "/api/v1/teams/red/members/newbie", json=body).status_code == 200
+    office.tokens["newbie"] = office.token("newbie", "red")
+    assert office.ask("newbie", "GET", "/api/v1/runs").status_code == 200
+    found = office.ask("chief", "PATCH", "/api/v1/users/newbie", json={"is_disabled": True}).json()
+    assert found["disabled_at"] is not None
+    assert office.ask("newbie", "GET", "/api/v1/runs").status_code == 401
+    assert "newbie" in {each["name"] for each in office.ask("chief", "GET", "/api/v1/users").json()["users"]}
+
+
+def test_wrong_attempts_to_log_in_are_limited_for_an_address(office):
+    answers = [office.ask(None, "POST", "/login", data={"token": "tm_wrong"}) for _ in range(ATTEMPTS)]
+    assert answers[0].status_code == 401
+    answer = office.ask(None, "POST", "/login", data={"token": office.tokens["member"]})
+    assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (429, True)
+
+
+# --- limits ---------------------------------------------------------------------------------------------
+
+
+def test_a_bucket_fills_again():
+    now = [0.0]
+    rates = Rates(per_s=2, burst=3, clock=lambda: now[0])
+    for _ in range(3):
+        rates.take("a")
+    with pytest.raises(TooOftenError) as error:
+        rates.take("a")
+    assert error.value.retry_after_s == 0.5
+    rates.take("b")
+    now[0] += 0.5
+    rates.take("a")
+
+
+def test_too_many_requests_are_told_when_to_come_again(office, monkeypatch):
+    monkeypatch.setattr(office.state.rates, "_clock", lambda: 0.0)
+    for _ in range(int(BURST)):
+        office.state.rates.take("blue-infer blue-infer")
+    answer = office.ask("blue-infer", "GET", "/api/v1/me")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+
+
+async def pieces(until=10):
+    for number in range(until):
+        yield number
+
+
+def test_a_stream_ends_when_its_caller_may_less_or_is_not_known_any_more():
+    before, after = caller("ann", "red", ["read", "run"]), caller("ann", "red", ["read"])
+
+    def gone():
+        raise UnknownCallerError("the token was revoked")
+
+    def answers(*found):
+        left = list(found)
+        return lambda: left.pop(0)() if callable(left[0]) else left.pop(0)
+
+    async def read(again):
+        return [piece async for piece in Stream(streams, before, again).of(pieces())]
+
+    streams = Streams(check_every_s=0)
+    assert asyncio.run(read(answers(before, before, after))) == [0, 1]
+    assert asyncio.run(read(answers(before, gone))) == [0]
+    rarely = streams = Streams(check_every_s=100)
+    assert asyncio.run(read(answers())) == list(range(10)), "they are looked at now and then only"
+    assert not rarely._open
+
+
+def test_a_user_follows_so_many_streams_and_no_more():
+    streams, ann, bob = Streams(most=2), caller("ann", "red", ["read"]), caller("bob", "red", ["read"])
+
+    def open_for(who):
+        return Stream(streams, who, lambda: who).of(pieces())
+
+    async def follow():
+        first, second = open_for(ann), open_for(ann)
+        assert await anext(first) == 0
+        with pytest.raises(TooOftenError, match="2 streams"):
+            open_for(ann)
+        open_for(bob)
+        await first.aclose()
+        third = open_for(ann)
+        assert [piece async for piece in third] == list(range(10))
+        del second  # its reader went before it began
+        again = [open_for(ann), open_for(ann)]
+        assert len(again) == 2
+
+    asyncio.run(follow())
+
+
+def test_a_demotion_closes_the_stream_of_a_run(office):
+    office.add("brief", "red", "viewer")
+    who = office.state.access.by_token(office.tokens["brief"])
+    seen = []
+
+    async def follow():
+        again = lambda: office.state.access.by_token(office.tokens["brief"])  # noqa: E731
+        async for piece in Stream(Streams(check_every_s=0), who, again).of(pieces()):
+            seen.append(piece)
+            if piece == 3:
+                office.state.accounts.remove_member("red", "brief")
+
+    asyncio.run(follow())
+    assert seen == [0, 1, 2, 3]
