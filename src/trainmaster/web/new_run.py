@@ -1,4 +1,4 @@
-"""The page on which a run is sent."""
+"""The page of a new run: what is filled in becomes a recipe, which is quoted and sent."""
 
 from __future__ import annotations
 
@@ -7,59 +7,138 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
+from pydantic import AfterValidator
 
+from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
+from trainmaster.control.data_sources import BUILT_IN
+from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
+from trainmaster.service.caller import Caller
+from trainmaster.service.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.submissions import RunRequest
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.web.mistakes import mistakes_of
-from trainmaster.web.rendering import page, redirect
+from trainmaster.web.recipe_form import RecipeForm, Typed
+from trainmaster.web.rendering import is_part, page, redirect
 
 router = APIRouter(include_in_schema=False)
-_EXAMPLE: Final = """\
-name: hello
-experiments:
-  train:
-    command: echo "loss 0.5"
-"""
+STRATEGIES: Final = ("allreduce", "ps-async", "ps-sync")
+FRAMEWORKS: Final = ("pytorch", "tensorflow", "jax", "mpi", "spark", "mxnet", "plain")
+SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
+
+
+class NewRun(RecipeForm):
+    """All of the page: what is filled in, the recipe as it is now, and the most that it may cost."""
+
+    #: Browsers send lines of a text as Windows writes them.
+    recipe: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
+    max_usd: Typed = ""
+
+    def request(self) -> RunRequest:
+        """What is to be run.
+
+        Raises:
+            UsageError: the amount is none.
+        """
+        try:
+            most_usd = float(self.max_usd.lstrip("$")) if self.max_usd else None
+        except ValueError:
+            raise UsageError(
+                f"{self.max_usd!r} is no amount of US dollars", "Write one, such as 20."
+            ) from None
+        return RunRequest(self.recipe, self.digest or None, None, most_usd)
+
+    def ask(self) -> QuoteAsk:
+        """What is to be quoted.
+
+        Raises:
+            UsageError: the number of workers is none.
+        """
+        if self.most_workers and not self.most_workers.isdigit():
+            raise UsageError(f"{self.most_workers!r} is no number of workers", "Write one, such as 8.")
+        return QuoteAsk(
+            self.recipe,
+            self.digest or None,
+            policy=self.policy,
+            parameter_server=self.server or None,
+            max_workers=int(self.most_workers) if self.most_workers else None,
+        )
+
+
+Filled = Annotated[NewRun, Form()]
 
 
 @router.get("/new")
-def new(request: Request, found: Runs, caller: Submitter, again: str = "") -> Response:
-    """A recipe, pasted or that of an earlier run."""
-    recipe = found.recipe(again) if again else _EXAMPLE
-    return page(request, "new.html", recipe=recipe, max_usd="", **_checked(None))
+def new(request: Request, found: Runs, state: State, caller: Submitter, again: str = "") -> Response:
+    """Nothing filled in yet; or the recipe of an earlier run."""
+    form = NewRun(recipe=found.recipe(again) if again else RecipeForm().text())
+    return show_form(request, state, caller, form)
+
+
+@router.post("/new/recipe")
+def make_recipe(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
+    """The recipe of what is filled in."""
+    form = form.model_copy(update={"recipe": form.text()})
+    mistake = _mistake(state, caller, form)
+    if is_part(request):
+        return page(request, "new_recipe.html", form=form, **_checked(mistake))
+    return show_form(request, state, caller, form, mistake)
 
 
 @router.post("/new/check")
-def check(request: Request, state: State, caller: Submitter, recipe: Annotated[str, Form()]) -> Response:
+def check(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """What is wrong with a recipe while it is typed."""
-    return page(request, "checked.html", **_checked(_mistake(state, caller, recipe)))
+    return page(request, "checked.html", **_checked(_mistake(state, caller, form)))
+
+
+@router.post("/new/quote")
+def ask_quote(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
+    """Has it quoted."""
+    try:
+        asked = state.quotes.send(caller, QUOTE, form.ask())
+    except TrainmasterError as error:
+        return show_form(request, state, caller, form, error, 422)
+    return redirect(f"/quotes/{asked['id']}")
 
 
 @router.post("/new")
-def send(
-    request: Request,
-    state: State,
-    caller: Submitter,
-    recipe: Annotated[str, Form()],
-    max_usd: Annotated[str, Form()] = "",
-) -> Response:
+def send(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """Runs it."""
     try:
-        amount = float(max_usd) if max_usd.strip() else None
-        run, _, _ = state.submissions.submit(caller, RunRequest(recipe, None, None, amount))
-    except (TrainmasterError, ValueError) as error:
-        return page(request, "new.html", 422, recipe=recipe, max_usd=max_usd, **_checked(error))
+        run, _, _ = state.submissions.submit(caller, form.request())
+    except TrainmasterError as error:
+        return show_form(request, state, caller, form, error, 422)
     return redirect(f"/runs/{quote(run)}")
 
 
-def _mistake(state: ServerState, who: Submitter, recipe: str) -> Exception | None:
+def show_form(
+    request: Request,
+    state: ServerState,
+    caller: Caller,
+    form: NewRun,
+    mistake: TrainmasterError | None = None,
+    http: int = 200,
+) -> Response:
+    """The page, with what is filled in."""
+    is_shared = state.submissions.is_shared(caller)
+    choices: dict[str, Any] = {
+        "providers": [name for name, can in PROVIDERS.items() if can.rents or not is_shared],
+        "policies": POLICIES,
+        "built_in": sorted(BUILT_IN),
+        "strategies": STRATEGIES,
+        "frameworks": FRAMEWORKS,
+        "samplers": SAMPLERS,
+    }
+    return page(request, "new.html", http, form=form, **choices, **_checked(mistake))
+
+
+def _mistake(state: ServerState, who: Caller, form: NewRun) -> TrainmasterError | None:
     try:
-        state.submissions.read(who, RunRequest(recipe))
+        state.submissions.read(who, form.request())
     except TrainmasterError as error:
         return error
     return None
 
 
-def _checked(error: Exception | None) -> dict[str, Any]:
+def _checked(error: TrainmasterError | None) -> dict[str, Any]:
     return {"mistakes": mistakes_of(error)}

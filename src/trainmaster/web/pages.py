@@ -14,7 +14,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from trainmaster.api.rest.state import status_of, told
 from trainmaster.service.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.web import compare, models, new_run, recommend, run, runs, sessions, team
+from trainmaster.web import compare, models, new_run, quotes, recommend, run, runs, sessions, team
 from trainmaster.web.rendering import HERE, is_part, page, redirect
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     run.router,
     compare.router,
     new_run.router,
+    quotes.router,
     models.router,
     recommend.router,
     team.router,

@@ -1,0 +1,189 @@
+"""`QuoteFigure`: time against price of what a quote has compared, as numbers for a drawing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainmaster.web.rendering import duration, usd
+
+#: Of the drawing, in its own units; a phone shows it about as large.
+WIDTH: Final = 420
+HEIGHT: Final = 300
+_LEFT: Final = 62
+_RIGHT: Final = 14
+_TOP: Final = 14
+_BOTTOM: Final = 46
+#: What differs by more than this is drawn on a logarithmic axis.
+_WIDE: Final = 30.0
+_MOST_POINTS: Final = 8
+_TICKS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis, and what stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A cluster that no other one beats in both time and price.
+
+    Attributes:
+        index: of the quote's list.
+        words: for people. time_s, cost_usd: medians.
+        x, y: where it is drawn.
+        is_chosen: the one that is quoted.
+        cluster: as the quote has it.
+    """
+
+    index: int
+    words: str
+    time_s: float
+    cost_usd: float
+    x: float
+    y: float
+    is_chosen: bool
+    cluster: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteFigure:
+    """Of one experiment.
+
+    Attributes:
+        x_ticks, y_ticks: of time, of price.
+        alternatives: fastest first.
+        line: through them.
+        x, y: of the median that is quoted.
+        x_low, x_high, y_low, y_high: its interval of 90 %.
+        then: from where to where its time would be after the next measurement; None if nobody knows.
+        width, height, left, right, top, bottom: of the drawing, and of what is within its axes.
+    """
+
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    alternatives: Sequence[Alternative]
+    line: str
+    x: float
+    y: float
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+    then: tuple[float, float] | None
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
+    top: int = _TOP
+    bottom: int = HEIGHT - _BOTTOM
+
+    @classmethod
+    def of(cls, quote: Mapping[str, Any]) -> QuoteFigure | None:
+        """The figure of an experiment's quote, as ``quote --json`` has it; None if it knows no time."""
+        time_s, cost_usd = quote["time_s"], quote["cost_usd"]
+        if time_s is None or cost_usd is None:
+            return None
+        front = _some(list(enumerate(quote["pareto"])))
+        times = [time_s["p5"], time_s["p95"], *(each["time_s"] for _, each in front)]
+        x = _Axis(times, _LEFT, WIDTH - _RIGHT, _time_unit_s(max(times)))
+        then_s = (quote["next_measurement"] or {}).get("time_s")
+        costs = [cost_usd["p5"], cost_usd["p95"], *(each["cost_usd"] for _, each in front)]
+        y = _Axis(costs, HEIGHT - _BOTTOM, _TOP)
+        alternatives = [
+            Alternative(
+                index,
+                cluster_words(each["cluster"]),
+                each["time_s"],
+                each["cost_usd"],
+                x.at(each["time_s"]),
+                y.at(each["cost_usd"]),
+                each["cluster"] == quote["cluster"],
+                each["cluster"],
+            )
+            for index, each in front
+        ]
+        return cls(
+            [Tick(x.at(value), duration(value)) for value in x.ticks],
+            [Tick(y.at(value), usd(value)) for value in y.ticks],
+            alternatives,
+            " ".join(f"{each.x},{each.y}" for each in alternatives),
+            x.at(time_s["p50"]),
+            y.at(cost_usd["p50"]),
+            x.at(time_s["p5"]),
+            x.at(time_s["p95"]),
+            y.at(cost_usd["p5"]),
+            y.at(cost_usd["p95"]),
+            None if then_s is None else (x.at(then_s["p5"]), x.at(then_s["p95"])),
+        )
+
+
+def cluster_words(cluster: Mapping[str, Any]) -> str:
+    """A cluster for people.
+
+    >>> worker = {"count": 2, "instance": "g5.xlarge", "spot": True}
+    >>> cluster_words({"worker": worker, "parameter_server": None})
+    '2 x g5.xlarge (spot)'
+    """
+    worker, server = cluster["worker"], cluster["parameter_server"]
+    text = f"{worker['count']} x {worker['instance']}{' (spot)' if worker['spot'] else ''}"
+    return text + (f" + {server['count']} x {server['instance']} (parameter server)" if server else "")
+
+
+class _Axis:
+    """From values to places: by their logarithm where they differ much, else from zero.
+
+    Args:
+        values: what is to be seen; none is negative.
+        begin: place of the least.
+        end: place of the greatest.
+        unit: what is easy to read is a multiple of it.
+    """
+
+    def __init__(self, values: Sequence[float], begin: float, end: float, unit: float = 1.0) -> None:
+        low, high = min(values), max(values) or 1.0
+        self._is_log = low > 0 and high > _WIDE * low
+        self._low, self._high = (math.log(low), math.log(high)) if self._is_log else (0.0, high * 1.05)
+        self._begin, self._end, self._unit = begin, end, unit
+
+    def at(self, value: float) -> float:
+        """Its place."""
+        where = math.log(value) if self._is_log else value
+        share = (where - self._low) / ((self._high - self._low) or 1.0)
+        return round(self._begin + share * (self._end - self._begin), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Values that are easy to read."""
+        if self._is_log:
+            step = (self._high - self._low) / (_TICKS - 1)
+            values = (math.exp(self._low + step * number) / self._unit for number in range(_TICKS))
+            return [float(f"{value:.1g}") * self._unit for value in values]
+        step = _nice(self._high / self._unit / _TICKS) * self._unit
+        return [step * number for number in range(1 + int(self._high / step))]
+
+
+def _nice(step: float) -> float:
+    """The next number that is 1, 2 or 5 times a power of ten.
+
+    >>> _nice(3.2), _nice(0.11)
+    (5.0, 0.2)
+    """
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(each * power for each in (1.0, 2.0, 5.0, 10.0) if each * power >= step)
+
+
+def _time_unit_s(most_s: float) -> float:
+    return 3600.0 if most_s > 7200 else 60.0 if most_s > 180 else 1.0
+
+
+def _some(front: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    if len(front) <= _MOST_POINTS:
+        return front
+    return [front[round(i * (len(front) - 1) / (_MOST_POINTS - 1))] for i in range(_MOST_POINTS)]

@@ -1,0 +1,166 @@
+"""The pages of a new run and of its quote, without JavaScript: what is filled in, sent, drawn and taken."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import warnings
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.db import quote_requests as rows
+from trainmaster.service import Service
+from trainmaster.service.quote_requests import QUOTE
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.service.caller import caller
+from trainmaster.web.pages import add_pages
+
+RENTED = """\
+name: job
+provider: aws
+experiments:
+  train:
+    command: python train.py
+    steps: 1000
+    batch: {global: 64}
+    distributed: {strategy: allreduce, workers: auto}
+"""
+
+
+def cluster(instance, count, price):
+    worker = {"instance": instance, "count": count, "spot": False, "processes": count, "usd_per_hour": price}
+    return {"worker": worker, "parameter_server": None, "tasks_at_once": 1, "usd_per_hour": count * price}
+
+
+def answer():
+    interval = {"p5": 3000.0, "p50": 3600.0, "p95": 5400.0}
+    cost = {"p5": 1.0, "p50": 1.25, "p95": 2.5}
+    one = {
+        "cluster": cluster("g5.xlarge", 2, 1.0),
+        "time_s": interval,
+        "cost_usd": cost,
+        "bottleneck": "the <network>",
+        "pareto": [
+            {"cluster": cluster("p4.24xlarge", 1, 30.0), "time_s": 600.0, "cost_usd": 5.0},
+            {"cluster": cluster("g5.xlarge", 2, 1.0), "time_s": 3600.0, "cost_usd": 1.25},
+        ],
+        "measurements": 3,
+        "candidates": 40,
+        "next_measurement": {
+            "workers": 2,
+            "instance": "g5.xlarge",
+            "seconds": 60.0,
+            "cost_usd": 0.03,
+            "width_now": 1.5,
+            "width_then": 1.1,
+            "time_s": {"p5": 3400.0, "p50": 3600.0, "p95": 4000.0},
+        },
+        "notes": [],
+    }
+    total = {"time_s": interval, "cost_usd": cost}
+    more = {"policy": "quote", "catalogue": "builtin", "as_of": "2026-11-01", "warnings": ["mind the gap"]}
+    return {**one, "experiments": {"train": one}, "total": total, **more}
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pages")
+    home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'd.db'}")
+    service = Service(home)
+    yield make_state(service, {})
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def browser(state):
+    app = make_app(state)
+    add_pages(app)
+    token = state.access.create_token("me", ["read", "run"])["token"]
+    return TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
+
+
+def recipe_of(page):
+    return html.unescape(re.search(r'<textarea id="recipe".*?>\n(.*?)</textarea>', page, re.DOTALL)[1])
+
+
+def test_what_is_filled_in_becomes_a_recipe_that_is_checked(browser):
+    page = browser.get("/new").text
+    assert "command: python main.py" in recipe_of(page)
+    filled = {"main": "train.py", "parameters": "lr: 0.1, <b>", "provider": "aws", "workers": "4"}
+    page = browser.post("/new/recipe", data=filled).text
+    assert "python train.py --lr {{lr}}" in recipe_of(page)
+    assert 'name="main" value="train.py"' in page
+    assert "<b>" not in page
+    part = browser.post("/new/recipe", data=filled, headers={"hx-request": "true"}).text
+    assert "<html" not in part
+    assert recipe_of(part) == recipe_of(page)
+    page = browser.post("/new/check", data={"recipe": "name: x\nexperimentz: 1\n"}).text
+    assert "line 2, column 1" in page
+
+
+def test_wrong_recipes_and_amounts_come_back_as_they_were(browser):
+    for path in ("/new", "/new/quote"):
+        page = browser.post(path, data={"recipe": "name: x\nwrong: 1\n", "main": "mine.py"})
+        assert page.status_code == 422
+        assert recipe_of(page.text) == "name: x\nwrong: 1\n"
+        assert "mine.py" in page.text
+    assert "no amount" in browser.post("/new", data={"recipe": RENTED, "max_usd": "much"}).text
+    assert "no number of workers" in browser.post(
+        "/new/quote", data={"recipe": RENTED, "most_workers": "some"}
+    ).text.replace("&#39;", "'")
+
+
+def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
+    sent = browser.post("/new/quote", data={"recipe": RENTED})
+    assert sent.status_code == 303, re.findall("mistakes.*", sent.text)
+    place = sent.headers["location"]
+    page = browser.get(place).text
+    assert "Waiting for a free place" in page
+    assert 'http-equiv="refresh"' in page
+    end = {"answer": json.dumps(answer()), "error": None}
+    rows.end(state.service.database, rows.named(place.rpartition("/")[2]), 1e12, **end)
+    page = browser.get(place).text
+    assert "refresh" not in page
+    assert "hx-get" not in page
+    for text in (
+        'role="img"',
+        "50m00s to 1h30m",
+        "$1.00 to $2.50",
+        "Limited by the &lt;network&gt;",
+        "mind the gap",
+        "from 1.50 to 1.10",
+        "1 x p4.24xlarge",
+        "2026-11-01",
+    ):
+        assert text in page, text
+    assert page.count("<circle") == 3
+    assert page.count("Take it") == 1
+    assert "style=" not in page
+    taken = browser.post(f"{place}/change", data={"experiment": "train", "index": "0"}).text
+    assert "instance: p4.24xlarge" in recipe_of(taken)
+    assert "workers: 1" in recipe_of(taken)
+    assert 'name="max_usd" inputmode="decimal" value="10.0' in taken
+    same = browser.post(f"{place}/change").text
+    assert recipe_of(same) == RENTED
+    assert 'value="2.50"' in same or 'value="2.51"' in same
+    assert browser.post(f"{place}/change", data={"experiment": "train", "index": "9"}).status_code == 404
+
+
+def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, browser):
+    place = browser.post("/new/quote", data={"recipe": RENTED}).headers["location"]
+    browser.post(f"{place}/cancel")
+    assert "it was cancelled" in browser.get(place).text
+    assert recipe_of(browser.post(f"{place}/change").text) == RENTED
+    with_other = caller("ann", "red", ["read", "run"])
+    from trainmaster.spec.errors import NotFoundError
+
+    with pytest.raises(NotFoundError):
+        state.quotes.show(with_other, QUOTE, place.rpartition("/")[2])

@@ -1,0 +1,99 @@
+"""What is filled in becomes a recipe that means just that."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import UsageError
+from trainmaster.web.recipe_form import RecipeForm, with_cluster
+
+
+def read(form, tmp_path):
+    return Recipe.from_text(form.text(), directory=tmp_path)
+
+
+def test_an_empty_form_is_a_recipe(tmp_path):
+    found = read(RecipeForm(), tmp_path)
+    assert found.experiments["train"].command == "python main.py"
+    assert found.provider == "local"
+
+
+def test_everything_that_is_filled_in_is_in_the_recipe(tmp_path):
+    form = RecipeForm.model_validate(
+        {
+            "name": "digits",
+            "code": "https://example.com/a.git@main",
+            "main": "train.py",
+            "arguments": "--fast",
+            "parameters": "lr: 1e-4-1e-1 log\ndepth: 18, 34\nact: relu\n",
+            "setup": "pip install -r requirements.txt\n",
+            "data": "url",
+            "source": "https://example.com/data.zip?a=1&b={x}",
+            "provider": "aws",
+            "instance": "g5.*",
+            "region": "eu-*",
+            "spot": "on",
+            "workers": "4",
+            "servers": "2",
+            "strategy": "ps-async",
+            "framework": "tensorflow",
+            "batch": "128",
+            "epochs": "3",
+            "examples": "1000",
+            "deadline": "2h",
+            "budget": "20",
+            "objective": "fastest",
+            "metric": "loss",
+            "sampler": "qmc",
+            "samples": "8",
+            "unknown": "x",
+        }
+    )
+    found = read(form, tmp_path)
+    train = found.experiments["train"]
+    line = "python train.py --fast --lr {{lr}} --depth {{depth}} --act {{act}}"
+    assert (found.name, found.provider, train.command) == ("digits", "aws", line)
+    assert (found.budget.total_usd, found.budget.deadline_s) == (20.0, 7200.0)
+    assert train.distributed.workers == 4
+    assert train.distributed.parameter_servers == 2
+    assert train.hardware.spot
+    assert train.hardware.instance == ("g5.*",)
+    assert train.data["data"].url == "https://example.com/data.zip?a=1&b={x}"
+    assert train.search.metric == "loss"
+    assert set(train.parameters) == {"lr", "depth", "act"}
+
+
+@given(st.text(st.characters(blacklist_categories=["Cs", "Cc"]), min_size=1, max_size=40))
+def test_whatever_is_typed_arrives_as_it_was_typed(source):
+    from ruamel.yaml import YAML
+
+    form = RecipeForm.model_validate({"data": "volume", "source": source, "instance": source})
+    found = YAML(typ="safe").load(form.text())["experiments"]["train"]
+    if source.strip():
+        assert str(found["data"]["data"]["volume"]) in (source.strip(), str(_number(source.strip())))
+    assert list(YAML(typ="safe").load(form.text())) == ["name", "experiments"]
+
+
+def _number(text):
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return {"true": True, "false": False}.get(text)
+
+
+def test_a_cluster_of_a_quote_is_taken_and_comments_stay(tmp_path):
+    gang = "{strategy: allreduce, workers: auto}"
+    text = f"name: x  # mine\nexperiments:\n  main:\n    command: 'true'\n    distributed: {gang}\n"
+    cluster = {"worker": {"instance": "m4.large", "spot": True, "processes": 3, "usd_per_hour": 0.1}}
+    changed = with_cluster(text, "main", cluster)
+    assert "# mine" in changed
+    main = Recipe.from_text(changed, directory=tmp_path).experiments["main"]
+    assert (main.distributed.workers, main.hardware.instance, main.hardware.spot) == (3, ("m4.large",), True)
+    with pytest.raises(UsageError):
+        with_cluster(text, "other", cluster)
