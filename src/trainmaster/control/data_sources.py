@@ -253,7 +253,7 @@ def _fetch_file(url: str, label: str, draft: Path, sha256: str | None, size_limi
             shutil.copytree(source, draft, symlinks=True, dirs_exist_ok=True)
             return
         with source.open("rb") as file:
-            _take(label, file, None if is_archive else place, sha256, _room_bytes(draft, size_limit_bytes))
+            _take(label, file, None if is_archive else place, sha256, room_bytes(draft, size_limit_bytes))
             if is_archive:
                 file.seek(0)
                 unpack(file, name, draft, _limits(draft, file, size_limit_bytes))
@@ -268,7 +268,7 @@ def _fetch_file(url: str, label: str, draft: Path, sha256: str | None, size_limi
 
 
 def _download(url: str, label: str, place: Path, sha256: str | None, size_limit_bytes: int | None) -> None:
-    most_bytes = _room_bytes(place.parent, size_limit_bytes)
+    most_bytes = room_bytes(place.parent, size_limit_bytes)
     try:
         with open_web(url, _TIMEOUT_S) as answer:
             expected = answer.headers.get("Content-Length", "")
@@ -339,7 +339,7 @@ def _take(
         )
 
 
-def _room_bytes(directory: Path, size_limit_bytes: int | None) -> int:
+def room_bytes(directory: Path, size_limit_bytes: int | None) -> int:
     """How much may be written: other work on this disk keeps some room."""
     disk = shutil.disk_usage(directory)
     room_bytes = max(disk.free - min(disk.total // 20, _RESERVE_BYTES), 0)
@@ -347,7 +347,7 @@ def _room_bytes(directory: Path, size_limit_bytes: int | None) -> int:
 
 
 def _limits(draft: Path, archive: BinaryIO, size_limit_bytes: int | None) -> Limits:
-    most_bytes = _room_bytes(draft, size_limit_bytes)
+    most_bytes = room_bytes(draft, size_limit_bytes)
     if size_limit_bytes is None:
         packed_bytes = os.fstat(archive.fileno()).st_size
         most_bytes = min(most_bytes, max(_MOST_TIMES * packed_bytes, _SMALL_BYTES))
@@ -364,7 +364,7 @@ def _too_large(url: str, most_bytes: int) -> UsageError:
 def _fetch_objects(url: str, draft: Path, size_limit_bytes: int | None) -> None:
     store = ObjectStore(url)
     count = 0
-    left_bytes = most_bytes = _room_bytes(draft, size_limit_bytes)
+    left_bytes = most_bytes = room_bytes(draft, size_limit_bytes)
     for info in store.list():
         target = Path(os.path.normpath(draft / info.key))
         if not target.is_relative_to(draft) or target == draft:

@@ -417,6 +417,13 @@ upload_part = Table(
     Column("key", Text, nullable=False, doc="its object, below the upload's"),
 )
 
+volume_content = Table(
+    "volume_content",
+    metadata,
+    Column("id", Text, primary_key=True, doc="of the version's tables of files"),
+    Column("described", Text, nullable=False, doc="columns and rows of the tables in it, as JSON"),
+)
+
 audit = Table(
     "audit",
     metadata,

@@ -174,6 +174,22 @@ def unused(database: Database, since: float) -> Sequence[RowMapping]:
     return database.read(t.upload.select().where((t.upload.c.state == "REMOVED") | is_old))
 
 
+def describe(database: Database, content: str, described: str) -> None:
+    """Keep what was found in the files of a version; the same content is described once."""
+
+    def write(connection: Connection, _: Try) -> None:
+        connection.execute(t.volume_content.delete().where(t.volume_content.c.id == content))
+        connection.execute(t.volume_content.insert().values(id=content, described=described))
+
+    database.write(write)
+
+
+def described(database: Database, content: str) -> str | None:
+    """What was found in the files of a version, if it was looked for."""
+    rows = database.read(t.volume_content.select().where(t.volume_content.c.id == content))
+    return str(rows[0]["described"]) if rows else None
+
+
 def _by_id(upload: str) -> sa.Select[Any]:
     return t.upload.select().where(t.upload.c.id == upload)
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.db import Submission, access
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.code_uploads import CodeUploads
 from trainmaster.service.team_budget import OverBudgetError
+from trainmaster.service.team_volumes import is_volume_name, with_team_volumes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
 from trainmaster.spec.private_files import make_private
@@ -104,7 +104,7 @@ class Submissions:
         mistakes = list(refusals(recipe, is_shared=self.is_shared(caller)))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
-        return recipe
+        return with_team_volumes(recipe, self._service.home, caller.team)
 
     def code_of(self, caller: Caller, run: str) -> str:
         """The code of a run, for one more with changes: a digest for `RunRequest`.
@@ -248,8 +248,8 @@ def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
         where = f"data.{key}"
         if source.directory is not None and _leaves(directory, source.directory):
             yield f"{where}.dir: {source.directory}; it is outside what was sent"
-        if source.volume is not None and source.volume not in BUILT_IN:
-            yield f"{where}.volume: {source.volume}; volumes of teams are not there yet"
+        if source.volume is not None and not is_volume_name(source.volume):
+            yield f"{where}.volume: {source.volume}; only the name of a volume of the team"
         if source.url is not None and (not source.url.startswith("https://") or source.url_variables):
             yield f"{where}.url: {source.url}; only https, without variables: no keys of the server are used"
 

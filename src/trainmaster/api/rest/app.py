@@ -26,6 +26,7 @@ from trainmaster.api.rest import (
     runs,
     teams,
     uploads,
+    volumes,
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
@@ -65,7 +66,7 @@ def make_state(
     quotes = QuoteRequests(service, submissions, environ)
     hubs, lag = Hubs(service), LoopLag()
     kept = Uploads(service.home, service.database, environ)
-    finishing = UploadFinishing(service.home, service.database, kept)
+    finishing = UploadFinishing(service.home, service.database, kept, environ)
     return ServerState(
         service, access, submissions, quotes, drivers, kept, finishing, hubs, lag, environ, cookie, is_secure
     )
@@ -96,7 +97,19 @@ def make_app(state: ServerState) -> FastAPI:
     )
     app.state.server = state
     v1 = APIRouter(prefix=API)
-    for part in (runs, run_details, quotes, offers, clusters, code, uploads, models, recommend, teams):
+    for part in (
+        runs,
+        run_details,
+        quotes,
+        offers,
+        clusters,
+        code,
+        uploads,
+        volumes,
+        models,
+        recommend,
+        teams,
+    ):
         v1.include_router(part.router)
     v1.include_router(_general)
     app.include_router(v1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request, Response
@@ -13,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from trainmaster.api.rest.state import ServerState, State, Submitter, state_of
+from trainmaster.api.rest.state import ServerState, State, Submitter
 from trainmaster.service.uploads import KINDS, PART_BYTES, too_much
 from trainmaster.spec.errors import UsageError
 
@@ -32,6 +33,17 @@ class NewUpload(BaseModel):
     name: str
     size_bytes: int = Field(ge=0)
     kind: str = Field(description=f"of {', '.join(KINDS)}")
+
+
+class Finish(BaseModel):
+    """What an upload becomes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    volume: str = Field(default="", description="the volume that gets a new version; empty for code")
+    uploads: list[str] = Field(
+        default=[], description="others whose files are in the same version", max_length=1000
+    )
 
 
 @router.post("/uploads", status_code=201)
@@ -116,17 +128,22 @@ def remove(upload: str, state: State, caller: Submitter) -> None:
 
 
 @router.post("/uploads/{upload}/finish", status_code=201)
-async def finish(upload: str, request: Request, response: Response, caller: Submitter) -> dict[str, Any]:
-    """Make of it what it is for: of code a digest for a run; 202 while that goes on: send it once more."""
-    found = await finished(state_of(request), caller, upload)
+async def finish(
+    upload: str, response: Response, state: State, caller: Submitter, body: Finish | None = None
+) -> dict[str, Any]:
+    """Make code of it, or a version of a volume; 202 while that goes on: send it once more."""
+    wish = body or Finish()
+    found = await finished(state, caller, upload, wish.volume, wish.uploads)
     if found["state"] != "DONE":
         response.status_code = 202
     return found
 
 
-async def finished(state: ServerState, caller: Submitter, upload: str) -> dict[str, Any]:
+async def finished(
+    state: ServerState, caller: Submitter, upload: str, volume: str, others: Sequence[str]
+) -> dict[str, Any]:
     """What became of an upload, or how far it is after a while."""
-    future = await run_in_threadpool(state.finishing.finish, caller, upload)
+    future = await run_in_threadpool(state.finishing.finish, caller, upload, volume, others)
     if future is not None:
         await asyncio.wait([asyncio.wrap_future(future)], timeout=_PATIENCE_S)
         if future.done():

@@ -57,15 +57,23 @@ def volume_address(text: str) -> VolumeAddress:
     return VolumeAddress(f"{_store_url()}/volumes/{place}", version)
 
 
-def named_volumes() -> list[str]:
+def is_short_name(text: str) -> bool:
+    """Whether a text may name a volume below a store, without a version."""
+    return bool(_NAME.fullmatch(text)) and text.count("/") < _DEEPEST
+
+
+def named_volumes(url: str | None = None) -> list[str]:
     """Lists the volumes that have short names, sorted.
+
+    Args:
+        url: below which they lie; by default ``TRAINMASTER_STORE/volumes``.
 
     Raises:
         PublishError: the store fails.
     """
     from trainmaster.objects.object_store import ObjectStore
 
-    store = ObjectStore(f"{_store_url()}/volumes")
+    store = ObjectStore(url or f"{_store_url()}/volumes")
     found = []
     pending = [""]
     while pending:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
+import json
 import os
 import tarfile
 import time
@@ -13,8 +15,10 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.objects.errors import FullStoreError
-from trainmaster.service import Service
+from trainmaster.service import Service, upload_finishing
+from trainmaster.service.submissions import RunRequest
 from trainmaster.service.uploads import PART_BYTES, UNUSED_S, Uploads
+from trainmaster.spec.errors import UsageError
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
 with warnings.catch_warnings():
@@ -255,3 +259,123 @@ def test_what_nobody_uses_is_removed(server, tmp_path):
     for upload in (old, new):
         assert server.ask("GET", f"/{upload}").status_code == 404
     assert not (tmp_path / "store" / "uploads" / old).exists()
+
+
+# --- volumes --------------------------------------------------------------------------------------------
+
+
+def upload(server, name, content, who="red"):
+    body = {"name": name, "size_bytes": len(content), "kind": "volume"}
+    begun = server.ask("POST", "", who, json=body).json()["upload"]
+    assert server.send(begun, 0, content, who).status_code == 204
+    return begun
+
+
+def volumes(server, path="", who="red", method="GET"):
+    headers = {"authorization": f"Bearer {server.tokens[who]}"}
+    return server.browser.request(method, f"/api/v1/volumes{path}", headers=headers)
+
+
+def made(server, volume, *uploads, who="red"):
+    body = {"volume": volume, "uploads": list(uploads[1:])}
+    return server.ask("POST", f"/{uploads[0]}/finish", who, json=body)
+
+
+def test_files_become_versions_of_a_teams_volume(server, other):
+    first = upload(server, "<b>train.csv", b"x,y\n1,2\n3,4\n"), upload(server, "docs/a.txt", b"hello")
+    answer = made(other, "pets", *first)
+    assert (answer.status_code, answer.json()["result"]) == (
+        201,
+        {"volume": "pets", "version": 1, "files": 2, "size_bytes": 17, "tables": 1},
+    )
+    assert server.ask("GET", f"/{first[1]}").json()["result"]["version"] == 1
+    made(server, "pets", upload(server, "pets.tar", tar(**{"cat.txt": b"meow"})))
+    (found,) = volumes(server).json()["volumes"]
+    assert (found["volume"], found["version"], found["files"]) == ("pets", 2, 1)
+    newest = volumes(other, "/pets").json()
+    assert ([each["version"] for each in newest["versions"]], newest["version"]) == ([1, 2], 2)
+    assert [each["path"] for each in newest["files"]] == ["cat.txt"]
+    old = volumes(other, "/pets?version=1").json()
+    assert [each["path"] for each in old["files"]] == ["<b>train.csv", "docs/a.txt"]
+    (table,) = old["tables"]
+    assert (table["rows"], [column["name"] for column in table["columns"]]) == (2, ["x", "y"])
+    assert volumes(server, "/pets?version=3").status_code == 404
+    assert volumes(server, "/pets?version=1", method="DELETE").status_code == 204
+    assert [each["version"] for each in volumes(server, "/pets").json()["versions"]] == [2]
+    assert volumes(server, "/pets", method="DELETE").status_code == 422, "not without a word"
+    assert volumes(server, "/pets?whole=true", method="DELETE").status_code == 204
+    assert volumes(server).json() == {"volumes": []}
+
+
+def test_other_teams_volumes_are_not_there(server):
+    made(server, "pets", upload(server, "a.txt", b"hello"))
+    assert volumes(server, who="blue").json() == {"volumes": []}
+    names = ("pets", "../../red/volumes/pets", "%2e%2e/%2e%2e/red/volumes/pets", "pets@1", "/etc", "s3://b/x")
+    for name in names:
+        for query, method in (("", "GET"), ("?whole=true", "DELETE"), ("?version=1", "DELETE")):
+            answer = volumes(server, f"/{name}{query}", "blue", method)
+            assert answer.status_code == 404, (name, answer.text)
+    mine = upload(server, "b.txt", b"x")
+    theirs = upload(server, "c.txt", b"x", "blue")
+    assert made(server, "pets", mine, theirs).status_code == 404
+    for name in ("../pets", "/tmp/pets", "file:///tmp/pets", "pets@1", "", "a/../b"):
+        answer = made(server, name, mine)
+        assert (answer.status_code, "no name of a volume" in answer.json()["title"]) == (422, True)
+
+
+def test_hostile_archives_make_no_version(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(upload_finishing, "_SMALL_BYTES", 1 << 20)
+    evil = io.BytesIO()
+    with tarfile.open(fileobj=evil, mode="w") as archive:
+        member = tarfile.TarInfo("link")
+        member.type, member.linkname = tarfile.SYMTYPE, "../../../trainmaster.db"
+        archive.addfile(member)
+    bomb = gzip.compress(tar(zeros=bytes(4 << 20)))
+    for name, content in (
+        ("evil.tar", evil.getvalue()),
+        ("up.tar", tar(**{"../out": b"x"})),
+        ("bomb.tar.gz", bomb),
+        ("no.zip", b"no zip"),
+    ):
+        answer = made(server, "pets", upload(server, name, content))
+        assert (answer.status_code, name in answer.json()["title"]) == (422, True), answer.text
+    one, two = upload(server, "a.txt", b"1"), upload(server, "a.txt", b"2")
+    assert "twice" in made(server, "pets", one, two).json()["title"]
+    one, two = upload(server, "a", b"1"), upload(server, "a/b", b"2")
+    assert "twice" in made(server, "pets", one, two).json()["title"]
+    assert made(server, "pets", one, upload(server, "a.zip", b"2")).status_code == 422
+    assert volumes(server).json() == {"volumes": []}
+    assert not list(tmp_path.rglob("out"))
+
+
+def test_a_team_has_so_much_room_for_volumes(server):
+    server.state.finishing._quota_bytes = 20_000
+    made(server, "pets", upload(server, "a.txt", os.urandom(9_000)))
+    answer = made(server, "more", upload(server, "a.txt", os.urandom(15_000)))
+    assert (answer.status_code, "do not fit" in answer.json()["title"]) == (507, True)
+
+
+def test_a_teams_recipe_names_its_own_volumes_only(server):
+    made(server, "pets", upload(server, "a.txt", b"hello"))
+    made(server, "digits", upload(server, "a.txt", b"their own", "blue"), who="blue")
+
+    def place(volume, who="red"):
+        recipe = {"experiments": {"main": {"command": "x", "data": {"d": {"volume": volume}}}}}
+        text = json.dumps({"name": "job", "provider": "aws", **recipe})
+        team = server.state.access.by_token(server.tokens[who])
+        found = server.state.submissions.read(team, RunRequest(text))
+        return found.experiments["main"].data["d"].volume
+
+    store = server.service.home.store_url
+    assert place("pets") == place("pets@1") == f"{store}/teams/red/volumes/pets@1"
+    assert place("digits") == "digits", "what ships with a library is everybody's"
+    assert place("digits", "blue") == f"{store}/teams/blue/volumes/digits@1"
+    for name in (
+        "pets@2",
+        "other",
+        "../../blue/volumes/digits",
+        f"{store}/teams/blue/volumes/digits",
+        "/tmp",
+    ):
+        with pytest.raises(UsageError, match=r"experiments\.main\.data\.d\.volume"):
+            place(name)

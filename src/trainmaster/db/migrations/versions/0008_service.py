@@ -21,8 +21,8 @@ def upgrade() -> None:
     _run_files()
     _drivers()
     _accounts()
-    _uploads()
     _ledger()
+    _uploads()
 
 
 def _quote_requests() -> None:
@@ -141,36 +141,6 @@ def _accounts() -> None:
     op.add_column("audit", sa.Column("token", sa.Text(), nullable=True))
 
 
-def _uploads() -> None:
-    op.create_table(
-        "upload",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("team", sa.Text(), nullable=True),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("received_bytes", sa.BigInteger(), server_default="0", nullable=False),
-        sa.Column("result", sa.Text(), nullable=True),
-        sa.Column("claim", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("claimed_until", sa.Float(), nullable=True),
-        sa.Column("created_at", sa.Float(), nullable=False),
-        sa.Column("used_at", sa.Float(), nullable=False),
-        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_upload_team"),
-        sa.PrimaryKeyConstraint("id", name="pk_upload"),
-    )
-    op.create_index("ix_upload_team", "upload", ["team"])
-    op.create_table(
-        "upload_part",
-        sa.Column("upload_id", sa.Text(), nullable=False),
-        sa.Column("offset", sa.BigInteger(), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("key", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(["upload_id"], ["upload.id"], name="fk_upload_part_upload_id"),
-        sa.PrimaryKeyConstraint("upload_id", "offset", name="pk_upload_part"),
-    )
-
-
 def _ledger() -> None:
     """Budgets, and a ledger with what there was before: bills of runs, and what those that go on may cost."""
     budget = op.create_table(
@@ -245,3 +215,39 @@ def _promised_usd(connection: sa.Connection, run: sa.Row[tuple[object, ...]]) ->
         except (TypeError, ValueError, LookupError):
             continue
     return min(promises, default=0.0)
+
+
+def _uploads() -> None:
+    op.create_table(
+        "upload",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("received_bytes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("result", sa.Text(), nullable=True),
+        sa.Column("claim", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("claimed_until", sa.Float(), nullable=True),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("used_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_upload_team"),
+        sa.PrimaryKeyConstraint("id", name="pk_upload"),
+    )
+    op.create_index("ix_upload_team", "upload", ["team"])
+    op.create_table(
+        "upload_part",
+        sa.Column("upload_id", sa.Text(), nullable=False),
+        sa.Column("offset", sa.BigInteger(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["upload_id"], ["upload.id"], name="fk_upload_part_upload_id"),
+        sa.PrimaryKeyConstraint("upload_id", "offset", name="pk_upload_part"),
+    )
+    op.create_table(
+        "volume_content",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("described", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_volume_content"),
+    )
