@@ -74,6 +74,7 @@ class NodeProvisioner:
         lease_s: rented machines end themselves when nobody renews for so long.
         tell: is told how far a bootstrap is, by any thread.
         has_switch: rented machines of this provider have a dead-man switch.
+        saved: called when something was written that is needed to go on, before it is relied on.
 
     Attributes:
         lease_s: may be changed at any time; each renewal sets the present one.
@@ -89,6 +90,7 @@ class NodeProvisioner:
         tell: Callable[[PhaseReport], None] | None = None,
         *,
         has_switch: bool = True,
+        saved: Callable[[], None] = lambda: None,
     ) -> None:
         self.home = home
         self.run = run
@@ -98,6 +100,7 @@ class NodeProvisioner:
         self._code = code
         self._tell = tell
         self._has_switch = has_switch
+        self._saved = saved
         self._packing = threading.Lock()
         self._remembering = threading.Lock()
         self._packages: tuple[RuntimePackage, RuntimePackage] | None = None
@@ -247,12 +250,12 @@ class NodeProvisioner:
         old = self._recorded(record)
         if old and old[0].key not in rented:  # its head is lost: what it left on the others must not go on
             here = {node.key for node in members}
-            lost = RayCluster(directory, old, shell.run, shell.stream)
+            lost = RayCluster(directory, old, self._ask, shell.stream)
             lost.stop({node.key for node in old} - here)
         try:
-            found = RayCluster.find(directory, shell.run, shell.stream)
+            found = RayCluster.find(directory, self._ask, shell.stream)
             if found is None:
-                return RayCluster.start(directory, members, shell.run, shell.stream)
+                return RayCluster.start(directory, members, self._ask, shell.stream)
             known = {node.key for node in found.nodes}
             for key in known - rented:
                 found.remove(key, is_gone=True)
@@ -319,7 +322,7 @@ class NodeProvisioner:
             shell = self._nodes
             for node in machines.values():
                 shell.add(key_of(node.id), target_of(node))
-            cluster = RayCluster(self._directory(record), old, shell.run, shell.stream)
+            cluster = RayCluster(self._directory(record), old, self._ask, shell.stream)
         results = [access.result for access in accesses]
         with contextlib.suppress(TrainmasterError):
             if cluster is not None:
@@ -381,6 +384,11 @@ class NodeProvisioner:
         from trainmaster.executors.ray.ssh_nodes import SshNodes
 
         return SshNodes(self.connections)
+
+    def _ask(self, node: ClusterNode, command: Sequence[str], stdin: bytes) -> bytes:
+        """Run a command on a node, when what was written of its cluster is safe."""
+        self._saved()
+        return self._nodes.run(node, command, stdin)
 
     def _pair(self, record: ClusterRecord) -> KeyPair:
         from trainmaster.cluster.bootstrap.cluster_keys import KeyPair, make_key_pair

@@ -70,6 +70,11 @@ class Database:
         """The connections."""
         return self._transactions.engine
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is a server, which other machines may use, too."""
+        return self._has_clock
+
     def close(self) -> None:
         """Give back the connections."""
         self.engine.dispose()

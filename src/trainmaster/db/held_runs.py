@@ -22,6 +22,8 @@ from trainmaster.spec.clocks import boot_s
 from trainmaster.spec.errors import LeaseLostError
 from trainmaster.spec.states import EndReason
 
+#: Before a run is taken over, its own server has so long to go on with it.
+OWN_FIRST_S: Final = 10.0
 #: What was seen of a lease longer ago says nothing of it.
 FRESH_S: Final = 2.0
 
@@ -33,8 +35,8 @@ _MINE: sa.Select[Any] = sa.select(t.run.c.id, t.run.c.lease_token, t.run.c.stop_
 
 
 def undriven(database: Database, home_id: str, limit: int | None = None) -> list[str]:
-    """Ids of runs of a home that were sent to a server and that nobody drives, the oldest first."""
-    waits = (t.run.c.submitted_by.is_not(None), t.run.c.home_id == home_id, _OPEN)
+    """Ids of runs that were sent to a server, that nobody drives and that a home can, the oldest first."""
+    waits = _for_home(database, home_id)
     owners = database.read(
         sa.select(t.run.c.lease_owner, sa.func.max(t.run.c.lease_expires_at).label("expires_at"))
         .where(*waits)
@@ -52,11 +54,16 @@ def undriven(database: Database, home_id: str, limit: int | None = None) -> list
 
 
 def count_open(database: Database, home_id: str) -> int:
-    """How many runs of a home that were sent to a server are not over."""
-    query = sa.select(sa.func.count().label("runs")).where(
-        t.run.c.submitted_by.is_not(None), t.run.c.home_id == home_id, _OPEN
-    )
+    """How many runs that were sent to a server are not over, of those that a home drives or might."""
+    query = sa.select(sa.func.count().label("runs")).where(*_for_home(database, home_id))
     return int(database.read(query)[0]["runs"])
+
+
+def _for_home(database: Database, home_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Its own, and those that can move and that their own server has not gone on with for a while."""
+    own = sa.func.coalesce(t.run.c.kept_by, t.run.c.home_id) == home_id
+    left = t.run.c.can_move & (t.run.c.lease_expires_at < database.clock_s() - OWN_FIRST_S)
+    return t.run.c.submitted_by.is_not(None), own | left, _OPEN
 
 
 def add_note(database: Database, run: str, text: str, now: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -55,6 +55,8 @@ class NewRun:
         clusters: that it is to have.
         notify: for each of its subscriptions the kinds of events that it wants.
         submission: of a run that was sent to a server.
+        can_move: any server can go on with it.
+        private: what only servers with the key may read, sealed, by name.
     """
 
     id: str
@@ -70,6 +72,8 @@ class NewRun:
     clusters: Sequence[ClusterRow] = ()
     notify: Sequence[Sequence[str]] = ()
     submission: Submission | None = None
+    can_move: bool = False
+    private: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def insert_run(connection: Connection, new: NewRun, owner: str | None, now: float, expires_at: float) -> None:
@@ -112,6 +116,9 @@ def insert_run(connection: Connection, new: NewRun, owner: str | None, now: floa
             for ordinal, (name, total) in enumerate(new.experiments)
         ],
     )
+    if new.private:
+        rows = [{"run_id": new.id, "name": name, "sealed": data} for name, data in new.private.items()]
+        connection.execute(t.run_private.insert(), rows)
     if new.clusters:
         connection.execute(t.cluster.insert(), [columns(row, new.id, now) for row in new.clusters])
     insert_events(connection, [event_row(new.id, now, "run", after=State.WAITING)])

@@ -53,6 +53,7 @@ class Capabilities:
         costs: its machines are billed.
         spot: it has machines that it may take back, for less.
         ends_itself: a machine ends itself if its lease is not renewed.
+        moves: another server can go on with its machines: what must be known of them is kept by `AwsMemory`.
         offers: where it is written what it has.
         tells_prices: its API tells the prices of the user's account, whose settings also choose a region.
         billing: how it bills.
@@ -65,6 +66,7 @@ class Capabilities:
     costs: bool = True
     spot: bool = True
     ends_itself: bool = True
+    moves: bool = False
     offers: OfferSource = OfferSource.CATALOGUE
     tells_prices: bool = False
     billing: Billing = billing.UNKNOWN
@@ -88,8 +90,11 @@ BUILT_IN: Final = {
         provisioning_s=LogNormal(10.0, 0.7),
         giving_back_s=LogNormal(0.5, 0.7),
     ),
-    "aws": Capabilities(tells_prices=True, billing=billing.AWS, provisioning_s=LogNormal(90.0, 0.5)),
+    "aws": Capabilities(
+        moves=True, tells_prices=True, billing=billing.AWS, provisioning_s=LogNormal(90.0, 0.5)
+    ),
     "lab": Capabilities(
+        moves=True,
         offers=OfferSource.LAB,
         billing=billing.NOTHING_BESIDE,
         provisioning_s=LogNormal(15.0, 0.5),

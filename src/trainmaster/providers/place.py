@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,13 @@ class ProviderPlace:
         root: all state (``TRAINMASTER_HOME``).
         identity: a name that no other home has. Machines are tagged with it; nobody touches another home's.
         environ: the caller's variables, for settings and credentials.
+        saved: called when something was written that is needed to go on, before it is relied on.
     """
 
     root: Path
     identity: str
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    saved: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def directory(self, provider: str) -> Path:
         """Where the provider of that name may write; nobody else reads it."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trainmaster.control.decide_task import Policy
     from trainmaster.executors.base import Executor
     from trainmaster.service.cluster_costs import ClusterCosts
+    from trainmaster.service.replication import Replication
     from trainmaster.service.run_clusters import RunClusters
     from trainmaster.service.service import OnStart, Service, Session
     from trainmaster.spec import Recipe
@@ -53,6 +54,7 @@ def drive(
     if watcher is not None:
         service.database.patience.tell = watcher.say
     machines = None
+    files = service.replicas.replication(session.lease, environ)
     delivery = Delivery(service.database, session.lease, session.recipe.notify, environ)
     controllers: list[Controller] = []
 
@@ -63,6 +65,8 @@ def drive(
 
     try:
         delivery.start()
+        if files is not None:
+            files.begin()
         if not capabilities_of(session.recipe.provider).is_here:
             from trainmaster.service.run_clusters import RunClusters
 
@@ -70,16 +74,20 @@ def drive(
                 service.database,
                 service.home_of(session.run),
                 session.lease,
-                Path(service.database.run_row(session.run)["code_path"]),
+                service.replicas.code(service.database.run_row(session.run)),
                 session.recipe.provider,
                 environ,
                 _teller(watcher),
                 session.recipe.budget.usd_per_hour if session.recipe.budget else None,
+                saved=_nothing if files is None else files.save_private,
             )
-        _drive(service, session, environ, watcher, started, machines, pace)
+        _drive(service, session, environ, watcher, started, machines, pace, files)
     finally:
         if machines is not None:
             machines.close()
+        if files is not None:
+            with suppress(StoreError):  # who drives it next sends the rest
+                files.close(controllers[-1].run_state if controllers else None)
         with suppress(StoreError):  # it expires by itself, and is broken at once when this process ends
             service.database.release(session.lease, time.time())
         with suppress(StoreError):  # the run matters more; also of one that was interrupted
@@ -104,6 +112,7 @@ def _drive(
     on_start: OnStart,
     machines: RunClusters | None,
     pace: Pace,
+    files: Replication | None,
 ) -> None:
     database, recipe, run = service.database, session.recipe, session.run
     home = service.home_of(run)
@@ -129,7 +138,7 @@ def _drive(
         )
         where = partial(where_in, clusters)
     row = database.run_row(run)
-    snapshot = Path(row["code_path"])
+    snapshot = service.replicas.code(row)
     actions = AttemptActions(
         home=home,
         run=run,
@@ -146,10 +155,11 @@ def _drive(
         sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
         meter.publishing.most_bytes = max(sizes, default=0.0)
     actions.jobs.published = meter.publishing.learn
+    run_state = load_board(database, run, recipe, slots)
     controller = Controller(
-        database=database,
+        database=database if files is None else files.records(database, run_state),
         lease=session.lease,
-        run_state=load_board(database, run, recipe, slots),
+        run_state=run_state,
         actions=actions,
         executor=executor,
         policies=policies,
@@ -225,6 +235,10 @@ def _meter(recipe: Recipe, policies: Mapping[str, Policy], lease_s: float) -> Me
     meter.usual_lease_s = lease_s
     meter.stopping_s = max((policy.grace_s for policy in policies.values()), default=0.0)
     return meter
+
+
+def _nothing() -> None:
+    """Of a run that stays here, nothing is kept elsewhere."""
 
 
 def _teller(watcher: Watcher | None) -> Callable[[str], None]:

@@ -196,6 +196,10 @@ class LogStreams:
                 continue
             self._open[row["id"]] = _Attempt(row["experiment"], row["task"], row["number"], row["ended_at"])
         ended = queries.ended_attempts(database, list(self._open))
+        before, self._home = self._home, self._service.home_of(self._run)  # another server may have the files
+        if self._home.root != before.root:
+            for stream in self._streams.values():
+                stream.directory = self._home.root / stream.directory.relative_to(before.root)
         for key, attempt in list(self._open.items()):
             self._find_streams(key, attempt)
             if key in ended:  # asked before we looked: all its files are there

@@ -113,6 +113,7 @@ class RunClusters:
         environ: of the caller: settings and credentials.
         tell: shows lines to the user.
         per_hour_usd: what all machines may cost per hour.
+        saved: called when something was written that is needed to go on, before it is relied on.
 
     Attributes:
         clusters: the executor of all its clusters.
@@ -133,6 +134,7 @@ class RunClusters:
         environ: Mapping[str, str],
         tell: Tell,
         per_hour_usd: float | None = None,
+        saved: Callable[[], None] = lambda: None,
     ) -> None:
         from trainmaster.cluster.node_files.remote_site import RemoteSite
         from trainmaster.transport import HostKeys, Ssh, SshSettings
@@ -142,7 +144,7 @@ class RunClusters:
         self._lease = lease
         self._tell = tell
         identity = home.identity()
-        self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ)))
+        self._provider = get_provider(provider, ProviderPlace(home.root, identity, dict(environ), saved))
         settings = SshSettings(connect_timeout_s=_CONNECT_S, keepalive_s=_KEEPALIVE_S, keepalive_count=3)
         self._ssh = Ssh(HostKeys(home.root / "known_hosts"), settings)
         self.lease_s = node_lease_s(environ)
@@ -154,6 +156,7 @@ class RunClusters:
             self.lease_s,
             self._report,
             has_switch=capabilities_of(provider).ends_itself,
+            saved=saved,
         )
         patience = machines_patience(environ)
         self._earlier_usd = (0.0, 0.0)

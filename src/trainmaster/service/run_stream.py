@@ -128,6 +128,7 @@ class RunStream:
         """
         events, brief = self._news(until)  # looked at first: what was written before them is there
         ended = self._attempts()
+        self._look_for_files()  # after that: of what has ended, all is there
         for number, attempt in sorted(self._open.items()):
             yield from self._points(number, attempt, until)
             yield from self._logs(number, attempt, until)
@@ -168,6 +169,13 @@ class RunStream:
             return [], {}
         self._brief = shown
         return rows, brief
+
+    def _look_for_files(self) -> None:
+        """Another server may have the files, and yet another one since."""
+        before, self._home = self._home, self._service.home_of(self._run)
+        if self._home.root != before.root:
+            for attempt in self._open.values():
+                attempt.directory = self._home.root / attempt.directory.relative_to(before.root)
 
     def _attempts(self) -> set[int]:
         database = self._service.database

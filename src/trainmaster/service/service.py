@@ -29,12 +29,12 @@ from trainmaster.control.preflight import (
 from trainmaster.db import Database, Lease, NewRun, Patience, Submission, is_alive, queries
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service import model_names
 from trainmaster.service.delivery import deliver_left
 from trainmaster.service.history import History, histories
 from trainmaster.service.quote_record import most_usd, quote_summary
 from trainmaster.service.run_names import claim_name
 from trainmaster.service.search_results import SearchResults, search_results
-from trainmaster.service.stored_recipe import stored_recipe
 from trainmaster.service.summary import (
     Highlights,
     highlights,
@@ -46,13 +46,14 @@ from trainmaster.service.summary import (
 )
 from trainmaster.service.team_budget import OWNER, OverBudgetError, set_aside
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import NotFoundError, PublishError, StoreError, UsageError
+from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 
 if TYPE_CHECKING:
     from trainmaster.cluster.renting.plan import ClusterPlan
     from trainmaster.service.curves import ExperimentCurves
+    from trainmaster.service.replicas import Replicas
     from trainmaster.service.unpublished_models import SavedModel
 
 #: Who has driven a run to its end on this machine lets go of it within a moment; rented machines take longer.
@@ -210,6 +211,10 @@ class Service:
             with suppress(PublishError):
                 give_up_claim(self.home.store_url, owner)
             raise
+        private = None
+        if submission is not None:
+            values = self.secrets_of(recipe, environ)
+            private = self.replicas.prepare(run, recipe, snapshot.path, values, environ)
         clusters = []
         if offer is not None:
             from trainmaster.cluster.record import new_record
@@ -230,6 +235,8 @@ class Service:
             clusters=clusters,
             notify=[subscription.events for subscription in recipe.notify],
             submission=submission,
+            can_move=private is not None,
+            private=private or {},
         )
         may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
         try:
@@ -267,23 +274,24 @@ class Service:
             row = self.database.run_row(run)
             if row["reason"] == EndReason.SUCCEEDED:
                 return None
-        recipe = stored_recipe(row)
+        recipe = self.replicas.recipe(row)
+        environ = self.replicas.with_secrets(row, environ)
         notes = self.check(recipe, environ)
         if not capabilities_of(recipe.provider).is_here and not is_driven(row, self.database.clock_s()):
             from trainmaster.service.run_clusters import check_provider
 
             check_provider(home, recipe.provider, environ)
-        lease = self.database.acquire(run, time.time())
+        lease = self._acquire(run, environ)
         if lease is not None and row["state"] == State.STOPPING:
             # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
             self.database.want_stop(run, EndReason.CANCELLED)
             self.drive(Session(run, lease, recipe, self.secrets_of(recipe, environ), []), environ)
-            lease = self.database.acquire(run, time.time())
+            lease = self._acquire(run, environ)
         if lease is None:
             return None
         with self._released_on_error(lease):
             self._requeue(lease, row["team"] or OWNER, recipe)
-            materialise(Path(row["code_path"]), home.code_directory(run))
+            materialise(self.replicas.code(row), self.home_of(run).code_directory(run))
             return Session(run, lease, recipe, self.secrets_of(recipe, environ), notes)
 
     def _requeue(self, lease: Lease, team: str, recipe: Recipe) -> None:
@@ -327,23 +335,38 @@ class Service:
         self.database.want_stop(run, EndReason.CANCELLED)
         if self.is_driven(run):
             return
-        self.home_of(run)
-        lease = self.database.acquire(run, time.time())
+        lease = self._acquire(run, environ)
         if lease is not None:
-            recipe = stored_recipe(self.database.run_row(run))
+            recipe = self.replicas.recipe(self.database.run_row(run))
             self.drive(Session(run, lease, recipe), environ)  # nothing starts any more, so no secrets
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""
-        self.home_of(run)
         if self.database.run_row(run)["state"] == State.DONE:
             return None  # it was cancelled before we came to it
-        lease = self.database.acquire(run, time.time())
+        lease = self._acquire(run, environ)
         if lease is None:
             return None
         with self._released_on_error(lease):
-            recipe = stored_recipe(self.database.run_row(run))
-            return Session(run, lease, recipe, self.secrets_of(recipe, environ))
+            row = self.database.run_row(run)
+            recipe = self.replicas.recipe(row)
+            return Session(
+                run, lease, recipe, self.secrets_of(recipe, self.replicas.with_secrets(row, environ))
+            )
+
+    def _acquire(self, run: str, environ: Mapping[str, str]) -> Lease | None:
+        """Take the lease of a run, and bring the run here if it can move; None if somebody else drives it.
+
+        Raises:
+            UsageError: it stays in a home that cannot be read from here.
+        """
+        if not self.database.run_row(run)["can_move"]:
+            self.home_of(run)
+        lease = self.database.acquire(run, time.time())
+        if lease is not None:
+            with self._released_on_error(lease):
+                self.replicas.take_over(lease, environ)
+        return lease
 
     @contextmanager
     def _released_on_error(self, lease: Lease) -> Iterator[None]:
@@ -358,6 +381,8 @@ class Service:
     def home_of(self, run: str) -> Home:
         """The home that a run's processes, working copy and logs are in; several may share a database.
 
+        Of a run that can move, and that another server has, it is a replica of the files as they are now.
+
         Whoever drives the run must ask the supervisor of that home: another one knows nothing of
         what it had started, and would start it once more.
 
@@ -366,6 +391,8 @@ class Service:
             UsageError: that home is not on this machine, or is not ours to read.
         """
         row = self.database.run_row(run)
+        if row["can_move"] and not self.replicas.began_here(row):
+            return self.replicas.home(row)
         # What was published must be found again, whatever TRAINMASTER_STORE says today.
         here = replace(self.home, store_url=row["store_url"])
         home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
@@ -375,6 +402,20 @@ class Service:
                 "Do this on the machine and as the user that started it: its processes and logs are there.",
             )
         return home
+
+    @property
+    def replicas(self) -> Replicas:
+        """Runs that any server can show and go on with."""
+        from trainmaster.service.replicas import Replicas
+
+        return Replicas(self.database, self.home)
+
+    def _home_to_look(self, run: str) -> Home | None:
+        """The home of a run; None if it cannot be read from here."""
+        try:
+            return self.home_of(run)
+        except UsageError:
+            return None
 
     def executor_of(self, home: Home) -> LocalExecutor:
         """The executor of this machine, for the supervisor of a home."""
@@ -411,7 +452,7 @@ class Service:
 
     def status(self, run: str) -> dict[str, Any]:
         """One run, as ``--json`` prints it."""
-        return run_summary(self.database, run, self.home)
+        return run_summary(self.database, run, self._home_to_look(run))
 
     def highlights(self, run: str) -> Highlights:
         """What people are shown of a run beside its `status`."""
@@ -450,13 +491,13 @@ class Service:
 
     def search_results(self, run: str) -> list[SearchResults]:
         """What the searches of a run have found, with all curves."""
-        return search_results(self.database, self.home, run)
+        return search_results(self.database, self._home_to_look(run) or self.home, run)
 
     def curves(self, run: str) -> list[ExperimentCurves]:
         """What the tasks of a run have reported, by experiment; see `run_curves`."""
         from trainmaster.service.curves import run_curves
 
-        return run_curves(self.database, self.home, run)
+        return run_curves(self.database, self._home_to_look(run) or self.home, run)
 
     def metrics(self, run: str, experiment: str | None, task: int | None) -> Iterator[dict[str, Any]]:
         """What the tasks of a run have reported, a dictionary per line; see `reported`."""
@@ -517,53 +558,12 @@ class Service:
         return row["state"] == State.DONE or is_driven(row, self.database.clock_s())
 
     def find_models(self, run: str, experiment: str, best: str | None) -> list[tuple[int, str]]:
-        """(task, uri) of an experiment's models; with ``best``, only the one with the best metric.
-
-        The goal is that of the experiment's search if it looks at this metric; else ``min`` for names that
-        sound like a loss or an error, and ``max`` for others.
-
-        Raises:
-            UsageError: no model has that metric.
-        """
-        from trainmaster.service.curves import goal_of
-
-        found = queries.models(self.database, run, experiment)
-        if best is None:
-            return [(row["task"], row["uri"]) for row in found]
-        values = [(json.loads(row["metrics"]).get(best), row) for row in found]
-        numbers = [(float(v), row) for v, row in values if isinstance(v, int | float)]
-        if not numbers:
-            seen = sorted({key for row in found for key in json.loads(row["metrics"])})
-            raise UsageError(
-                f"no model of {experiment!r} has the metric {best!r}",
-                f"Metrics seen: {', '.join(seen) or 'none'}.",
-            )
-        search = json.loads(self.database.run_row(run)["recipe"])["experiments"][experiment].get("search")
-        first = min if goal_of(best, search) == "min" else max
-        row = first(numbers, key=lambda pair: (pair[0], -pair[1]["task"]))[1]
-        return [(row["task"], row["uri"])]
+        """(task, uri) of an experiment's models; see `model_names.find_models`."""
+        return model_names.find_models(self.database, run, experiment, best)
 
     def find_model(self, name: str) -> str:
-        """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
-
-        Raises:
-            NotFoundError: there is no such run, or it left no such model.
-            UsageError: there are several.
-        """
-        run, *parts = name.strip("/").split("/")
-        run = self.resolve(run)
-        rows = [
-            (f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(self.database, run)
-        ]
-        wanted = "/".join(parts)
-        found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]
-        if len(found) == 1:
-            return str(found[0][1])
-        names = ", ".join(f"{run}/{task}" for task, _ in (found or rows)[:5])
-        if found:
-            raise UsageError(f"{name}: there are {len(found)} models", f"Name one of them: {names} ...")
-        hint = f"There are: {names}." if names else "Its tasks must write files into TRAINMASTER_OUTPUT_DIR."
-        raise NotFoundError(f"{name}: there is no such model", hint)
+        """The URI of the one model that a name means; see `model_names.find_model`."""
+        return model_names.find_model(self.database, name)
 
     def measurements(self, recipe: Recipe) -> dict[str, History]:
         """What was measured before of each experiment of a recipe, and of similar ones; newest first.

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine import RowMapping
@@ -121,6 +120,8 @@ def highlights(database: Database, run: str) -> Highlights:
 def run_summary(database: Database, run: str, home: Home | None = None) -> dict[str, Any]:
     """One run: state, counters, models; with its ``home`` also what its tasks have used, as far as was seen.
 
+    One that was sent to a server and stays there has ``bound_to``: ``home``, and ``why``.
+
     Raises:
         NotFoundError: there is no such run.
     """
@@ -131,8 +132,6 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
     for found in database.tallies(run):
         counts.setdefault(found["experiment"], []).append(found)
     rows = database.experiment_rows(run)
-    if home is not None and row["home_id"]:
-        home = home.at(Path(row["home"]), row["home_id"])  # several may share a database
     usage = {} if home is None else run_usage(database, home, run, rows)
     for experiment in rows:
         shown: dict[str, Any] = {"state": experiment["state"], "reason": experiment["reason"]}
@@ -171,12 +170,23 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
         **({"queued_s": round(queued_s, 3)} if (queued_s := queued_seconds(row, now)) else {}),
         **_queued(row, now),
         "cost_usd": row["cost_usd"],
+        **_bound(row, is_shared=database.is_shared),
         **({"kept_usd": kept_usd} if (kept_usd := _kept_usd(database, run)) else {}),
         **({"quote": quote} if quote else {}),
         "experiments": experiments,
         "models": models,
         **({"unsaved": unsaved} if unsaved else {}),
     }
+
+
+def _bound(row: RowMapping, *, is_shared: bool) -> dict[str, Any]:
+    """Why only its own server can show and drive what was sent to it; empty if any can."""
+    if row["submitted_by"] is None or row["can_move"]:
+        return {}
+    from trainmaster.service.replicas import why_bound
+
+    why = why_bound(row["provider"], row["store_url"], is_shared=is_shared)
+    return {"bound_to": {"home": row["home"], "why": why or "its data are in a directory of that server"}}
 
 
 def _queued(row: RowMapping, now: float) -> dict[str, Any]:

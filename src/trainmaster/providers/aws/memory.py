@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -35,9 +35,11 @@ class AwsMemory:
 
     Attributes:
         directory: of this provider in the home.
+        saved: called when a file was written, before anybody relies on it.
     """
 
     directory: Path
+    saved: Callable[[], None] = lambda: None
 
     def regions(self) -> list[str]:
         """Where this home has ever rented."""
@@ -67,6 +69,11 @@ class AwsMemory:
             for name in names
             if self._known(name, str, "zone", "", _ATTEMPT_HINT)
         ]
+
+    def files_for(self, clusters: Collection[str]) -> list[Path]:
+        """What who goes on with these clusters in another home must have."""
+        every = [self.directory / "regions.json", self.private_key, self.private_key.with_suffix(".pub")]
+        return every + [path for each in clusters for path in self.directory.glob(f"{_digest(each)}-*.json")]
 
     def forget(self, cluster: str) -> None:
         """The cluster is given back."""
@@ -106,6 +113,7 @@ class AwsMemory:
         # The public half last: where it is, the other is there.
         _publish(self.private_key, private)
         _publish(public, half + b" trainmaster\n")
+        self.saved()
 
     def _known(self, name: str, kind: type[_Type], key: str, default: _Type, hint: str) -> _Type:
         """What a file says; if it is damaged nothing may be taken for not being there."""
@@ -121,6 +129,7 @@ class AwsMemory:
 
     def _write(self, name: str, values: dict[str, Any]) -> None:
         _publish(self.directory / name, json.dumps(values).encode())
+        self.saved()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

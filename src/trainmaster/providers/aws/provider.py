@@ -100,7 +100,7 @@ class AwsProvider:
         self.settings = settings
         self._sleep = sleep
         self._clock = clock
-        self._memory = AwsMemory(place.directory(settings.name))
+        self._memory = AwsMemory(place.directory(settings.name), place.saved)
         self._renter = Renter(place.identity, settings)
         self._client = AwsClient(settings, sleep, clock)
         self._site = AwsSite(self._client, self._renter, self._memory)
