@@ -27,4 +27,6 @@ def model(request: Request, run: str, experiment: str, task: int, found: Runs) -
     about = found.model(run, experiment, task)
     _, manifest = found.manifest(run, experiment, task)
     files = [entry for entry in manifest.files if entry.kind == "file"]
-    return page(request, "model.html", model=about, files=files)
+    lineage = found.details(run).lineage(experiment, task)
+    recipe = found.recipe(run)
+    return page(request, "model.html", model=about, files=files, lineage=lineage, recipe_text=recipe)

@@ -14,7 +14,20 @@ from starlette.middleware.gzip import GZipMiddleware
 from trainmaster.api.rest.state import status_of, told
 from trainmaster.service.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
-from trainmaster.web import compare, models, new_run, quotes, recommend, run, runs, sessions, team
+from trainmaster.web import (
+    clusters,
+    compare,
+    examples,
+    models,
+    new_run,
+    offers,
+    quotes,
+    recommend,
+    run,
+    runs,
+    sessions,
+    team,
+)
 from trainmaster.web.rendering import HERE, is_part, page, redirect
 
 if TYPE_CHECKING:
@@ -25,6 +38,9 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     runs.router,
     run.router,
     compare.router,
+    examples.router,
+    clusters.router,
+    offers.router,
     new_run.router,
     quotes.router,
     models.router,

@@ -13,6 +13,7 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
 from trainmaster.service import Service
+from trainmaster.service.run_details import RunDetails
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import EndReason, State
 
@@ -35,6 +36,7 @@ experiments:
     search: {{metric: loss, goal: min}}
     samples: 6
     checkpoint: {{every: 1m}}
+    data: {{images: {{volume: cifar10}}}}
     command: 'echo {{{{lr}}}}'
   report: {{after: [tune, prepare], command: 'true'}}
 """
@@ -132,6 +134,9 @@ PAGES = (
     "/compare?run=digits-1&run=digits-2",
     "/models",
     "/new",
+    "/examples",
+    "/clusters",
+    "/offers",
     "/recommend",
     "/team",
 )
@@ -229,3 +234,31 @@ def test_changes_are_shown_before_a_run_is_begun_again(site):
     wrong = {"recipe": "name: x\nexperimentz: 1\n", "act": "run"}
     answer = site.browser.post("/runs/digits-1/again", data=wrong, headers=page)
     assert (answer.status_code, "did you mean" in answer.text) == (422, True)
+
+
+def test_offers_are_filtered_and_come_a_page_at_a_time(site):
+    text = site.page("/offers?provider=aws&cpus=4&sort=price")
+    assert text.count("<tr>") == 51
+    assert re.search(r"As of\">\d{4}-\d\d-\d\d<", text)
+    assert "number=2" in text
+    assert site.page("/offers?provider=aws&cpus=4&sort=price&number=2") != text
+    assert "are numbers" in site.page("/offers?cpus=many", 422)
+
+
+def test_examples_of_the_project_are_ready_to_run(site):
+    text = site.page("/examples")
+    assert "handwritten digits" in text
+    assert 'action="/examples/digits"' in text
+    answer = site.browser.post("/examples/nothing", headers={"sec-fetch-site": "same-origin"})
+    assert answer.status_code == 404
+
+
+def test_a_model_says_what_it_was_made_of(site):
+    details = RunDetails(site.service, "digits-1")
+    found = details.lineage("tune", 3)
+    assert (found["seed"], found["attempt"], found["code"]) == (0, 1, "code")
+    pin = site.service.home.data_directory("digits-1") / "tune" / "images.volume"
+    pin.parent.mkdir(parents=True)
+    pin.write_text(f"{site.service.home.store_url}/volumes/cifar10@3")
+    assert found["data"] == [{"name": "images", "kind": "volume", "source": "cifar10"}]
+    assert details.lineage("tune", 3)["data"][0]["source"].endswith("/volumes/cifar10@3")

@@ -37,6 +37,7 @@ class ModelListing(BaseModel):
     model: str
     uri: str
     files: list[ModelFile]
+    lineage: dict[str, Any] = Field(description="what it was made of: code, seed, attempt, data")
 
 
 @router.get("/models")
@@ -63,7 +64,8 @@ def listing(run: str, experiment: str, task: int, runs: Runs) -> ModelListing:
     """The files of a model."""
     found = ModelFiles(*runs.manifest(run, experiment, task))
     files = [ModelFile(path=f.path, size_bytes=f.size_bytes, sha256=f.sha256) for f in found.files]
-    return ModelListing(model=f"{run}/{experiment}/{task}", uri=found.uri, files=files)
+    lineage = runs.details(run).lineage(experiment, task)
+    return ModelListing(model=f"{run}/{experiment}/{task}", uri=found.uri, files=files, lineage=lineage)
 
 
 @router.get("/models/{run}/{experiment}/{task}/files/{path:path}")

@@ -1,0 +1,31 @@
+"""The page of examples: one click to a new run."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from trainmaster.api.rest.state import Reader, State, Submitter
+from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.examples import example, examples
+from trainmaster.service.submissions import RunRequest
+from trainmaster.web.rendering import page, redirect
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/examples")
+def listed(request: Request, caller: Reader) -> Response:
+    """What comes with Trainmaster."""
+    return page(request, "examples.html", examples=examples())
+
+
+@router.post("/examples/{name}")
+def run(name: str, state: State, caller: Submitter) -> Response:
+    """Runs one as it is."""
+    chosen = example(name)
+    code = CodeUploads(state.service.home, caller.team).add_directory(chosen.directory)
+    new, _, _ = state.submissions.submit(caller, RunRequest(chosen.recipe, code))
+    return redirect(f"/runs/{quote(new)}")
