@@ -185,7 +185,13 @@ class Access:
         return {**_shown(row), "token": secret}
 
     def tokens(self, who: Caller | None = None) -> list[dict[str, Any]]:
-        """All tokens, or those that a caller sees: its own, and a manager those of the team."""
+        """All tokens, or those that a caller sees: its own, and a manager those of the team.
+
+        Raises:
+            ForbiddenError: it is nobody's account, and may not manage.
+        """
+        if who is not None and who.account is None:
+            who.need("manage")
         return [_shown(row) for row in access.tokens(self._database) if who is None or _is_seen(row, who)]
 
     def revoke_token(self, name: str, who: Caller | None = None) -> None:

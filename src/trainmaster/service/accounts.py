@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access
 from trainmaster.db import accounts as db
-from trainmaster.service.access import check_name, digest_of
+from trainmaster.service.access import TOKEN_S, Access, check_name, digest_of
 from trainmaster.service.caller import ROLES, Caller, ForbiddenError
 from trainmaster.spec.errors import NotFoundError, UsageError
 
@@ -168,6 +169,33 @@ class Accounts:
         if row is None or row["kind"] != "service" or not caller.sees(row["team"]):
             raise _nobody(name, "that is yours")
         caller.need("manage")
+
+    def make_token(
+        self,
+        caller: Caller,
+        name: str,
+        scopes: Collection[str],
+        lasts_s: float = TOKEN_S,
+        *,
+        team: str | None = None,
+        account: str | None = None,
+    ) -> dict[str, Any]:
+        """A token for oneself or a service account of one's team, which may at most what one may oneself.
+
+        Raises:
+            NotFoundError: no such team or account, or not the caller's.
+            ForbiddenError: the caller may less.
+        """
+        team = caller.team if team is None else team
+        if not caller.sees(team):
+            raise NotFoundError(f"there is no team {team!r}", "Choose one of yours.")
+        account = caller.account if account is None else account
+        if account is None:
+            caller.need("manage")
+        else:
+            self.need_own(account, caller)
+        caller.need_to_give(scopes)
+        return Access(self._database).create_token(name, scopes, team, lasts_s, account=account, maker=caller)
 
     # --- invites ------------------------------------------------------------------------------------
 

@@ -76,6 +76,11 @@ def log_out(request: Request, state: State, caller: Known) -> Response:
 def _logged_in(state: ServerState, session: str, wanted: str) -> Response:
     # A path of ours, and nothing that a browser may take for another host.
     answer = redirect(wanted if re.fullmatch(r"/([A-Za-z0-9._~%-][A-Za-z0-9._~%/-]*)?", wanted) else "/")
+    return with_session(state, answer, session)
+
+
+def with_session(state: ServerState, answer: Response, session: str) -> Response:
+    """An answer that has the browser keep a session."""
     answer.set_cookie(
         state.cookie,
         session,

@@ -9,12 +9,11 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest import members
-from trainmaster.api.rest.state import Admin, Manager, Reader, ServerState, State
+from trainmaster.api.rest.state import Admin, Manager, Reader, State
 from trainmaster.db import access
 from trainmaster.service.access import TOKEN_S
 from trainmaster.service.caller import SCOPES, Caller
 from trainmaster.service.team_runs import MAX_PAGE
-from trainmaster.spec.errors import NotFoundError
 
 router = APIRouter(tags=["teams"])
 router.include_router(members.router)
@@ -61,53 +60,21 @@ def put_team(body: NewTeam, state: State, caller: Admin) -> dict[str, Any]:
 @router.get("/tokens")
 def tokens(state: State, caller: Reader) -> dict[str, Any]:
     """The caller's tokens, a manager those of the team, an admin all; what they are is not kept."""
-    need_own(caller)
     return {"tokens": state.access.tokens(caller)}
 
 
 @router.post("/tokens", status_code=201)
 def create_token(body: NewToken, state: State, caller: Reader) -> dict[str, Any]:
     """Make a token that may at most what the caller may; `token` is shown this once."""
-    need_own(caller)
-    return make_token(state, caller, body.name, body.scopes, body.days * 86400, body.team, body.account)
+    return state.accounts.make_token(
+        caller, body.name, body.scopes, body.days * 86400, team=body.team, account=body.account
+    )
 
 
 @router.delete("/tokens/{name}", status_code=204)
 def revoke_token(name: str, state: State, caller: Reader) -> None:
     """End a token, what was made with it, and the sessions that were opened with them."""
-    need_own(caller)
     state.access.revoke_token(name, caller)
-
-
-def need_own(caller: Caller) -> None:
-    """Users have tokens of their own; those of a team are for who manages it."""
-    if caller.account is None:
-        caller.need("manage")
-
-
-def make_token(
-    state: ServerState,
-    caller: Caller,
-    name: str,
-    scopes: list[str],
-    lasts_s: float,
-    team: str | None = None,
-    account: str | None = None,
-) -> dict[str, Any]:
-    """A token for oneself or a service account of one's team, which may at most what one may oneself.
-
-    Raises:
-        NotFoundError: no such team or account, or not the caller's.
-        ForbiddenError: the caller may less.
-    """
-    team = caller.team if team is None else team
-    if not caller.sees(team):
-        raise NotFoundError(f"there is no team {team!r}", "Choose one of yours.")
-    caller.need_to_give(scopes)
-    account = caller.account if account is None else account
-    if account is not None:
-        state.accounts.need_own(account, caller)
-    return state.access.create_token(name, scopes, team, lasts_s, account=account, maker=caller)
 
 
 @router.get("/audit")

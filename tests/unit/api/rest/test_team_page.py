@@ -1,0 +1,135 @@
+"""The page Team as a browser meets it: joining, choosing, making and ending what lets people in."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+from test_roles import Office
+
+from trainmaster.service.caller import UnknownCallerError
+
+
+class Browser:
+    """One that keeps its cookie."""
+
+    def __init__(self, office, name=None):
+        self.office, self.cookie = office, ""
+        if name is not None:
+            self.keep(office.ask(None, "POST", "/login", data={"token": office.tokens[name]}))
+
+    def keep(self, answer):
+        self.cookie = answer.cookies.get(self.office.state.cookie, self.cookie)
+        return answer
+
+    def ask(self, method, path, **data):
+        headers = {"sec-fetch-site": "same-origin"}
+        if self.cookie:
+            headers["cookie"] = f"{self.office.state.cookie}={self.cookie}"
+        return self.keep(self.office.ask(None, method, path, headers=headers, data=data or None))
+
+    def text(self, path="/team"):
+        answer = self.ask("GET", path)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def does(self, path, **data):
+        answer = self.ask("POST", path, **data)
+        assert (answer.status_code, answer.headers.get("location")) == (303, "/team"), answer.text
+
+
+def secret_of(answer):
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store"), answer.text
+    return html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", answer.text)[1])
+
+
+@pytest.fixture
+def office(tmp_path):
+    found = Office(tmp_path)
+    yield found
+    found.service.close()
+
+
+def test_who_is_invited_joins_once_and_logs_in_again(office):
+    manager = Browser(office, "manager")
+    link = secret_of(manager.ask("POST", "/team/invites", role="member"))
+    path = link.removeprefix("http://testserver")
+    assert "a member" in manager.text()
+    guest = Browser(office)
+    assert "Join team red" in guest.text(path)
+    code = path.partition("code=")[2]
+    answer = guest.ask("POST", "/join", code=code, name="manager")
+    assert (answer.status_code, "already" in answer.text) == (422, True)
+    answer = guest.ask("POST", "/join", code=code, name="<b>x")
+    assert (answer.status_code, "<b>x" in answer.text) == (422, False)
+    token = secret_of(guest.ask("POST", "/join", code=code, name="guest"))
+    assert "guest" in guest.text()
+    assert "Make an invite" not in guest.text()
+    office.tokens["guest"] = token
+    assert "log out" in Browser(office, "guest").text("/")
+    assert guest.ask("POST", "/join", code=code).status_code == 422
+    assert Browser(office).ask("GET", path).status_code == 422, "it is used up"
+
+
+def test_who_is_a_user_joins_another_team_and_chooses(office):
+    code = office.state.accounts.invite("blue", "viewer")["code"]
+    member = Browser(office, "manager")
+    member.does("/team/tokens/manager-all/revoke")
+    assert member.ask("GET", "/team").status_code == 303, "the session was opened with that token"
+    office.tokens["manager"] = office.state.access.create_token("again", ["read"], account="manager")["token"]
+    member = Browser(office, "manager")
+    assert "Join as manager" in member.text(f"/join?code={code}")
+    member.does("/join", code=code)
+    assert "job-blue" in member.text("/")
+    assert "job-red" not in member.text("/")
+    member.does("/team/choose", team="red")
+    assert "job-red" in member.text("/")
+    assert "job-blue" not in member.text("/")
+    assert member.ask("POST", "/team/choose", team="green").status_code == 404
+
+
+def test_a_manager_changes_roles_and_takes_people_out(office):
+    manager, viewer = Browser(office, "manager"), Browser(office, "viewer")
+    viewer.text("/")
+    assert viewer.ask("POST", "/team/members/member", role="viewer").status_code == 403
+    manager.does("/team/members/viewer", role="member")
+    assert viewer.ask("GET", "/new").status_code == 200
+    manager.does("/team/members/viewer")
+    assert viewer.ask("GET", "/").status_code == 403
+    assert "is in no team" in viewer.text("/team")
+    assert manager.ask("POST", "/team/members/chief", role="viewer").status_code == 404
+
+
+def test_tokens_service_accounts_and_sessions_are_made_and_ended(office):
+    manager = Browser(office, "manager")
+    manager.does("/team/service-accounts", name="ci", role="member")
+    made = secret_of(manager.ask("POST", "/team/tokens", name="ci-1", scope=["read", "run"], account="ci"))
+    assert office.state.access.by_token(made).account == "ci"
+    mine = secret_of(manager.ask("POST", "/team/tokens", name="mine", scope=["read"]))
+    assert office.state.access.by_token(mine).account == "manager"
+    for data in ({"name": "n"}, {"name": "n", "scope": ["root"]}, {"name": "a b", "scope": ["read"]}):
+        assert manager.ask("POST", "/team/tokens", **data).status_code == 422
+    assert manager.ask("POST", "/team/tokens", name="n", scope=["admin"]).status_code == 403
+    assert manager.ask("POST", "/team/tokens", name="n", scope=["read"], account="member").status_code == 404
+    for path in ("/team/tokens/mine/revoke", "/team/service-accounts/ci/disable"):
+        manager.does(path)
+    for token in (made, mine):
+        with pytest.raises(UnknownCallerError):
+            office.state.access.by_token(token)
+    found = re.findall(r"/team/sessions/(\w+)/end", manager.text())
+    assert len(found) == 1
+    manager.does(f"/team/sessions/{found[0]}/end")
+    assert manager.ask("GET", "/team").status_code == 303
+
+
+@pytest.mark.parametrize("who", ["viewer", "member", "manager", "chief", "red-read", "admin"])
+def test_the_page_shows_what_one_may_and_is_small(office, who):
+    text = Browser(office, who).text()
+    assert len(text) < 30_000
+    assert ("theirs" in text) == (who in ("chief", "admin"))
+    assert "<script" not in text
+    for control in re.findall(r"<(?:input|select)[^>]*>", text):
+        assert "hidden" in control or re.search(r"<label[^>]*>(?:(?!</label>).)*" + re.escape(control), text)
