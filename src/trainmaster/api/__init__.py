@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainmaster.api.embedded import EmbeddedClient as EmbeddedClient
     from trainmaster.api.protocol import ClientProtocol as ClientProtocol
     from trainmaster.api.results import Accepted as Accepted
+    from trainmaster.api.results import Downloaded as Downloaded
     from trainmaster.api.results import Event as Event
     from trainmaster.api.results import ExperimentStatus as ExperimentStatus
     from trainmaster.api.results import LogQuery as LogQuery
@@ -25,7 +26,7 @@ __all__, __getattr__ = lazy_exports(
         "client": "Client",
         "embedded": "EmbeddedClient",
         "protocol": "ClientProtocol",
-        "results": "Accepted Event ExperimentStatus LogQuery Model RunPlan RunQuote RunStatus",
+        "results": "Accepted Downloaded Event ExperimentStatus LogQuery Model RunPlan RunQuote RunStatus",
         "run": "Run",
     },
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.api.results import Accepted, Event, Model, RunPlan, RunStatus, Watched
+from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
 from trainmaster.api.streams import WorkStream
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import Service, Session
@@ -188,6 +188,12 @@ class EmbeddedClient:
 
     def models(self, run: str | None = None) -> list[Model]:
         return [Model(**found) for found in self._service.models(run)]
+
+    def fetch_model(self, name: str, directory: Path) -> Downloaded:
+        from trainmaster.artifacts import fetch
+
+        manifest = fetch(self.find_model(name), directory)
+        return Downloaded(sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes)
 
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None

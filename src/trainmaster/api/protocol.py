@@ -6,7 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from trainmaster.api.results import Accepted, Event, LogQuery, Model, RunPlan, RunStatus, Watched
+    from pathlib import Path
+
+    from trainmaster.api.results import (
+        Accepted,
+        Downloaded,
+        Event,
+        LogQuery,
+        Model,
+        RunPlan,
+        RunStatus,
+        Watched,
+    )
     from trainmaster.service import OfferFilter, ProfileProgress, Quote
     from trainmaster.service.offer_list import OfferList
     from trainmaster.service.quoting import QuoteOptions
@@ -39,7 +50,7 @@ class ClientProtocol(Protocol):
 
     What goes in and out can travel as JSON: strings, numbers, frozen models; what takes long is a `Stream`.
     Not here, as they are of the user's own machine: ``check`` (reads files), ``predict`` and ``doctor``,
-    ``models get`` (from the object store), ``models fsck`` and ``volume push, get, ls, cat, gc, fsck, mount``
+    ``models get`` of a URI, ``models fsck`` and ``volume push, get, ls, cat, gc, fsck, mount``
     (the same), ``status --plot``, ``lab``, the completion of shells, and the driver process ``_drive``.
 
     Raises:
@@ -153,6 +164,14 @@ class ClientProtocol(Protocol):
 
     def find_model(self, name: str) -> str:
         """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means."""
+
+    def fetch_model(self, name: str, directory: Path) -> Downloaded:
+        """Download that model into a directory, which must not exist or be empty, and prove its hashes.
+
+        Raises:
+            UsageError: the directory is not empty, or there are several models.
+            PublishError: a file is missing or damaged; nothing was changed.
+        """
 
     def metrics(
         self, run: str, experiment: str | None = None, task: int | None = None

@@ -220,11 +220,26 @@ class Accepted:
         run: its id.
         notes: what the user may want to know.
         rents: it has machines that say themselves when they are lost.
+        server: URL of the server that drives it in any case; empty if it is to be driven from here.
     """
 
     run: str
     notes: tuple[str, ...]
     rents: bool
+    server: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """What was downloaded, and proved by its hashes.
+
+    Attributes:
+        files: how many.
+        total_bytes: of all.
+    """
+
+    files: int
+    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

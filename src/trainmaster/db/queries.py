@@ -250,15 +250,19 @@ def waiting_saves(database: Database, run: str) -> Sequence[RowMapping]:
     return database.read(tasks_of(run).where(t.task.c.state.in_(states), t.task.c.tries > 0).limit(_MOST))
 
 
-def run_ids(database: Database, beginning: str = "", limit: int | None = None) -> list[str]:
+def run_ids(
+    database: Database, beginning: str = "", limit: int | None = None, which: RunFilter = ALL_RUNS
+) -> list[str]:
     """Ids of runs, newest first.
 
     Args:
         database: the database.
         beginning: only those that begin so.
         limit: at most so many.
+        which: only these.
     """
     query = sa.select(t.run.c.id).order_by(t.run.c.created_at.desc(), t.run.c.id).limit(limit)
+    query = query.where(which.condition())
     if beginning:
         query = query.where(sa.func.substr(t.run.c.id, 1, len(beginning)) == beginning)
     return [row["id"] for row in database.read(query)]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from trainmaster.spec.errors import TrainmasterError
+from trainmaster.spec.errors import AccessError, TrainmasterError
 
 #: What a token may be allowed, and what that is.
 SCOPES: Final = {
@@ -29,11 +29,11 @@ ROLES: Final[Mapping[str, frozenset[str]]] = {
 NO_TEAM: Final = ""
 
 
-class UnknownCallerError(TrainmasterError):
+class UnknownCallerError(AccessError):
     """Nobody knows who asks: there is no token, or it is wrong, over or revoked (HTTP 401)."""
 
 
-class ForbiddenError(TrainmasterError):
+class ForbiddenError(AccessError):
     """Who asks may not do this (HTTP 403)."""
 
 

@@ -40,15 +40,20 @@ def find_models(database: Database, run: str, experiment: str, best: str | None)
     return [(row["task"], row["uri"])]
 
 
-def find_model(database: Database, name: str) -> str:
+def find_model(database: Database, name: str, run: str | None = None) -> str:
     """The URI of the one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
+
+    Args:
+        database: the database.
+        name: of the model.
+        run: id of the run that it names; None to look for it.
 
     Raises:
         NotFoundError: there is no such run, or it left no such model.
         UsageError: there are several.
     """
-    run, *parts = name.strip("/").split("/")
-    run = resolve_run(database, run)
+    named, *parts = name.strip("/").split("/")
+    run = resolve_run(database, named) if run is None else run
     rows = [(f"{row['experiment']}/{row['task']}", row["uri"]) for row in queries.models(database, run)]
     wanted = "/".join(parts)
     found = [row for row in rows if not parts or row[0] == wanted or row[0].startswith(f"{wanted}/")]

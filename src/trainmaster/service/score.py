@@ -192,7 +192,13 @@ def report(found: Iterable[QuoteOutcome]) -> dict[str, Any]:
     return shown
 
 
-def score_line(database: Database, home_id: str, kind: str, provider: str | None = None) -> str:
+def score_line(
+    database: Database,
+    home_id: str,
+    kind: str,
+    provider: str | None = None,
+    sees: Callable[[str | None], bool] = lambda _: True,
+) -> str:
     """The one line that stands beside a quote; empty before any run has ended.
 
     Args:
@@ -200,12 +206,13 @@ def score_line(database: Database, home_id: str, kind: str, provider: str | None
         home_id: of the home.
         kind: ``estimate`` or ``binding``: like is held against like.
         provider: of the runs that count; None for all.
+        sees: whether runs of a team count (None: of the owner of the home).
     """
 
     def counts(one: QuoteOutcome) -> bool:
         return one.promise.kind == kind and provider in (None, one.provider)
 
-    return Score.of(list(filter(counts, outcomes(database, home_id)))).line
+    return Score.of(list(filter(counts, outcomes(database, home_id, sees)))).line
 
 
 def _share(hits: int, trials: int) -> dict[str, Any]:

@@ -332,17 +332,22 @@ def driver(row: RowMapping, now: float) -> dict[str, Any] | None:
     return {"state": state, "pid": found.pid or None, "silent_s": round(found.silent_s, 1)}
 
 
-def resolve_run(database: Database, text: str) -> str:
+def resolve_run(database: Database, text: str, which: queries.RunFilter = queries.ALL_RUNS) -> str:
     """The id of the run that the user means: its id, a unique beginning of it, or ``latest``.
+
+    Args:
+        database: the database.
+        text: what the user has written.
+        which: only one of these.
 
     Raises:
         NotFoundError: none, or several.
     """
     if database.has_run(text):
         return text
-    if text == "latest" and (newest := queries.run_ids(database, limit=1)):
+    if text == "latest" and (newest := queries.run_ids(database, limit=1, which=which)):
         return newest[0]
-    found = queries.run_ids(database, text, limit=5)
+    found = queries.run_ids(database, text, limit=5, which=which)
     if len(found) == 1:
         return found[0]
     if found:

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.advisor.model.measurement import Measurement
@@ -14,8 +14,9 @@ from trainmaster.advisor.papers.recommend import PUBLISHED, Wish, published_poin
 from trainmaster.db import queries
 from trainmaster.db.queries import RunFilter
 from trainmaster.db.run_rows import existing
+from trainmaster.service.model_names import find_model
 from trainmaster.service.run_stream import Cursor, RunStream
-from trainmaster.service.summary import runs_summary
+from trainmaster.service.summary import resolve_run, runs_summary
 from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.spec.states import EndReason, State
 from trainmaster.spec.units import parse_duration
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from trainmaster.service.run_details import RunDetails
     from trainmaster.service.service import Service
     from trainmaster.service.summary import Highlights
+    from trainmaster.service.unpublished_models import SavedModel
 
 MAX_PAGE: Final = 1000
 #: Points of one curve, at most, where nobody asks for a number.
@@ -47,6 +49,10 @@ class TeamRuns:
         caller.need("read")
         self._service = service
         self._caller = caller
+
+    @property
+    def _which(self) -> RunFilter:
+        return RunFilter(None if self._caller.sees_all else (self._caller.team,))
 
     def row(self, run: str) -> RowMapping:
         """The row of a run.
@@ -95,7 +101,19 @@ class TeamRuns:
             seen = (team,) if self._caller.sees(team) else ()
         which = RunFilter(seen, state, name, owner, begin)
         found = runs_summary(self._service.database, limit, after, which)
-        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if found["older"] else None}
+        older = found["older"]
+        return {"runs": found["runs"], "next": found["runs"][-1]["run"] if older else None, "older": older}
+
+    def resolve(self, text: str) -> str:
+        """The id of the run that is meant: by its id, a unique beginning of it, or ``latest``."""
+        found = resolve_run(self._service.database, text, self._which)
+        self.row(found)
+        return found
+
+    def brief(self, run: str) -> dict[str, Any]:
+        """The line of a run in the list of runs."""
+        self.row(run)
+        return self._service.brief(run)
 
     def status(self, run: str) -> dict[str, Any]:
         """A run, as ``status --json`` has it."""
@@ -164,6 +182,13 @@ class TeamRuns:
                     )
         return found
 
+    def points(
+        self, run: str, experiment: str | None = None, task: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """What its tasks have reported, a dictionary per report, in order: nothing is thinned."""
+        self.row(run)
+        return self._service.metrics(run, experiment, task)
+
     def stream(self, run: str, cursor: str = "", tail_bytes: int | None = None) -> RunStream:
         """What happens to it, from a place on; see `RunStream`."""
         self.row(run)
@@ -179,6 +204,7 @@ class TeamRuns:
         attempt: int | None = None,
         tail: int | None = None,
         text: str | None = None,
+        since: str | None = None,
     ) -> Iterator[bytes]:
         """What its tasks wrote until now.
 
@@ -190,12 +216,14 @@ class TeamRuns:
             attempt: only this number.
             tail: of each log only so many of the last lines.
             text: only lines with this in them.
+            since: only what was written since so long ago, such as ``5m``.
         """
         from trainmaster.service.log_streams import LineChoice, LogStreams
 
         self.row(run)
         pattern = None if text is None else re.compile(re.escape(text.encode()), re.IGNORECASE)
-        choice = None if tail is None and pattern is None else LineChoice(tail, pattern)
+        found = LineChoice.of(tail, None, since, time.time())
+        choice = found if pattern is None else replace(found or LineChoice(), pattern=pattern)
         return LogStreams(self._service, run, experiment, task, member, choice, attempt).read(follow=False)
 
     def models(self, run: str | None = None, limit: int = 100, after: str | None = None) -> dict[str, Any]:
@@ -211,8 +239,7 @@ class TeamRuns:
             except ValueError:
                 raise UsageError(f"{after!r} is no place in a list of models", "Leave it out.") from None
             self.row(of)
-        which = RunFilter(None if self._caller.sees_all else (self._caller.team,))
-        rows = queries.models(database, run, limit=min(limit, MAX_PAGE), after=place, which=which)
+        rows = queries.models(database, run, limit=min(limit, MAX_PAGE), after=place, which=self._which)
         found = [_model(row) for row in rows]
         return {"models": found, "next": found[-1]["model"] if len(found) == limit else None}
 
@@ -228,6 +255,24 @@ class TeamRuns:
             if row["task"] == task:
                 return _model(row)
         raise NotFoundError(f"{run} has no model of {experiment}/{task}", "`GET /api/v1/models` lists them.")
+
+    def find_model(self, name: str) -> dict[str, Any]:
+        """The one model that ``RUN``, ``RUN/EXPERIMENT`` or ``RUN/EXPERIMENT/TASK`` means.
+
+        Raises:
+            NotFoundError: there is no such run or model, or it is not the caller's to see.
+            UsageError: there are several.
+        """
+        run = self.resolve(name.strip("/").partition("/")[0])
+        uri = find_model(self._service.database, name, run)
+        rows = queries.models(self._service.database, run)
+        return next(_model(row) for row in rows if row["uri"] == uri)
+
+    def save_models(self, run: str) -> list[SavedModel]:
+        """Publish the models that it could not save; see `Service.save_kept`."""
+        self._caller.need("run")
+        self.row(run)
+        return self._service.save_kept(run)
 
     def manifest(self, run: str, experiment: str, task: int) -> tuple[str, Manifest]:
         """Where a model is, and what it consists of.
@@ -258,8 +303,7 @@ class TeamRuns:
         if profile != PUBLISHED:
             run, _, experiment = profile.partition("/")
             self.row(run)
-            which = RunFilter(None if self._caller.sees_all else (self._caller.team,))
-            rows = queries.profile(self._service.database, run, experiment or None, which)
+            rows = queries.profile(self._service.database, run, experiment or None, self._which)
             if len({row["experiment"] for row in rows}) > 1 and not experiment:
                 names = ", ".join(sorted({row["experiment"] for row in rows}))
                 raise UsageError(f"{run} has measured several jobs: {names}", f"Ask for {run}/EXPERIMENT.")
@@ -279,6 +323,14 @@ class TeamRuns:
 
         service = self._service
         return report(outcomes(service.database, service.home.identity(), self._caller.sees))
+
+    def score_line(self, provider: str) -> str:
+        """The same of estimates for a provider, in a line; empty if too little is known."""
+        from trainmaster.service.score import score_line
+
+        service = self._service
+        home_id = service.home.identity()
+        return score_line(service.database, home_id, "estimate", provider, self._caller.sees)
 
     def cancel(self, run: str, environ: Mapping[str, str]) -> None:
         """Ask for its end, and see to it if nobody else does."""

@@ -14,6 +14,7 @@
     - RunFailedError          it has ended, and did not succeed
     - UndrivenError           it has not ended, and no process drives it
     - WaitTimeoutError        it had not ended when the caller stopped to wait; also a `TimeoutError`
+  + AccessError               a server does not know who asks, or refuses it to them
   + InterruptedByUser         exit code 130
 
 Each message says what was wrong and where; ``hint`` says what to do next.
@@ -153,6 +154,10 @@ class UndrivenError(RunError):
 
 class WaitTimeoutError(RunError, TimeoutError):
     """The run had not ended when the caller stopped to wait for it; it goes on."""
+
+
+class AccessError(TrainmasterError):
+    """A server does not know who asks, refuses it to them, or is not who it should be."""
 
 
 class InterruptedByUser(TrainmasterError):  # noqa: N818 - it is no error of anybody

@@ -6,6 +6,7 @@ text (``3.10`` stays ``3.10``), and what could exhaust memory or the stack is re
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,36 @@ class YamlNode:
         yield self
         for child in [*self.items, *self.entries.values()]:
             yield from child.walk()
+
+
+def written(node: YamlNode, indent: str = "") -> str:
+    """YAML that is read as the same node; without comments.
+
+    >>> print(written(compose("{a: 3.10, b: [x, {c: 'on: 1'}], d: {}}", "recipe")), end="")
+    "a": 3.10
+    "b":
+      - "x"
+      - "c": "on: 1"
+    "d": {}
+    """
+    below = indent + "  "
+    if node.kind is Kind.MAPPING and node.entries:
+        pairs = ((json.dumps(key, ensure_ascii=False), child) for key, child in node.entries.items())
+        return "".join(f"{indent}{key}:{_beside(child, below)}" for key, child in pairs)
+    if node.kind is Kind.LIST and node.items:
+        lines = (written(item, below) for item in node.items)
+        return "".join(f"{indent}- {line.removeprefix(below)}" for line in lines)
+    if node.kind is not Kind.SCALAR:
+        return f"{indent}{'{}' if node.kind is Kind.MAPPING else '[]'}\n"
+    value = node.value
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else node.text or "null"
+    return f"{indent}{text}\n"
+
+
+def _beside(node: YamlNode, below: str) -> str:
+    """A value behind its key: lists and mappings begin on the next line."""
+    is_long = bool(node.entries or node.items)
+    return f"\n{written(node, below)}" if is_long else f" {written(node)}"
 
 
 def resolve(text: str) -> Scalar:

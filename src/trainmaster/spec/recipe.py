@@ -17,7 +17,7 @@ from trainmaster.spec.budget import Budget
 from trainmaster.spec.data_source import EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT, DataSource
 from trainmaster.spec.errors import Mistake, RecipeError, UsageError
 from trainmaster.spec.experiment import Experiment, read_data, read_env, read_secrets
-from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place
+from trainmaster.spec.node import MAX_RECIPE_BYTES, Kind, YamlNode, compose, nearest, place, written
 from trainmaster.spec.notification import Subscription, read_notify
 from trainmaster.spec.objective import Objective, read_objective
 from trainmaster.spec.reading import (
@@ -77,6 +77,7 @@ class Recipe(Noun):
         notify: who is told what happens to a run.
         experiments: by name, in the recipe's order; they include the recipe's data, env and secrets.
         source_text: the file as it was read, without overrides.
+        overrides: what was changed of it, in order: texts ``path=value`` as for ``--set``.
     """
 
     name: Annotated[str, Key("name", pattern(EXPERIMENT_NAME, EXPERIMENT_NAME_RIGHT))]
@@ -98,6 +99,7 @@ class Recipe(Noun):
         Key("experiments", _experiments, required="write a mapping of experiments, each with a `command`"),
     ]
     source_text: str = ""
+    overrides: tuple[str, ...] = ()
 
     @classmethod
     def check(cls, values: dict[str, Any], node: YamlNode, path: Path, problems: Problems) -> None:
@@ -187,6 +189,22 @@ class Recipe(Noun):
         folder = FilePath(directory).absolute()
         return _read_text(source, "<recipe>", "run", folder, _texts(overrides or {}), provider)
 
+    def as_yaml(self, *, code: str | None = None) -> str:
+        """YAML that means this recipe wherever it is read: with its name, and with what was changed of it.
+
+        Args:
+            code: what to write as its ``code``; None leaves that as it is.
+        """
+        root = compose(self.source_text, "recipe")
+        changes = list(self.overrides)
+        if "name" not in root.entries:
+            changes.append(f"name={json.dumps(self.name)}")
+        if code is not None and code != self.code:
+            changes.append(f"code={json.dumps(code)}")
+        for change in changes:
+            root = _override(root, change)
+        return written(root) if changes else self.source_text
+
     def order(self) -> list[str]:
         """Names of the experiments, each after those it depends on."""
         from graphlib import TopologicalSorter
@@ -251,10 +269,12 @@ def _read_text(
     if root.kind is not Kind.MAPPING:
         message = f"{root.describe()}; a recipe is a mapping with the key `experiments`"
         raise RecipeError(shown, [Mistake(root.line, root.column, "", message)])
+    changes = list(overrides)
     for override in overrides:
         root = _override(root, override)
     if provider is not None:
         root = _override(root, f"provider={provider}", shown=f"provider={provider}")
+        changes.append(f"provider={provider}")
     problems = Problems()
     _explain_lost_indentation(root, problems)
     try:
@@ -262,7 +282,8 @@ def _read_text(
     except Refused:
         ordered = sorted(problems.mistakes, key=lambda mistake: (mistake.line, mistake.column))
         raise RecipeError(shown, ordered) from None
-    return recipe.model_copy(update={"directory": directory, "source_text": redacted(source)})
+    told = {"source_text": redacted(source), "overrides": tuple(redacted(each) for each in changes)}
+    return recipe.model_copy(update={"directory": directory, **told})
 
 
 def _read(root: YamlNode, problems: Problems, stem: str) -> Recipe:

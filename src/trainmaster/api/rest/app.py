@@ -17,6 +17,7 @@ from trainmaster import __version__
 from trainmaster.api.rest import (
     clusters,
     code,
+    lookups,
     metrics,
     models,
     offers,
@@ -99,6 +100,7 @@ def make_app(state: ServerState) -> FastAPI:
     v1 = APIRouter(prefix=API)
     for part in (
         runs,
+        lookups,
         run_details,
         quotes,
         offers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -58,7 +59,7 @@ def offers(state: State, caller: Reader, which: Annotated[WhichOffers, Query()])
         which.spot,
     )
     found = list_offers(state.service.home, state.environ, wishes, which.catalogue, which.sort, which.limit)
-    return found.as_dict(with_refused=which.refused)
+    return {**found.as_dict(with_refused=which.refused), "extras": asdict(found.extras)}
 
 
 @router.post("/offers/refresh")

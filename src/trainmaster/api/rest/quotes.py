@@ -134,6 +134,12 @@ def score(runs: Runs) -> dict[str, Any]:
     return runs.score()
 
 
+@router.get("/score/line")
+def score_line(runs: Runs, provider: str) -> dict[str, str]:
+    """The same of estimates for a provider, in a line; empty if too little is known."""
+    return {"line": runs.score_line(provider)}
+
+
 def _asked(kind: str, body: NewAsk, state: State, caller: Caller, response: Response) -> Requested:
     found = state.quotes.send(caller, kind, QuoteAsk(**body.model_dump()))
     response.headers["location"] = f"/api/v1/{kind}s/{found['id']}"

@@ -57,6 +57,7 @@ class RunPage(BaseModel):
 
     runs: list[dict[str, Any]]
     next: str | None = Field(description="the `cursor` of the page after it; null after the last")
+    older: int = Field(description="how many come after this page")
 
 
 class Cancelled(BaseModel):
@@ -203,11 +204,14 @@ def logs(
     task: int | None = None,
     member: str | None = None,
     attempt: int | None = None,
-    tail: Annotated[int | None, Query(ge=1, description="of each log so many of the last lines")] = None,
+    tail: Annotated[int | None, Query(ge=0, description="of each log so many of the last lines")] = None,
     text: Annotated[str | None, Query(description="only lines with this in them")] = None,
+    since: Annotated[str | None, Query(description="only what was written so long ago, as 5m")] = None,
 ) -> StreamingResponse:
     """What its tasks wrote until now, as plain text."""
-    pieces: Iterator[bytes] = runs.logs(run, experiment, task, member, attempt=attempt, tail=tail, text=text)
+    pieces: Iterator[bytes] = runs.logs(
+        run, experiment, task, member, attempt=attempt, tail=tail, text=text, since=since
+    )
     first = next(pieces, b"")  # what is not there is said before the answer begins
     return StreamingResponse(chain((first,), pieces), media_type="text/plain; charset=utf-8")
 

@@ -66,6 +66,7 @@ _STATUS: Final[tuple[tuple[type[TrainmasterError], int], ...]] = (
     (PublishError, 502),
 )
 _RETRY_AFTER_S: Final = 5
+_ERRORS: Final = TrainmasterError.__module__
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ def status_of(error: TrainmasterError) -> int:
 
 def told(error: TrainmasterError) -> JSONResponse:
     """What an error is answered with."""
-    more: dict[str, Any] = {}
+    # Clients raise it again: which of the errors that everybody knows it is.
+    more: dict[str, Any] = {"error": next(c.__name__ for c in type(error).__mro__ if c.__module__ == _ERRORS)}
     if isinstance(error, RecipeError):
         more["mistakes"] = [
             {"line": m.line, "column": m.column, "key": m.key_path, "message": m.message}

@@ -150,6 +150,13 @@ def routes():
         ("GET", "/api/v1/runs/{run}/checkpoints"): "read",
         ("GET", "/api/v1/runs/{run}/searches"): "read",
         ("GET", "/api/v1/compare"): "read",
+        ("GET", "/api/v1/find-run"): "read",
+        ("GET", "/api/v1/runs/{run}/line"): "read",
+        ("GET", "/api/v1/runs/{run}/highlights"): "read",
+        ("GET", "/api/v1/runs/{run}/points"): "read",
+        ("POST", "/api/v1/runs/{run}/models/save"): "run",
+        ("GET", "/api/v1/find-model"): "read",
+        ("GET", "/api/v1/score/line"): "read",
         ("HEAD", "/api/v1/code/{digest}"): "run",
         ("PUT", "/api/v1/code/{digest}"): "run",
         ("POST", "/api/v1/uploads"): "run",
@@ -224,7 +231,13 @@ BODIES = {
 }
 
 
-QUERIES = {"/api/v1/compare": "?run=job-red", "/api/v1/recommend": "?batch=64000&latency_ms=0"}
+QUERIES = {
+    "/api/v1/compare": "?run=job-red",
+    "/api/v1/find-run": "?name={run}",
+    "/api/v1/find-model": "?name={run}",
+    "/api/v1/score/line": "?provider=aws",
+    "/api/v1/recommend": "?batch=64000&latency_ms=0",
+}
 
 
 def filled(path, run, **more):

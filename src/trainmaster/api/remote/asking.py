@@ -1,0 +1,184 @@
+"""What a server is asked for and takes a while to answer: quotes and plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.quote.quote import (
+    Alternative,
+    ClusterShape,
+    ExperimentQuote,
+    Interval,
+    NextMeasurement,
+    Quote,
+    Rented,
+)
+from trainmaster.api.remote.connection import Connection, error_of, quoted
+from trainmaster.api.remote.listening import Listening
+from trainmaster.api.results import RunPlan
+from trainmaster.spec import Strategy
+from trainmaster.spec.errors import InterruptedByUser, UsageError
+from trainmaster.spec.states import State
+
+if TYPE_CHECKING:
+    from trainmaster.service.quoting import QuoteOptions
+
+#: An answer is looked for after so many seconds: soon at first, as most are there at once.
+_LOOKS_S: Final = (0.1, 0.2, 0.3, 0.5)
+
+
+def asked(
+    connection: Connection,
+    route: str,
+    sent: Callable[[], tuple[dict[str, Any], tuple[str, ...]]],
+    options: Mapping[str, Any],
+    read: Callable[[Mapping[str, Any]], Any],
+) -> Listening:
+    """Ask, and tell what is told meanwhile: lines, progress, quotes, at last the answer.
+
+    Args:
+        connection: to the server.
+        route: ``/quotes`` or ``/plans``.
+        sent: sends the code; what stands for the recipe, and notes.
+        options: what else is asked.
+        read: makes of the answer what it is at home.
+    """
+    names: list[str] = []
+    stopped: list[int] = []
+
+    def interrupt() -> int:
+        stopped.append(1)
+        return len(stopped) if names and len(stopped) == 1 else 0
+
+    def told() -> Iterator[Any]:
+        from trainmaster.service import ProfileProgress
+
+        recipe, notes = sent()
+        yield from (f"note: {note}" for note in notes)
+        found = connection.post(route, {**recipe, **options})
+        names.append(f"{route}/{quoted(found['id'])}")
+        seen, progress, looks = 0, None, 0
+        while True:
+            for line in found["told"][seen:]:
+                yield line if isinstance(line, str) else quote_of(line)
+            seen = max(seen, len(found["told"]))
+            if found["progress"] not in (None, progress):
+                progress = found["progress"]
+                yield ProfileProgress(**{f.name: progress[f.name] for f in fields(ProfileProgress)})
+            if found["state"] == State.DONE:
+                break
+            if stopped:
+                connection.ask("DELETE", names[0], {})
+                raise InterruptedByUser("not measured to its end, as you asked", "Nothing was started.")
+            connection.sleep(_LOOKS_S[min(looks, len(_LOOKS_S) - 1)])
+            looks += 1
+            found = connection.get(names[0])
+        if found["answer"] is None:
+            raise error_of(422, {"error": "UsageError", **(found["error"] or {})}, connection.url)
+        yield read(found["answer"])
+
+    return Listening(told(), interrupt)
+
+
+def plan_of(found: Mapping[str, Any]) -> RunPlan:
+    """From the answer to a plan."""
+    made = None if found["quote"] is None else quote_of(found["quote"])
+    usd = found["most_usd_per_hour"]
+    return RunPlan(found["id"], found["provider"], usd, tuple(found["lines"]), tuple(found["notes"]), made)
+
+
+def options_of(options: QuoteOptions) -> dict[str, Any]:
+    """As a server takes them: files as their text.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    names = ("policy", "catalogue", "parameter_server", "max_workers", "fresh", "allow_stale")
+    found = {name: getattr(options, name) for name in names}
+    for name in ("bandwidth", "measurements"):
+        path = getattr(options, name)
+        try:
+            found[name] = None if path is None else path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} cannot be read: {error}", f"Give another file with --{name}.") from None
+    return found
+
+
+@dataclass(frozen=True)
+class ServedQuote(Quote):
+    """A quote of a server: as JSON it is what the server said, also of what this version does not know."""
+
+    json: Mapping[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``quote --json`` prints."""
+        return dict(self.json or {})
+
+
+def quote_of(found: Mapping[str, Any]) -> Quote:
+    """From the object of ``quote --json``."""
+    total = found["total"]
+    return ServedQuote(
+        {name: _experiment(name, each) for name, each in found["experiments"].items()},
+        _interval(total["time_s"]),
+        _interval(total["cost_usd"]),
+        found["policy"],
+        found["catalogue"],
+        found["as_of"],
+        found["not_quoted"],
+        tuple(found["warnings"]),
+        found,
+    )
+
+
+def _experiment(name: str, found: Mapping[str, Any]) -> ExperimentQuote:
+    following = found["next_measurement"]
+    return ExperimentQuote(
+        name,
+        _cluster(found["cluster"]),
+        _interval(found["time_s"]),
+        _interval(found["cost_usd"]),
+        _interval(found["step_time_s"]),
+        found["bottleneck"],
+        tuple(Alternative(_cluster(a["cluster"]), a["time_s"], a["cost_usd"]) for a in found["pareto"]),
+        found["memory_headroom"],
+        found["measurements"],
+        found["similar"],
+        following and NextMeasurement(**_known(NextMeasurement, {**following, "time_s": None})),
+        found["candidates"],
+        tuple(found["notes"]),
+        found["fingerprint"],
+        tuple(_measurement(each) for each in found["measured"]),
+    )
+
+
+def _cluster(found: Mapping[str, Any]) -> ClusterShape:
+    worker, server = found["worker"], found["parameter_server"]
+    return ClusterShape(
+        Rented(**_known(Rented, worker)),
+        server and Rented(**_known(Rented, server)),
+        worker["processes"],
+        found["tasks_at_once"],
+    )
+
+
+def _measurement(found: Mapping[str, Any]) -> Measurement:
+    shares = found.get("time_shares")
+    # What both have, such as `offer`, is told once.
+    point = Point(**{**_known(Point, found), "sync": Strategy(found["sync"])}) if "sync" in found else None
+    known = {**_known(Measurement, found), "point": point}
+    return Measurement(**{**known, "time_shares": shares and TimeShares(**_known(TimeShares, shares))})
+
+
+def _interval(found: Mapping[str, float] | None) -> Interval | None:
+    return None if found is None else Interval(**_known(Interval, found))
+
+
+def _known(kind: Any, found: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+    """What of it this version knows."""
+    return {each.name: found[each.name] for each in fields(kind) if each.name in found}

@@ -1,0 +1,58 @@
+"""`download`: a model's files from a server, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from trainmaster.api.remote.connection import quoted
+from trainmaster.api.results import Downloaded
+from trainmaster.artifacts.scratch import is_occupied, move_into_place, scratch_directory
+from trainmaster.spec.errors import PublishError, UsageError
+
+if TYPE_CHECKING:
+    from trainmaster.api.remote.connection import Connection
+
+
+def download(connection: Connection, run: str, experiment: str, task: int, directory: Path) -> Downloaded:
+    """Fetch the files of a model, and compare their hashes.
+
+    Args:
+        connection: to the server.
+        run: id of its run.
+        experiment: its experiment.
+        task: its task.
+        directory: where to; empty, or not there yet.
+
+    Raises:
+        NotFoundError: the model is not there (any more).
+        UsageError: the directory is not empty.
+        PublishError: a file is damaged; nothing was changed.
+    """
+    target = directory.absolute()
+    occupied = UsageError(f"{target} is not empty.", "Give another directory; nothing was changed.")
+    if is_occupied(target):
+        raise occupied
+    model = f"/models/{quoted(run)}/{quoted(experiment)}/{task}"
+    files = connection.get(model)["files"]
+    with scratch_directory(target) as scratch:
+        for file in files:
+            path = PurePosixPath(file["path"])
+            if path.is_absolute() or ".." in path.parts:
+                raise PublishError(f"{run}: {file['path']!r} leads out of the model.", "Nothing was changed.")
+            place = scratch / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256()
+            with place.open("wb") as copy:
+                for piece in connection.pieces(f"{model}/files/{'/'.join(map(quoted, path.parts))}", {}):
+                    digest.update(piece)
+                    copy.write(piece)
+            if digest.hexdigest() != file["sha256"]:
+                raise PublishError(
+                    f"{run}: {file['path']!r} came damaged: its SHA-256 should be {file['sha256']}.",
+                    "Fetch it again. Nothing was changed.",
+                )
+        if not move_into_place(scratch, target):
+            raise occupied
+    return Downloaded(len(files), sum(file["size_bytes"] for file in files))

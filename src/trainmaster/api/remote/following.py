@@ -1,0 +1,261 @@
+"""`follow_run` and `follow_logs`: what a server's stream says of a run, as those get it who drive it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.api.remote.streaming import Message
+from trainmaster.api.results import Event
+from trainmaster.spec.errors import NotFoundError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.api.results import LogQuery
+    from trainmaster.service.run_watcher import Happening, RunNews, RunView
+    from trainmaster.spec import Recipe
+
+#: More often the server is not asked how far a run is, in seconds.
+_VIEW_S: Final = 2.0
+_LABEL: Final = re.compile(rb"[^ ]+/\d+#\d+ [a-z]+-\d+ \| ")
+
+
+def first_members(recipe: Recipe) -> dict[str, str]:
+    """By experiment, whose output is shown."""
+    from trainmaster.control.gangs import member_names
+
+    return {name: "{}-{}".format(*member_names(found)[0]) for name, found in recipe.experiments.items()}
+
+
+class RunFollower:
+    """Makes of a server's messages what a driver tells.
+
+    Args:
+        recipe: of the run.
+        status: the object of ``status --json``, of now.
+        view_every_s: seconds from one look at how far it is to the next.
+    """
+
+    def __init__(self, recipe: Recipe, status: Callable[[], Mapping[str, Any]], view_every_s: float) -> None:
+        from trainmaster.executors.metrics import StepRate
+        from trainmaster.service.run_watcher import MAX_ECHOED_TASKS
+
+        self._status = status
+        self._every_s = max(view_every_s, _VIEW_S)
+        self._viewed_at = time.monotonic()
+        tasks = sum(len(found.tasks(recipe.seed)) for found in recipe.experiments.values())
+        self._first = first_members(recipe) if tasks <= MAX_ECHOED_TASKS else {}
+        self._is_prefixed = tasks > 1
+        self._partial: dict[tuple[str, int, int], str] = {}
+        self._metrics: dict[tuple[str, int], dict[str, Any]] = {}
+        self._rates: dict[tuple[str, int], StepRate] = {}
+        self._new_rate = StepRate
+        self._failures = 0
+
+    def follow(self, messages: Iterator[Message]) -> Iterator[RunNews | str]:
+        """Lines for the user, and what happens, until the run is over."""
+        from trainmaster.service.run_watcher import RunNews
+
+        for message in messages:
+            happened: list[Happening] = []
+            is_over = False
+            if message.kind == "away":
+                yield str(message.data["message"])
+            elif message.kind == "log":
+                yield from self._lines(message.data)
+            elif message.kind == "point":
+                self._note(message.data)
+            elif message.kind == "state":
+                is_over = message.data.get("run", {}).get("state") == State.DONE
+                happened = list(self._happened(message.data.get("events", ())))
+            if is_over:
+                yield from self._rest()
+            view = None if is_over else self._view()
+            if happened or view is not None or is_over or message.kind == "quiet":
+                yield RunNews(tuple(happened), view, is_over)
+            if is_over:
+                return
+
+    def _lines(self, data: Mapping[str, Any]) -> Iterator[str]:
+        if self._first.get(data["experiment"]) != data["member"]:
+            return
+        key = (data["experiment"], data["task"], data["attempt"])
+        *whole, self._partial[key] = (self._partial.pop(key, "") + data["text"]).split("\n")
+        for line in whole:
+            yield self._shown(key, line)
+
+    def _rest(self) -> Iterator[str]:
+        """Last lines without their ends."""
+        for key, line in self._partial.items():
+            if line:
+                yield self._shown(key, line)
+
+    def _shown(self, key: tuple[str, int, int], line: str) -> str:
+        # A progress bar rewrites its line with carriage returns: its last state is what counts.
+        text = line.rstrip("\r").rpartition("\r")[2]
+        return f"{key[0]}/{key[1]} | {text}" if self._is_prefixed else text
+
+    def _note(self, data: Mapping[str, Any]) -> None:
+        key = (data["experiment"], data["task"])
+        rate = self._rates.setdefault(key, self._new_rate())
+        for row in data["points"]:
+            self._metrics.setdefault(key, {}).update(row)
+            rate.observe(time.monotonic(), row.get("step"), row.get("examples"))
+
+    def _happened(self, rows: Any) -> Iterator[Happening]:  # noqa: ANN401 - JSON
+        from trainmaster.service import Note
+        from trainmaster.service.run_watcher import (
+            LOST,
+            MAX_TOLD_FAILURES,
+            AttemptEnded,
+            ExperimentMoved,
+            MoreFailures,
+        )
+
+        for row in rows:
+            event = Event.of(row)
+            if event.kind == "note":
+                yield Note(event.message, event.experiment, event.task, event.attempt, event.reason)
+            elif event.kind == "experiment" and event.after in (State.RUNNING, State.DONE):
+                tally = dict(self._status()["experiments"][event.experiment]["tasks"])
+                name, total = event.experiment or "", tally.pop("total")
+                yield ExperimentMoved(name, event.after, event.reason, event.message, total, tally)
+            elif event.kind == "task" and event.reason not in (None, EndReason.SUCCEEDED, EndReason.PRUNED):
+                is_again = event.after is not State.DONE
+                is_lost = event.reason in LOST and is_again
+                if not is_lost:
+                    self._failures += 1
+                if self._failures > MAX_TOLD_FAILURES and not is_lost:
+                    if self._failures == MAX_TOLD_FAILURES + 1:
+                        yield MoreFailures(row["run_id"] if "run_id" in row else row.get("run", ""))
+                    continue
+                at = (event.experiment or "", event.task or 0, event.attempt or 0)
+                assert event.reason is not None
+                yield AttemptEnded(*at, event.reason, event.message, (), "", is_again, is_lost)
+
+    def _view(self) -> RunView | None:
+        from trainmaster.service.run_watcher import MAX_SHOWN_TASKS, ExperimentView, RunView, TaskView
+
+        if time.monotonic() - self._viewed_at < self._every_s:
+            return None
+        self._viewed_at = time.monotonic()
+        status = self._status()
+        views = []
+        for name, found in status["experiments"].items():
+            tally = dict(found["tasks"])
+            reason = None if found["reason"] is None else EndReason(found["reason"])
+            views.append(ExperimentView(name, State(found["state"]), reason, tally.pop("total"), tally, None))
+        going = {view.name for view in views if view.state is State.RUNNING}
+        told = [(key, found) for key, found in self._metrics.items() if key[0] in going]
+        tasks = tuple(
+            TaskView(*key, dict(found), self._rates[key].steps_per_s, self._rates[key].examples_per_s, None)
+            for key, found in told[-MAX_SHOWN_TASKS:]
+        )
+        best = {n: ("", found["top"]) for n, found in status["experiments"].items() if found.get("top")}
+        return RunView(status["run"], State(status["state"]), "queued" in status, tuple(views), tasks, best)
+
+
+def follow_logs(
+    messages: Iterator[Message], query: LogQuery, run: str, *, is_labelled: bool
+) -> Iterator[bytes]:
+    """What members write, until the run is over, as `service.log_streams.LogStreams` words it.
+
+    Args:
+        messages: from the beginning of the run on, or from near its end with ``tail``.
+        query: which lines; its ``since`` is not looked at.
+        run: its id.
+        is_labelled: several streams may come: each line says whose it is.
+
+    Raises:
+        NotFoundError: nobody of that name has written anything.
+    """
+    choice = re.compile(query.grep.encode()) if query.grep is not None else None
+    is_plain = not is_labelled and choice is None and query.tail is None
+    held: dict[bytes, deque[bytes]] | None = {} if query.tail is not None else None
+    partial: dict[bytes, bytes] = {}
+    is_any = False
+
+    def take(label: bytes, lines: list[bytes]) -> Iterator[bytes]:
+        chosen = [line for line in lines if choice is None or choice.search(line)]
+        if held is not None:
+            held.setdefault(label, deque(maxlen=query.tail)).extend(chosen)
+        elif chosen:
+            yield b"".join((label if is_labelled else b"") + line + b"\n" for line in chosen)
+
+    for message in messages:
+        data = message.data
+        if message.kind == "log" and _is_wanted(data, query):
+            is_any = True
+            text = str(data["text"]).encode()
+            if is_plain:
+                yield text
+                continue
+            label = f"{data['experiment']}/{data['task']}#{data['attempt']} {data['member']} | ".encode()
+            *lines, partial[label] = (partial.pop(label, b"") + text).split(b"\n")
+            yield from take(label, lines)
+        elif message.kind == "state":
+            is_over = data.get("run", {}).get("state") == State.DONE
+            for label in list(partial) if is_over else ():
+                if rest := partial.pop(label):
+                    yield from take(label, [rest])
+            if held is not None:  # all that was there is told
+                known, held = held, None
+                for label, last in known.items():
+                    if last:
+                        yield b"".join((label if is_labelled else b"") + line + b"\n" for line in last)
+            if is_over:
+                break
+    if not is_any and query.member is not None:
+        raise NotFoundError(f"{run} has no member {query.member!r} there", "Try without --member.")
+
+
+def _is_wanted(data: Mapping[str, Any], query: LogQuery) -> bool:
+    return (
+        query.experiment in (None, data["experiment"])
+        and query.task in (None, data["task"])
+        and query.member in (None, data["member"])
+    )
+
+
+def searched(pieces: Iterator[bytes], pattern: re.Pattern[bytes], tail: int | None) -> Iterator[bytes]:
+    r"""Only lines in which a pattern is found: here, as a pattern of others can keep a server busy for ever.
+
+    Args:
+        pieces: logs, whose lines may begin with whose they are.
+        pattern: is not looked for in that.
+        tail: only so many last ones of each member.
+
+    >>> b"".join(searched(iter([b"a/0#1 worker-0 | x", b"\na/0#1 worker-0 | y\n"]), re.compile(b"x"), 1))
+    b'a/0#1 worker-0 | x\n'
+    """
+    last: dict[bytes, deque[bytes]] = {}
+    for line in _whole_lines(pieces):
+        found = _LABEL.match(line)
+        label = found[0] if found else b""
+        if not pattern.search(line[len(label) :].rstrip(b"\n")):
+            continue
+        if tail is None:
+            yield line
+        else:
+            last.setdefault(label, deque(maxlen=tail)).append(line)
+    for lines in last.values():
+        yield from lines
+
+
+def _whole_lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+    if rest:
+        yield rest + b"\n"
+
+
+def rows_of(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+    """Lines of JSON."""
+    for line in _whole_lines(pieces):
+        yield json.loads(line)

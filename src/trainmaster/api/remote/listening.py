@@ -1,0 +1,28 @@
+"""`Listening`: what a server tells, as a `Stream`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class Listening(Iterator[Any]):
+    """Who stops to listen ends nothing on the server.
+
+    Args:
+        told: what it tells.
+        interrupt: Ctrl-C; see `Stream.interrupt`.
+    """
+
+    def __init__(self, told: Iterator[Any], interrupt: Callable[[], int] = lambda: 0) -> None:
+        self._told = told
+        self.interrupt = interrupt
+
+    def __next__(self) -> Any:  # noqa: ANN401 - whatever is told
+        return next(self._told)
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        close = getattr(self._told, "close", None)
+        if close is not None:
+            close()

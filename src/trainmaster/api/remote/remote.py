@@ -1,0 +1,347 @@
+"""`RemoteClient`: a server, over REST; fulfils `ClientProtocol` and is described there."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from trainmaster.api.remote.connection import Connection, quoted
+from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
+from trainmaster.api.remote.listening import Listening
+from trainmaster.api.remote.streaming import messages
+from trainmaster.api.results import Accepted, Downloaded, Event, Model, RunPlan, RunStatus, Watched
+from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.states import EndReason, State
+
+if TYPE_CHECKING:
+    from trainmaster.api.protocol import Stream
+    from trainmaster.api.results import LogQuery
+    from trainmaster.service import OfferFilter, ProfileProgress, Quote
+    from trainmaster.service.offer_list import OfferList
+    from trainmaster.service.quoting import QuoteOptions
+    from trainmaster.service.run_watcher import RunNews
+    from trainmaster.service.shells import Shell
+    from trainmaster.service.summary import Highlights
+    from trainmaster.service.unpublished_models import SavedModel
+    from trainmaster.spec import Recipe
+
+_WATCH_S: Final = 1.0
+#: A run that is over is let go of within that time, or goes on giving machines back.
+_CLOSED_S: Final = 3.0
+#: The server sends at most so many of a list at once.
+_PAGE: Final = 1000
+#: Of a line of a log, in bytes: so many times the lines that are asked for are looked at from the end.
+_LINE_BYTES: Final = 4096
+
+
+class RemoteClient:
+    """A server.
+
+    Args:
+        connection: to it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._to = connection
+        self.url = connection.url
+
+    def close(self) -> None:
+        """Give back connections; its runs go on."""
+        self._to.close()
+
+    # --- starting, and going on -------------------------------------------------------------------
+
+    def plan_run(
+        self,
+        recipe: Recipe,
+        path: str,
+        *,
+        allow_stale: bool = False,
+        can_agree: bool = True,
+        measure_first: bool = False,
+    ) -> Stream[str | ProfileProgress | Quote | RunPlan]:
+        from trainmaster.api.remote.asking import asked, plan_of
+
+        options = {"allow_stale": allow_stale, "can_agree": can_agree, "measure_first": measure_first}
+        return asked(self._to, "/plans", lambda: self._sent(recipe), options, plan_of)
+
+    def quote_recipe(
+        self, recipe: Recipe, path: str, options: QuoteOptions
+    ) -> Stream[str | ProfileProgress | Quote]:
+        from trainmaster.api.remote.asking import asked, options_of, quote_of
+
+        return asked(self._to, "/quotes", lambda: self._sent(recipe), options_of(options), quote_of)
+
+    def _sent(self, recipe: Recipe) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What stands for a recipe in requests, once its code is there; and notes."""
+        from trainmaster.api.remote.packing import pack
+
+        with tempfile.TemporaryFile() as packed:
+            digest, notes = pack(recipe, packed)
+            self.put_code(digest, packed)
+        return {"recipe": recipe.as_yaml(code="."), "code": digest}, notes
+
+    def put_code(self, digest: str, packed: IO[bytes]) -> None:
+        """Send a tar that is named by its SHA-256, unless it is there."""
+        try:
+            self._to.ask("HEAD", f"/code/{digest}", {})
+        except NotFoundError:
+            self._to.ask("PUT", f"/code/{digest}", {}, packed, kind="application/x-tar")
+
+    def accept_run(self, plan: str, *, agreed_usd_per_hour: float = 0.0, keep_s: float = 0.0) -> Accepted:
+        if keep_s:
+            raise UsageError(
+                "machines that a server has rented are not kept warm", "Nothing was started. Leave it out."
+            )
+        planned = self._to.get(f"/plans/{quoted(plan)}")["answer"] if plan else None
+        if planned is None:
+            raise NotFoundError(f"there is no plan {plan!r}", "Plan the run again.")
+        usd = planned["most_usd_per_hour"]
+        if usd > agreed_usd_per_hour:
+            raise UsageError(
+                f"it costs at most ${usd:.4g} per hour, and nobody has agreed to that",
+                "Nothing was started. Agree to it, or change the recipe.",
+            )
+        run = self._to.post("/runs", {"plan": plan}, key=plan)
+        return self._accepted(run)
+
+    def take_run(self, run: str) -> Accepted | None:
+        line = self.brief(run)
+        if line["driven"] or line["reason"] == EndReason.SUCCEEDED:
+            return None
+        return self._accepted(self._to.post(f"/runs/{quoted(run)}/resume", repeats=True))
+
+    def _accepted(self, status: dict[str, Any]) -> Accepted:
+        rents = bool(self._line(status["run"])["rents"])
+        return Accepted(status["run"], tuple(status.get("notes", ())), rents, self.url)
+
+    def drive_run(self, run: str, view_every_s: float) -> Stream[RunNews | str]:
+        def news() -> Iterator[RunNews | str]:
+            from trainmaster.spec import Recipe
+
+            text = b"".join(self._to.pieces(f"/runs/{quoted(run)}/recipe", {})).decode()
+            follower = RunFollower(Recipe.from_text(text), lambda: self._status(run), view_every_s)
+            yield from follower.follow(messages(self._to, run))
+            self._await_close(run)
+
+        return Listening(news())
+
+    def detach_run(self, run: str) -> None:
+        """A server drives it in any case."""
+
+    def watch_run(self, run: str) -> Iterator[Watched]:
+        line = self._line(run)
+        seen = self._last_event(run)
+        while True:  # whoever drives it: when its server is gone, another one does
+            is_over = line["line"]["state"] == State.DONE  # looked at first: it may end while we look
+            events: list[Event] = []
+            while page := self.events(run, seen):
+                events += page
+                seen = page[-1].id
+            if is_over:
+                self._await_close(run)
+            line = self._line(run)
+            yield Watched(tuple(events), line["line"], line["rents"])
+            if is_over:
+                return
+            self._to.sleep(_WATCH_S)
+
+    def _last_event(self, run: str) -> int:
+        last = 0
+        while page := self.events(run, last):
+            last = page[-1].id
+        return last
+
+    def _await_close(self, run: str) -> None:
+        until = time.monotonic() + _CLOSED_S
+        while self.brief(run)["driven"] and time.monotonic() < until:
+            self._to.sleep(_WATCH_S / 4)
+
+    def cancel(self, run: str) -> None:
+        self._to.post(f"/runs/{quoted(run)}/cancel", repeats=True)
+
+    def save_models(self, run: str) -> list[SavedModel]:
+        from trainmaster.service.unpublished_models import SavedModel
+
+        saved = self._to.post(f"/runs/{quoted(run)}/models/save", repeats=True)["models"]
+        return [SavedModel(each["name"], each["uri"], each["error"]) for each in saved]
+
+    def deliver_left(self, run: str) -> str:
+        """A server tells what is to be told by itself."""
+        return ""
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def resolve(self, text: str) -> str:
+        return str(self._to.get("/find-run", name=text)["run"])
+
+    def listed(self, limit: int | None = None, after: str | None = None) -> dict[str, Any]:
+        if limit is not None and limit < 1:
+            raise UsageError(f"{limit} is no number of runs to list", "Give a limit of 1 or more.")
+        found: list[dict[str, Any]] = []
+        older, cursor = 0, after
+        while limit is None or len(found) < limit:
+            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = self._to.get("/runs", limit=most, cursor=cursor)
+            found += page["runs"]
+            older, cursor = page["older"], page["next"]
+            if cursor is None:
+                break
+        return {"runs": found} if limit is None else {"runs": found, "older": older}
+
+    def brief(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._line(run)["line"]
+        return found
+
+    def _line(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.get(f"/runs/{quoted(run)}/line")
+        return found
+
+    def status(self, run: str) -> RunStatus:
+        return RunStatus.of(self._status(run))
+
+    def _status(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.get(f"/runs/{quoted(run)}")
+        return found
+
+    def highlights(self, run: str) -> Highlights:
+        from trainmaster.service.summary import Highlights, NoteLine, TaskLine
+
+        found = self._to.get(f"/runs/{quoted(run)}/highlights")
+
+        def tasks(key: str) -> tuple[TaskLine, ...]:
+            return tuple(TaskLine(*(row[name] for name in TaskLine.__slots__)) for row in found[key])
+
+        notes = tuple(NoteLine(*(row[name] for name in NoteLine.__slots__)) for row in found["notes"])
+        return Highlights(tasks("running"), tasks("bad"), notes, tuple(found["without_model"]))
+
+    def models(self, run: str | None = None) -> list[Model]:
+        found: list[Model] = []
+        cursor = None
+        while True:
+            page = self._to.get("/models", run=run, limit=_PAGE, cursor=cursor)
+            found += [self._model(row) for row in page["models"]]
+            cursor = page["next"]
+            if cursor is None:
+                return found
+
+    def _model(self, row: dict[str, Any]) -> Model:
+        return ServedModel.of(self, Model(*(row[name] for name in Model.__slots__)))
+
+    def find_model(self, name: str) -> str:
+        return str(self._to.get("/find-model", name=name)["uri"])
+
+    def fetch_model(self, name: str, directory: Path) -> Downloaded:
+        from trainmaster.api.remote.downloads import download
+
+        found = self._to.get("/find-model", name=name)
+        return download(self._to, found["run"], found["experiment"], found["task"], directory)
+
+    def metrics(
+        self, run: str, experiment: str | None = None, task: int | None = None
+    ) -> list[dict[str, Any]]:
+        query = {"experiment": experiment, "task": task}
+        return list(rows_of(self._to.pieces(f"/runs/{quoted(run)}/points", query, is_same=False)))
+
+    def logs(self, run: str, query: LogQuery) -> Iterator[bytes]:
+        from trainmaster.service.log_streams import LineChoice
+
+        choice = LineChoice.of(query.tail, query.grep, query.since, time.time())  # what is wrong is said here
+        if query.follow:
+            return self._followed(run, query)
+        asks = {"experiment": query.experiment, "task": query.task, "member": query.member}
+        asks |= {"since": query.since, "tail": query.tail if query.grep is None else None}
+        pieces = self._to.pieces(f"/runs/{quoted(run)}/logs", asks, is_same=False)
+        if choice is None or choice.pattern is None:
+            return pieces
+        return searched(pieces, choice.pattern, query.tail)
+
+    def _followed(self, run: str, query: LogQuery) -> Iterator[bytes]:
+        from trainmaster.spec import Recipe
+
+        if query.since is not None:
+            raise UsageError("a server does not follow logs since a time", "Take --tail, or leave -f out.")
+        asks = {"experiment": query.experiment, "task": query.task, "member": query.member, "tail": 0}
+        for _ in self._to.pieces(f"/runs/{quoted(run)}/logs", asks | {"member": None}, is_same=False):
+            pass  # only what is not there is said
+        text = b"".join(self._to.pieces(f"/runs/{quoted(run)}/recipe", {})).decode()
+        chosen = [
+            found
+            for found in Recipe.from_text(text).experiments.values()
+            if query.experiment in (None, found.name)
+        ]
+        status = self._status(run)["experiments"]
+        streams = sum(
+            (1 if query.task is not None else status[found.name]["tasks"]["total"])
+            * (1 if query.member is not None else sum(role.count for role in found.members()))
+            for found in chosen
+        )
+        is_labelled = streams > 1 or any(found.retries for found in chosen)
+        tail = None if query.tail is None else max(1 << 16, query.tail * _LINE_BYTES)
+        return follow_logs(messages(self._to, run, tail), query, run, is_labelled=is_labelled)
+
+    def events(self, run: str, after: int = 0) -> list[Event]:
+        rows = self._to.get(f"/runs/{quoted(run)}/events", after=after)["events"]
+        return [Event.of(row) for row in rows]
+
+    def shell(self, run: str, member: str | None, command: Sequence[str] = ()) -> Stream[str | Shell]:
+        raise UsageError(
+            f"shells on machines are opened by the server's own machine, not by {self.url}",
+            f"There: `trainmaster ssh {run}`.",
+        )
+
+    # --- quotes and machines -------------------------------------------------------------------------
+
+    def score(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._to.get("/score")
+        return found
+
+    def score_line(self, provider: str) -> str:
+        return str(self._to.get("/score/line", provider=provider)["line"])
+
+    def offers(
+        self, wishes: OfferFilter, catalogue: str | None = None, sort: str = "price", limit: int | None = None
+    ) -> OfferList:
+        from trainmaster.api.remote.offers import offers_of
+
+        asks = {each.name: getattr(wishes, each.name) for each in fields(wishes)}
+        asks |= {"instance": asks.pop("instances"), "catalogue": catalogue, "sort": sort, "limit": limit}
+        return offers_of(self._to.get("/offers", **asks, refused=True))
+
+    def refresh_prices(self, region: str | None) -> dict[str, int]:
+        return dict(self._to.post("/offers/refresh", {"region": region}, repeats=True)["prices"])
+
+    def clusters(self) -> list[dict[str, Any]]:
+        return list(self._to.get("/clusters")["clusters"])
+
+    def end_clusters(self, ids: Sequence[str] | None) -> Stream[str | list[dict[str, Any]]]:
+        def told() -> Iterator[str | list[dict[str, Any]]]:
+            wanted = None if ids is None else list(ids)
+            done = self._to.post("/clusters/end", {"clusters": wanted}, repeats=True)
+            yield from done["told"]
+            yield done["ended"]
+
+        return Listening(told())
+
+
+class ServedModel(Model):
+    """A model that is fetched from a server."""
+
+    __slots__ = ("_client",)
+    _client: RemoteClient
+
+    @classmethod
+    def of(cls, client: RemoteClient, model: Model) -> ServedModel:
+        """That of a server's answer."""
+        made = cls(*(getattr(model, name) for name in Model.__slots__))
+        object.__setattr__(made, "_client", client)
+        return made
+
+    def download(self, directory: str | Path) -> Path:  # type: ignore[override]
+        """Fetch its files, and compare their hashes; see `Model.download`."""
+        self._client.fetch_model(f"{self.run}/{self.experiment}/{self.task}", Path(directory))
+        return Path(directory)

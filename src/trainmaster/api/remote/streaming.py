@@ -1,0 +1,76 @@
+"""`messages`: server-sent events of a run, each once, over whatever happens to the connection."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.api.remote.connection import PAUSES_S, Connection, is_untrusted, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: A server that is away is asked again so often, after the first few times, in seconds.
+_AGAIN_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One of them: its kind is ``state``, ``point`` or ``log``.
+
+    Ours are ``away``, the connection broke, and ``quiet``, there is no news.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+
+
+def messages(connection: Connection, run: str, tail_bytes: int | None = None) -> Iterator[Message]:
+    """What happens to a run, from its beginning or near its end on, without an end.
+
+    A server that is away, killed or replaced is asked again, for as long as it takes, from where it was.
+
+    Args:
+        connection: to the server.
+        run: its id.
+        tail_bytes: of logs that are there already at most so much; None for all.
+
+    Raises:
+        TrainmasterError: what the server refuses.
+    """
+    last, tries = "", 0
+    while True:
+        try:
+            headers = {"Last-Event-ID": last} if last else {}
+            with connection.open(f"/runs/{quoted(run)}/stream", {"tail": tail_bytes}, headers) as answer:
+                for name, message in _events(answer):
+                    last, tries = name or last, 0
+                    yield message
+        except (OSError, http.client.HTTPException) as error:
+            if is_untrusted(error):
+                raise connection.unreachable(error) from error
+            if tries == 0:
+                yield Message("away", {"message": f"{connection.url} is away: {error}; trying again"})
+        connection.sleep(PAUSES_S[tries] if tries < len(PAUSES_S) else _AGAIN_S)
+        tries += 1
+
+
+def _events(lines: Iterator[bytes]) -> Iterator[tuple[str, Message]]:
+    """Id and content of each event that came whole."""
+    event: dict[str, str] = {}
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        name, _, value = line.decode().rstrip("\r\n").partition(":")
+        if line.startswith(b":"):
+            yield "", Message("quiet", {})
+        elif name:
+            event[name] = value.removeprefix(" ")
+        elif "data" in event:
+            yield event.get("id", ""), Message(event.get("event", "message"), json.loads(event["data"]))
+            event = {}
+        else:
+            event = {}

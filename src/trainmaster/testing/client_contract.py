@@ -1,0 +1,244 @@
+"""What whoever answers for runs must keep: inherit `ClientContract` and give it a ``client`` fixture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainmaster.api import ClientProtocol, LogQuery, RunPlan
+from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.artifacts import publish
+from trainmaster.control.layout import Home
+from trainmaster.db import ClosedAttempt, NewRun, RunChange, TaskChange
+from trainmaster.db.changes import Note
+from trainmaster.service import OfferFilter, Service
+from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
+from trainmaster.spec.states import EndReason, State
+
+_RECIPE = "name: job\nexperiments:\n  main: {command: 'echo hello; cat more.txt', retries: 0}\n"
+_LOG = "step 1\nstep 2\nstep 3\n"
+
+
+def record_run(service: Service, run: str, at: float) -> None:
+    """Write down a run that has succeeded, with a log, points and a model, as if it had been driven."""
+    recipe = Recipe.from_text(_RECIPE, directory=service.home.root)
+    names = (run, "job", recipe.model_dump_json(), "r.yaml", "local", "code", "file:///s", [("main", 1)])
+    new = NewRun(*names, home=str(service.home.root), home_id=service.home.identity())
+    lease = service.database.create_run(new, at)
+    place = service.home.attempt(run, "main", 0, 1)
+    place.make_directories(["worker-0"])
+    place.metrics("worker-0").write_text(
+        "".join(json.dumps({"step": n, "loss": 1 / n}) + "\n" for n in (1, 2))
+    )
+    place.log("worker-0").write_text(_LOG)
+    left = service.home.root / f"left-{run}"
+    (left / "deep").mkdir(parents=True)
+    (left / "deep" / "weights ü.bin").write_bytes(bytes(range(256)))
+    uri = service.home.model_uri(run, "main", 0)
+    publish({"": left}, uri, kind="model")
+    closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", at, at + 2, None, "[]")
+    fields = {"model_uri": uri, "metrics": json.dumps({"step": 2, "loss": 0.5})}
+    service.database.commit(
+        lease,
+        [
+            TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=fields),
+            Note("it is told", "main", 0),
+            TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, closes=closes),
+            RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED),
+        ],
+        at + 2,
+    )
+    service.database.release(lease, at + 2)
+
+
+def last(stream: Any) -> Any:  # noqa: ANN401 - whatever it tells
+    """What is told at last."""
+    return [*stream][-1]
+
+
+class ClientContract:
+    """Inherited by the tests of each `ClientProtocol`: a home of its own with two runs that have ended."""
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Home:
+        """The home that is asked about."""
+        root = tmp_path / "home"
+        return Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+
+    @pytest.fixture
+    def client(self, home: Home) -> ClientProtocol:
+        """Who is asked, about the home."""
+        raise NotImplementedError("give your tests a `client` fixture")
+
+    @pytest.fixture
+    def at_home(self, home: Home) -> Any:  # noqa: ANN401 - a generator
+        """The home itself: what it answers is right."""
+        home.root.mkdir()
+        found = EmbeddedClient(home.root)
+        for number, run in enumerate(("job-aaaa000001", "job-bbbb000002")):
+            record_run(found._service, run, 1000.0 + number)
+        yield found
+        found.close()
+
+    def test_runs_are_listed_found_and_shown(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """Lists, lines and states are those of the home, to the byte."""
+        for limit, after in ((None, None), (1, None), (5, None), (1, "job-bbbb000002")):
+            assert json.dumps(client.listed(limit, after)) == json.dumps(at_home.listed(limit, after))
+        run = client.resolve("latest")
+        assert [run, client.resolve("job-a"), client.resolve(run)] == [
+            "job-bbbb000002",
+            "job-aaaa000001",
+            run,
+        ]
+        assert client.brief(run) == at_home.brief(run)
+        assert json.dumps(client.status(run).json) == json.dumps(at_home.status(run).json)
+        assert client.status(run) == at_home.status(run)
+        assert client.highlights(run) == at_home.highlights(run)
+        assert client.score() == at_home.score()
+        assert client.score_line("local") == at_home.score_line("local")
+
+    def test_what_is_not_there_is_said_as_at_home(
+        self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path
+    ) -> None:
+        """The same error, message and hint."""
+
+        def refusals(who: ClientProtocol) -> list[str]:
+            asked = (
+                lambda: who.resolve("job"),
+                lambda: who.resolve("no/such run"),
+                lambda: who.brief("none"),
+                lambda: who.status("none"),
+                lambda: who.find_model("none"),
+                lambda: who.find_model("latest/other"),
+                lambda: who.fetch_model("latest", Path(__file__).parent),
+                lambda: list(who.logs("none", LogQuery())),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(experiment="other"))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(task=7))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(member="ps-9"))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(grep="("))),
+                lambda: list(who.logs("job-aaaa000001", LogQuery(since="soon"))),
+                lambda: who.listed(0),
+                lambda: who.accept_run(""),
+                lambda: who.cancel("none"),
+                lambda: who.take_run("none"),
+            )
+            return [_refusal(ask) for ask in asked]
+
+        assert refusals(client) == refusals(at_home)
+
+    def test_what_tasks_left_is_read(
+        self, at_home: EmbeddedClient, client: ClientProtocol, tmp_path: Path
+    ) -> None:
+        """Logs, points, events and models, byte by byte."""
+        run = "job-aaaa000001"
+        queries = [
+            LogQuery(),
+            LogQuery(follow=True),
+            LogQuery(tail=1),
+            LogQuery(follow=True, tail=2),
+            LogQuery(grep="[13]$"),
+            LogQuery(grep="step", tail=2, experiment="main", task=0, member="worker-0"),
+            LogQuery(follow=True, grep="2"),
+            LogQuery(since="1h"),
+        ]
+        for query in queries:
+            assert b"".join(client.logs(run, query)) == b"".join(at_home.logs(run, query)), query
+        assert client.metrics(run) == at_home.metrics(run)
+        assert [row["loss"] for row in client.metrics(run, "main", 0)] == [1, 0.5]
+        assert client.events(run) == at_home.events(run)
+        assert client.events(run, client.events(run)[-1].id) == []
+        shown = [asdict(model) for model in client.models()]
+        assert json.dumps(shown) == json.dumps([asdict(model) for model in at_home.models()])
+        assert [model.run for model in client.models(run)] == [run]
+        assert client.find_model("job-a/main/0") == at_home.find_model("job-a")
+        assert client.fetch_model("job-a", tmp_path / "one") == at_home.fetch_model("job-a", tmp_path / "two")
+        client.models(run)[0].download(tmp_path / "three")
+        for place in ("one", "two", "three"):
+            assert (tmp_path / place / "deep" / "weights ü.bin").read_bytes() == bytes(range(256))
+
+    def test_what_is_over_stays(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """Nothing is left to be driven, cancelled or saved."""
+        run = "job-aaaa000001"
+        client.cancel(run)
+        assert client.take_run(run) is None
+        assert client.save_models(run) == []
+        assert client.deliver_left(run) == ""
+        (seen,) = client.watch_run(run)
+        assert (seen.events, seen.brief["state"], seen.rents) == ((), "DONE", False)
+        assert client.status(run) == at_home.status(run)
+
+    def test_offers_are_those_of_the_home(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """Filtered, sorted and counted there."""
+        wishes = OfferFilter(gpu="v100", provider="aws", max_price_usd_per_hour=9.0)
+        for sort, limit in (("price", 3), ("memory", None)):
+            found = client.offers(wishes, "builtin", sort, limit)
+            right = at_home.offers(wishes, "builtin", sort, limit)
+            assert json.dumps(found.as_dict(with_refused=False)) == json.dumps(
+                right.as_dict(with_refused=False)
+            )
+            assert found.offers == right.offers
+        with pytest.raises(UsageError, match="sorted by 'colour'"):
+            client.offers(wishes, "builtin", "colour")
+
+    def test_nothing_is_rented(self, at_home: EmbeddedClient, client: ClientProtocol) -> None:
+        """Nothing can be given back."""
+        assert client.clusters() == at_home.clusters() == []
+        assert last(client.end_clusters(None)) == []
+        with pytest.raises(NotFoundError, match="no cluster"):
+            last(client.end_clusters(["job-aaaa000001/main"]))
+
+
+class RunningClientContract:
+    """The same of runs that go on: the tests give a ``client`` whose home is empty and runs them itself."""
+
+    def test_a_run_is_planned_accepted_and_seen_to_its_end(
+        self, client: ClientProtocol, tmp_path: Path
+    ) -> None:
+        """The code goes where the run is; what its task writes is told; the next one is cancelled."""
+        from trainmaster.service.run_watcher import ExperimentMoved, RunNews
+
+        project = tmp_path / "project"
+        project.mkdir()
+        (project / "more.txt").write_text("more\n")
+        (project / "recipe.yaml").write_text(_RECIPE)
+        recipe = Recipe.read(project, overrides={"experiments.main.env.GREETING": "ho: ho"})
+        plan = last(client.plan_run(recipe, str(project / "recipe.yaml")))
+        assert isinstance(plan, RunPlan)
+        assert (plan.most_usd_per_hour, plan.provider, plan.quote) == (0.0, "local", None)
+        run = client.accept_run(plan.id).run
+        told = list(client.drive_run(run, 60.0))
+        lines = [each for each in told if isinstance(each, str)]
+        lines += [line for each in told if isinstance(each, RunNews) for line in _output(each)]
+        assert lines == ["hello", "more"]
+        news = [each for each in told if isinstance(each, RunNews)]
+        moved = [each for one in news for each in one.happened if isinstance(each, ExperimentMoved)]
+        assert [(each.state, each.reason, each.total) for each in moved] == [
+            (State.RUNNING, None, 1),
+            (State.DONE, EndReason.SUCCEEDED, 1),
+        ]
+        assert news[-1].is_over
+        assert client.status(run).reason is EndReason.SUCCEEDED
+        assert list(client.watch_run(run))[-1].brief["reason"] == "SUCCEEDED"
+        waits = Recipe.from_text("name: job\nexperiments: {main: {command: sleep 600}}", directory=project)
+        second = client.accept_run(last(client.plan_run(waits, str(project / "recipe.yaml"))).id)
+        client.detach_run(second.run)
+        client.cancel(second.run)
+        assert [seen.brief["reason"] for seen in client.watch_run(second.run)][-1] == "CANCELLED"
+
+
+def _output(news: Any) -> list[str]:  # noqa: ANN401 - RunNews
+    return [line for each in news.happened for line in getattr(each, "output", ())]
+
+
+def _refusal(ask: Callable[[], object]) -> str:
+    try:
+        ask()
+    except TrainmasterError as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
