@@ -27,6 +27,7 @@ from trainmaster.web import (
     runs,
     sessions,
     team,
+    volumes,
 )
 from trainmaster.web.rendering import HERE, is_part, page, redirect
 
@@ -44,6 +45,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     new_run.router,
     quotes.router,
     models.router,
+    volumes.router,
     recommend.router,
     team.router,
 )

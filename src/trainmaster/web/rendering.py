@@ -40,6 +40,19 @@ def when(at: float | None) -> str:
     return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def size(bytes_: float) -> str:
+    """Bytes, with the unit that fits.
+
+    >>> size(999), size(1_234_567)
+    ('999 B', '1.2 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if bytes_ < 1000:
+            return f"{bytes_:.0f} B" if unit == "B" else f"{bytes_:.1f} {unit}"
+        bytes_ /= 1000
+    return f"{bytes_:.1f} TB"
+
+
 def number(value: object) -> str:
     """Numbers with four digits, everything else as it is."""
     if isinstance(value, float) and math.isfinite(value):
@@ -50,7 +63,7 @@ def number(value: object) -> str:
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
 )
-_TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number}
+_TEMPLATES.filters |= {"duration": duration, "usd": usd, "when": when, "number": number, "size": size}
 
 
 @cache
