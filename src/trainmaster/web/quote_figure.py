@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trainmaster.web.axes import Axis, Tick, time_unit_s
 from trainmaster.web.rendering import duration, usd
 
 #: Of the drawing, in its own units; a phone shows it about as large.
@@ -16,18 +16,7 @@ _LEFT: Final = 62
 _RIGHT: Final = 14
 _TOP: Final = 14
 _BOTTOM: Final = 46
-#: What differs by more than this is drawn on a logarithmic axis.
-_WIDE: Final = 30.0
 _MOST_POINTS: Final = 8
-_TICKS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A place on an axis, and what stands there."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +81,10 @@ class QuoteFigure:
             return None
         front = _some(list(enumerate(quote["pareto"])))
         times = [time_s["p5"], time_s["p95"], *(each["time_s"] for _, each in front)]
-        x = _Axis(times, _LEFT, WIDTH - _RIGHT, _time_unit_s(max(times)))
+        x = Axis(times, _LEFT, WIDTH - _RIGHT, time_unit_s(max(times)))
         then_s = (quote["next_measurement"] or {}).get("time_s")
         costs = [cost_usd["p5"], cost_usd["p95"], *(each["cost_usd"] for _, each in front)]
-        y = _Axis(costs, HEIGHT - _BOTTOM, _TOP)
+        y = Axis(costs, HEIGHT - _BOTTOM, _TOP)
         alternatives = [
             Alternative(
                 index,
@@ -134,53 +123,6 @@ def cluster_words(cluster: Mapping[str, Any]) -> str:
     worker, server = cluster["worker"], cluster["parameter_server"]
     text = f"{worker['count']} x {worker['instance']}{' (spot)' if worker['spot'] else ''}"
     return text + (f" + {server['count']} x {server['instance']} (parameter server)" if server else "")
-
-
-class _Axis:
-    """From values to places: by their logarithm where they differ much, else from zero.
-
-    Args:
-        values: what is to be seen; none is negative.
-        begin: place of the least.
-        end: place of the greatest.
-        unit: what is easy to read is a multiple of it.
-    """
-
-    def __init__(self, values: Sequence[float], begin: float, end: float, unit: float = 1.0) -> None:
-        low, high = min(values), max(values) or 1.0
-        self._is_log = low > 0 and high > _WIDE * low
-        self._low, self._high = (math.log(low), math.log(high)) if self._is_log else (0.0, high * 1.05)
-        self._begin, self._end, self._unit = begin, end, unit
-
-    def at(self, value: float) -> float:
-        """Its place."""
-        where = math.log(value) if self._is_log else value
-        share = (where - self._low) / ((self._high - self._low) or 1.0)
-        return round(self._begin + share * (self._end - self._begin), 1)
-
-    @property
-    def ticks(self) -> list[float]:
-        """Values that are easy to read."""
-        if self._is_log:
-            step = (self._high - self._low) / (_TICKS - 1)
-            values = (math.exp(self._low + step * number) / self._unit for number in range(_TICKS))
-            return [float(f"{value:.1g}") * self._unit for value in values]
-        step = _nice(self._high / self._unit / _TICKS) * self._unit
-        return [step * number for number in range(1 + int(self._high / step))]
-
-
-def _nice(step: float) -> float:
-    """The next number that is 1, 2 or 5 times a power of ten.
-
-    >>> _nice(3.2), _nice(0.11)
-    (5.0, 0.2)
-    """
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(each * power for each in (1.0, 2.0, 5.0, 10.0) if each * power >= step)
-
-
-def _time_unit_s(most_s: float) -> float:
-    return 3600.0 if most_s > 7200 else 60.0 if most_s > 180 else 1.0
 
 
 def _some(front: list[tuple[int, Any]]) -> list[tuple[int, Any]]:

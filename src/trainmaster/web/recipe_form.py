@@ -109,9 +109,10 @@ class RecipeForm(BaseModel):
         if self.data:
             kind = "url" if self.data == "url" else "volume"
             yield f"data: {{{_scalar(self.data_name or 'data')}: {{{kind}: {_scalar(self.source)}}}}}"
-        if self.strategy:
-            gang = {"strategy": self.strategy, "workers": self.workers, "parameter_servers": self.servers}
-            yield from _mapping("distributed", gang)
+        gang = {"workers": self.workers, "parameter_servers": self.servers}
+        if self.strategy or any(gang.values()):
+            usual = "ps-async" if self.servers else "allreduce"
+            yield from _mapping("distributed", {"strategy": self.strategy or usual, **gang})
         if self.framework:
             yield f"framework: {_scalar(self.framework)}"
         hardware = {"instance": self.instance, "region": self.region, "spot": "true" if self.spot else ""}

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.service.caller import caller
 from trainmaster.web.pages import add_pages
+from trainmaster.web.recommend import workers_figure
 
 RENTED = """\
 name: job
@@ -164,3 +165,16 @@ def test_a_quote_that_failed_says_why_and_another_teams_is_not_there(state, brow
 
     with pytest.raises(NotFoundError):
         state.quotes.show(with_other, QUOTE, place.rpartition("/")[2])
+
+
+def test_the_recommender_draws_time_against_machines(browser):
+    page = browser.get("/recommend?batch=64000&latency_ms=20").text
+    assert "Take <strong>3</strong> machines" in page
+    assert page.count("<circle") == 4
+    assert page.count("guessed") == 1, "four machines with 20 ms were not measured"
+    page = browser.get("/recommend?batch=64000&latency_ms=0&beta=200&usd_per_hour=1").text
+    assert "Take <strong>3</strong> machines" in page
+    assert "$3.00" in page
+    assert browser.get("/recommend?beta=much").status_code == 422
+    figure = workers_figure([{"workers": 1, "time_s": 0.5, "low_s": 0.4, "high_s": 0.6, "is_measured": True}])
+    assert [tick.text for tick in figure["ticks"]] == ["0 s", "0.2 s", "0.4 s", "0.6 s"]
