@@ -79,7 +79,8 @@ def take_kept(
         idle_usd: what it has cost while it was warm, for the bill of the run that has kept it.
 
     Returns:
-        False if somebody else was quicker, or it is too late.
+        False if somebody else was quicker, it is too late, or another team has kept it: what its code has
+        left on the machines is not for others.
 
     Raises:
         LeaseLostError: somebody else drives the run.
@@ -90,6 +91,7 @@ def take_kept(
     taken = connection.execute(
         t.cluster.update()
         .where(t.cluster.c.id == row.id, t.cluster.c.state == KEPT, t.cluster.c.kept_until > now)
+        .where(_team_of(keeper) == _team_of(lease.run))
         .values(columns(row, lease.run, now))
     )
     if taken.rowcount == 1:
@@ -133,6 +135,11 @@ def _run_of(row: ClusterRow) -> sa.Select[Any]:
     return sa.select(t.cluster.c.run_id).where(t.cluster.c.id == row.id)
 
 
+def _team_of(run: str | None) -> sa.ColumnElement[str]:
+    team = sa.select(t.run.c.team).where(t.run.c.id == run).scalar_subquery()
+    return sa.func.coalesce(team, "")  # the owner's
+
+
 def _bill(connection: Connection, run: str | None, usd: float, now: float) -> None:
     if run is not None and usd:
         more = t.run.update().where(t.run.c.id == run).values(cost_usd=t.run.c.cost_usd + usd)
@@ -164,11 +171,12 @@ def of_run(run: str) -> sa.Select[Any]:
 def not_ended(provider: str | None, home_id: str) -> sa.Select[Any]:
     """Clusters of a provider (None: of all) that may still have machines, the newest first.
 
-    With ``run_state``, ``run_ended_at``, ``lease_owner`` and ``lease_expires_at`` of their runs.
+    With ``team``, ``run_state``, ``run_ended_at``, ``lease_owner`` and ``lease_expires_at`` of their runs.
     """
     found = (
         sa.select(
             t.cluster,
+            t.run.c.team,
             t.run.c.state.label("run_state"),
             t.run.c.ended_at.label("run_ended_at"),
             t.run.c.lease_owner,

@@ -209,11 +209,11 @@ def check_run(service: Service, recipe: Recipe, environ: Mapping[str, str]) -> l
 
 
 def check_with_provider(
-    service: Service, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str]
+    service: Service, plans: tuple[ClusterPlan, ...], environ: Mapping[str, str], team: str | None = None
 ) -> list[str]:
     """Ask the provider whether it would give these machines: permissions, quotas, hosts that answer.
 
-    Machines that an earlier run has kept warm are there already: nobody is asked for those.
+    Machines that an earlier run of the team has kept warm are there already: nobody is asked for those.
 
     Returns:
         Notes for the user.
@@ -225,7 +225,7 @@ def check_with_provider(
     from trainmaster.providers import NodeRequest, ProviderPlace, get_provider
 
     notes: list[str] = []
-    plans = tuple(plan for plan in plans if not _is_warm(service, plan))
+    plans = tuple(plan for plan in plans if not _is_warm(service, plan, team))
     for name in dict.fromkeys(plan.provider for plan in plans):
         provider = get_provider(name, ProviderPlace(service.home.root, service.home.identity(), environ))
         requests = [
@@ -293,10 +293,12 @@ def _available(candidate_offers: CandidateOffers) -> AvailableOffers:
     return candidate_offers.available(_ARCHES.get(platform.machine().lower(), ""))
 
 
-def _is_warm(service: Service, plan: ClusterPlan) -> bool:
+def _is_warm(service: Service, plan: ClusterPlan, team: str | None) -> bool:
     """Whether an earlier run has kept what is planned; somebody else may still be quicker."""
     rows = service.database.living_clusters(plan.provider, service.home.identity())
-    kept = readable([row for row in rows if row["state"] == ClusterState.KEPT], lambda _: None)
+    kept = readable(
+        [row for row in rows if row["state"] == ClusterState.KEPT and row["team"] == team], lambda _: None
+    )
     now = datetime.now(UTC).timestamp()
     return any((record.kept_until or 0.0) > now and fits(record, plan) for record in kept)
 

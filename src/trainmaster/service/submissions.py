@@ -209,7 +209,7 @@ class Submissions:
                 )
             from trainmaster.service.renting import check_with_provider
 
-            notes += check_with_provider(self._service, plan.offer.plans, self._environ)
+            notes += check_with_provider(self._service, plan.offer.plans, self._environ, submission.team)
         return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
 
 

@@ -8,7 +8,7 @@ import pytest
 from database_nouns import NOW, new_run
 from sqlalchemy import text
 
-from trainmaster.db import ClusterRow, Lease
+from trainmaster.db import ClusterRow, Lease, Submission, access
 from trainmaster.spec.errors import LeaseLostError
 
 
@@ -61,6 +61,18 @@ def test_a_warm_cluster_has_one_taker(database):
     (found,) = database.clusters_of("r-2")
     assert (found["state"], found["kept_until"]) == ("ACTIVE", None)
     assert database.clusters_of("r-1") == []
+
+
+def test_a_warm_cluster_stays_with_its_team(database):
+    for team in ("red", "blue"):
+        access.add_team(database, team, {"monthly_usd": None}, NOW)
+    ours = begun(database, submission=Submission("ann", "red"))
+    others = begun(database, "r-2", submission=Submission("bob", "blue"))
+    owners, next_one = begun(database, "r-3"), begun(database, "r-4", submission=Submission("eve", "red"))
+    database.put_cluster(ours, row(state="KEPT", kept_until=NOW + 60), NOW)
+    assert not database.take_kept_cluster(others, row(), NOW + 1)
+    assert not database.take_kept_cluster(owners, row(), NOW + 1)
+    assert database.take_kept_cluster(next_one, row(), NOW + 1)
 
 
 def test_a_warm_cluster_that_is_over_is_nobodys(database):
