@@ -106,6 +106,10 @@ class TeamVolumes:
         self._caller = caller
         self._url = volumes_url(home, caller.team)
 
+    def names(self) -> list[str]:
+        """What they are called."""
+        return named_volumes(self._url)
+
     def all(self) -> list[dict[str, Any]]:
         """The newest version of each, by name."""
         found = []

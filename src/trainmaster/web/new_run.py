@@ -16,6 +16,7 @@ from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.service.caller import Caller
 from trainmaster.service.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.submissions import RunRequest
+from trainmaster.service.team_volumes import TeamVolumes
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.web.mistakes import mistakes_of
 from trainmaster.web.recipe_form import RecipeForm, Typed
@@ -124,12 +125,19 @@ def show_form(
     choices: dict[str, Any] = {
         "providers": [name for name, can in PROVIDERS.items() if can.rents or not is_shared],
         "policies": POLICIES,
-        "built_in": sorted(BUILT_IN),
+        "sources": [*_volumes(state, caller), *sorted(BUILT_IN)],
         "strategies": STRATEGIES,
         "frameworks": FRAMEWORKS,
         "samplers": SAMPLERS,
     }
     return page(request, "new.html", http, form=form, **choices, **_checked(mistake))
+
+
+def _volumes(state: ServerState, caller: Caller) -> list[str]:
+    try:
+        return TeamVolumes(state.service.home, state.service.database, caller).names()
+    except TrainmasterError:  # a store that is away: the name can be typed
+        return []
 
 
 def _mistake(state: ServerState, who: Caller, form: NewRun) -> TrainmasterError | None:

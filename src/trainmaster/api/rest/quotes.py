@@ -21,6 +21,7 @@ from trainmaster.spec.errors import StoreError
 router = APIRouter(tags=["quotes"])
 
 _LOOK_EVERY_S: Final = 0.5
+After = Annotated[int, Query(ge=0, description="how much of what was told is known already")]
 
 
 class NewAsk(BaseModel):
