@@ -5,13 +5,31 @@ from __future__ import annotations
 import tempfile
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from trainmaster.api.rest.state import State, Submitter
 from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.git_code import GitCode
 from trainmaster.spec.errors import NotFoundError
 
 router = APIRouter(tags=["code"])
+
+
+class GitSource(BaseModel):
+    """A revision of a public repository."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(description="https://")
+    revision: str = Field(default="HEAD", description="a branch, a tag, or a whole commit id")
+
+
+@router.post("/code/git", status_code=201)
+def fetch(body: GitSource, state: State, caller: Submitter) -> dict[str, str]:
+    """Have code fetched from a public git repository: its digest, and the commit."""
+    code, commit = GitCode(CodeUploads(state.service.home, caller.team)).add(body.url, body.revision)
+    return {"code": code, "commit": commit}
 
 
 @router.head("/code/{digest}")

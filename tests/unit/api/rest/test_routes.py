@@ -159,6 +159,7 @@ def routes():
         ("GET", "/api/v1/score/line"): "read",
         ("HEAD", "/api/v1/code/{digest}"): "run",
         ("PUT", "/api/v1/code/{digest}"): "run",
+        ("POST", "/api/v1/code/git"): "run",
         ("POST", "/api/v1/uploads"): "run",
         ("GET", "/api/v1/uploads"): "run",
         ("GET", "/api/v1/uploads/{upload}"): "run",
@@ -214,6 +215,7 @@ def routes():
 
 
 BODIES = {
+    "/api/v1/code/git": {"url": "https://localhost/x"},
     "/api/v1/runs": {"recipe": RECIPE},
     "/api/v1/recipes/check": {"recipe": RECIPE},
     "/api/v1/runs/cancel": {"runs": []},
