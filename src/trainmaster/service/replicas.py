@@ -60,6 +60,14 @@ def why_bound(provider: str, store_url: str, *, is_shared: bool = True) -> str:
     return "" if is_shared else "its database is a file of that server"
 
 
+def why_bound_of(row: Mapping[Any, Any], *, is_shared: bool) -> str:
+    """The same of a run; empty of one that nobody has sent to a server, too."""
+    if row["submitted_by"] is None or row["can_move"]:
+        return ""
+    why = why_bound(row["provider"], row["store_url"], is_shared=is_shared)
+    return why or "its data are in a directory of that server, beside its code"
+
+
 class Replicas:
     """Brings the files of runs here.
 

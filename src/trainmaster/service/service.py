@@ -397,8 +397,12 @@ class Service:
         here = replace(self.home, store_url=row["store_url"])
         home = here.at(Path(row["home"]), row["home_id"]) if row["home_id"] else here
         if home is None:
+            from trainmaster.service.replicas import why_bound_of
+
+            why = why_bound_of(row, is_shared=self.database.is_shared)
             raise UsageError(
-                f"{run} was started in another home, {row['home']}, which cannot be read from here",
+                f"{run} was started in another home, {row['home']}, which cannot be read from here"
+                + (f": {why}" if why else ""),
                 "Do this on the machine and as the user that started it: its processes and logs are there.",
             )
         return home

@@ -181,12 +181,12 @@ def run_summary(database: Database, run: str, home: Home | None = None) -> dict[
 
 def _bound(row: RowMapping, *, is_shared: bool) -> dict[str, Any]:
     """Why only its own server can show and drive what was sent to it; empty if any can."""
-    if row["submitted_by"] is None or row["can_move"]:
+    if row["submitted_by"] is None:  # and nothing of that is needed
         return {}
-    from trainmaster.service.replicas import why_bound
+    from trainmaster.service.replicas import why_bound_of
 
-    why = why_bound(row["provider"], row["store_url"], is_shared=is_shared)
-    return {"bound_to": {"home": row["home"], "why": why or "its data are in a directory of that server"}}
+    why = why_bound_of(row, is_shared=is_shared)
+    return {"bound_to": {"home": row["home"], "why": why}} if why else {}
 
 
 def _queued(row: RowMapping, now: float) -> dict[str, Any]:

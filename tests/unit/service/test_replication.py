@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainmaster.control.layout import Home
-from trainmaster.db import ClosedAttempt, ClusterRow, Database, NewRun, Note, TaskChange, run_files
+from trainmaster.db import (
+    ClosedAttempt,
+    ClusterRow,
+    Database,
+    NewRun,
+    Note,
+    Submission,
+    TaskChange,
+    run_files,
+    tables,
+)
+from trainmaster.db.held_runs import undriven
 from trainmaster.providers.aws.memory import AwsMemory
 from trainmaster.service import Service
 from trainmaster.service.encryption import SealedError, SealingKey
@@ -18,7 +29,7 @@ from trainmaster.service.replicas import Replicas, bring_code, send_code, why_bo
 from trainmaster.service.replication import SECRETS, private_place
 from trainmaster.service.run_stream import RunStream
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import LeaseLostError, PublishError
+from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}}).model_dump_json()
@@ -337,6 +348,41 @@ def test_which_runs_stay_where_they_are(provider, store, is_shared, why):
     found = why_bound(provider, store, is_shared=is_shared)
     assert why in found
     assert bool(found) == bool(why)
+
+
+def test_a_run_that_stays_says_so_and_is_refused_elsewhere(servers, database, run):
+    a, b = servers
+    new = NewRun(
+        run, "r", RECIPE, "r.yaml", "local", "/a/snapshots/code", "s3://s", [("main", 9)],
+        home=str(a.home.root), home_id=a.home.identity(), submission=Submission("ann"),
+    )  # fmt: skip
+    database.create_run(new, time.time(), waits=True)
+    (a.home.root / "identity").unlink()  # as on a machine that cannot read it
+    elsewhere = Service(b.home, database)
+    found = elsewhere.status(run)["bound_to"]
+    assert found == {
+        "home": str(a.home.root),
+        "why": "it runs on local, which only that server can go on with",
+    }
+    for ask in (elsewhere.home_of, lambda each: elsewhere.take(each, b.environ)):
+        with pytest.raises(UsageError, match="cannot be read from here: it runs on local"):
+            ask(run)
+
+
+def test_others_wait_a_while_for_the_server_that_a_run_is_of(servers, database, run):
+    a, b = servers
+    lease = a.accept(run, submission=Submission("ann"))
+    assert run not in undriven(database, b.home.identity())
+    database.release(lease, time.time())
+    assert run in undriven(database, a.home.identity())
+    assert run not in undriven(database, b.home.identity()), "its own server comes first"
+    long_ago = tables.run.update().where(tables.run.c.id == run).values(lease_expires_at=time.time() - 60)
+    database.write(lambda connection, _: connection.execute(long_ago))
+    assert run in undriven(database, b.home.identity())
+    lease = b.take(run)
+    database.release(lease, time.time())
+    assert run in undriven(database, b.home.identity())
+    assert run not in undriven(database, a.home.identity())
 
 
 def test_a_path_out_of_the_run_is_refused(servers, database, run):
