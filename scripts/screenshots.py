@@ -27,7 +27,7 @@ SCENES: Final = (
     ("run", "desk", "/runs/{pipeline}", ""),
     ("run-curves", "desk", "/runs/{search}", "#curves"),
     ("run-phone", "phone", "/runs/{pipeline}", ""),
-    ("machines", "desk", "/runs/{pipeline}", "#machines"),
+    ("machines", "desk", "/runs/{pipeline}/machines", ""),
     ("compare", "desk", "/compare?run={search}&run={again}", ""),
     ("sweep", "desk", "/runs/{search}/sweeps", ""),
     ("again", "desk", "/runs/{search}/again", ""),

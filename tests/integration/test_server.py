@@ -172,7 +172,7 @@ SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 @pytest.mark.browser
 @pytest.mark.parametrize("size", SIZES)
 def test_a_run_from_the_pages(server, tm, size):
-    needs("playwright")
+    needs("playwright", "axe_playwright_python")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
     from playwright.sync_api import sync_playwright
@@ -180,13 +180,25 @@ def test_a_run_from_the_pages(server, tm, size):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
-            _walk(browser, server, tm, *SIZES[size])
+            _walk(browser, server, tm, *SIZES[size], scheme="dark" if size == "phone" else "light")
         finally:
             browser.close()
 
 
-def _walk(browser, server, tm, width, height):
-    context = browser.new_context(viewport={"width": width, "height": height})
+def check_page(page, path, width):
+    """Nothing is wider than the screen, and axe-core finds nothing against WCAG 2.1 A and AA."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is wider than the screen"
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+    found = Axe().run(page, options={"runOnly": rules, "resultTypes": ["violations"]}).response["violations"]
+    assert not found, (
+        f"{path}: {[(each['help'], [node['html'] for node in each['nodes']]) for each in found]}"
+    )
+
+
+def _walk(browser, server, tm, width, height, scheme):
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
     problems = []
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
@@ -194,7 +206,8 @@ def _walk(browser, server, tm, width, height):
     page.goto(server.setup_url)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("link", name="New run").click()
-    recipe = page.get_by_label("Recipe")
+    page.get_by_role("tab", name="Recipe").click()
+    recipe = page.locator("#recipe")
     recipe.fill("name: web\nexperimentz: {}\n")
     page.get_by_text("did you mean 'experiments'?").wait_for()
     command = json.dumps("python - <<'END'\n" + SCRIPT + "END\n")
@@ -217,14 +230,22 @@ def _walk(browser, server, tm, width, height):
     with page.expect_download() as download:
         page.get_by_role("link", name="model.txt").click()
     assert Path(download.value.path()).read_text() == "weights"
-    for path in ("/", "/models", "/team", "/new"):
+    run = page.url.split("/models/")[1].split("/")[0]
+    of_navigation = page.locator("header nav a").evaluate_all("all => all.map(a => a.pathname)")
+    of_run = [f"/runs/{run}{part}" for part in ("", "/logs?text=step", "/machines", "/history", "/again")]
+    for path in (
+        *of_navigation,
+        *of_run,
+        f"/runs/{run}/sweeps",
+        f"/models/{run}/main/0",
+        f"/compare?run={run}",
+    ):
         page.goto(server.url + path)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
-            f"{path} is wider than the screen"
-        )
+        check_page(page, path, width)
     page.get_by_role("button", name="log out").click()
     page.goto(server.url + "/models")
     assert "/login" in page.url
+    check_page(page, "/login", width)
     assert problems == []
     context.close()
     plain = browser.new_context(java_script_enabled=False)

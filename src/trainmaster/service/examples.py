@@ -55,7 +55,7 @@ def example(name: str) -> Example:
 def _example(directory: Path) -> Example:
     readme = (directory / "README.md").read_text(encoding="utf-8")
     title, _, rest = readme.partition("\n")
-    about = next((part for part in rest.split("\n\n") if part.strip()), "")
+    about = next((part for part in rest.split("\n\n") if part.strip()), "").replace("`", "")
     recipe = (directory / "recipe.yaml").read_text(encoding="utf-8")
     return Example(
         directory.name, title.removeprefix("#").strip(), " ".join(about.split()), recipe, directory

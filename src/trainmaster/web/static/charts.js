@@ -4,9 +4,12 @@ const COLORS = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2"
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–";
 
+const WHOLE = [...Array(12).keys()].flatMap(power => [1, 2, 5].map(by => by * 10 ** power));
+const clock = at => new Date(at * 1000).toLocaleTimeString([], {hourCycle: "h23"});
+
 class Charts {
-  constructor(box, {time = false, unit = {}} = {}) {
-    Object.assign(this, {box, time, unit, charts: new Map()});
+  constructor(box, {x = "step", time = false} = {}) {
+    Object.assign(this, {box, x, time, charts: new Map()});
     new ResizeObserver(() => { for (const {plot, holder} of this.charts.values()) plot?.setSize(this.size(holder)); }).observe(box);
   }
   size(holder) { return {width: holder.clientWidth || 300, height: 220}; }
@@ -43,8 +46,8 @@ class Charts {
       found.plot?.destroy();
       found.names = names.join();
       const axis = {stroke: css("--fg"), grid: {stroke: css("--line"), width: 1}, ticks: {stroke: css("--line"), width: 1}};
-      found.plot = new uPlot({...this.size(found.holder), scales: {x: {time: this.time}}, axes: [axis, {...axis, size: 64}],
-        series: [{label: this.time ? "time" : "step"}, ...names.map((label, i) => ({label, stroke: COLORS[i], width: 2, spanGaps: true, points: {show: data[0].length < 3}}))]}, data, found.holder);
+      found.plot = new uPlot({...this.size(found.holder), scales: {x: {time: this.time}}, axes: [{...axis, ...(this.time ? {space: 80, values: (_, all) => all.map(clock)} : {incrs: WHOLE})}, {...axis, size: 64}],
+        series: [{label: this.x, ...(this.time ? {value: (_, at) => at === null ? "–" : clock(at)} : {})}, ...names.map((label, i) => ({label, stroke: COLORS[i], width: 2, spanGaps: true, points: {show: data[0].length < 3}}))]}, data, found.holder);
     }
   }
 }

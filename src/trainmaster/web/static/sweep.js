@@ -6,7 +6,7 @@ async function load() {
   const answer = await fetch(`/api/v1/runs/${encodeURIComponent(boxes[0].dataset.run)}/searches`).catch(() => null);
   if (!answer?.ok) return;
   for (const search of (await answer.json()).searches) {
-    const charts = new Charts(boxes.find(box => box.dataset.search === search.experiment));
+    const charts = new Charts(boxes.find(box => box.dataset.search === search.experiment), {x: "task"});
     let best = null;
     for (const trial of search.trials) {
       if (trial.state === "FAILED") continue;

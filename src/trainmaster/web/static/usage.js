@@ -3,7 +3,7 @@
 const box = document.getElementById("usage"), run = encodeURIComponent(box.dataset.run);
 const KEYS = {cpu_cores: ["CPU, cores", 1], memory_bytes: ["Memory, GB", 1e9], sent_bytes_per_s: ["Sent, MB/s", 1e6], received_bytes_per_s: ["Received, MB/s", 1e6],
   gpus_busy: ["GPUs busy", 1], gpu_memory_bytes: ["GPU memory, GB", 1e9], cpu_percent: ["CPU, %", 1], memory_available_bytes: ["Memory free, GB", 1e9], disk_free_bytes: ["Disk free, GB", 1e9]};
-const members = new Charts(box, {time: true}), machine = new Charts(document.getElementById("machine"), {time: true});
+const members = new Charts(box, {x: "time", time: true}), machine = new Charts(document.getElementById("machine"), {x: "time", time: true});
 function add(charts, name, curves) {
   for (const [key, [title, by]] of Object.entries(KEYS))
     curves[key]?.forEach((value, i) => { if (value !== null) charts.add(title, name, curves.times[i], value / by); });
