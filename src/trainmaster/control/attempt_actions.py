@@ -61,6 +61,7 @@ class AttemptActions:
         slots: of this machine for this run, or of all nodes of the site.
         site: where its attempts run; None for this machine.
         owner: what its artifacts say of whose they are; without one they say nothing.
+        is_foreign: others have sent its recipe: this machine fetches no URL for it.
     """
 
     home: Home
@@ -72,6 +73,7 @@ class AttemptActions:
     slots: int
     site: Site | None = None
     owner: Owner | None = None
+    is_foreign: bool = False
     jobs: Jobs = field(init=False)
     _spaces: dict[str, TaskSpace] = field(default_factory=dict, init=False)
     _launchers: dict[str, Launcher] = field(default_factory=dict, init=False)
@@ -286,6 +288,7 @@ class AttemptActions:
             listings=self._listings,
             site=self.site,
             owner=self.owner,
+            is_foreign=self.is_foreign,
         )
 
     def _images_of(self, experiment: Experiment) -> Images | None:

@@ -50,6 +50,7 @@ class TaskContext:
         listings: what each checkpoint directory held when it was last published or restored.
         site: the nodes that it runs on; None for this machine.
         owner: what its artifacts say of whose they are.
+        is_foreign: others have sent its recipe: this machine fetches no URL for it.
     """
 
     home: Home
@@ -72,6 +73,7 @@ class TaskContext:
     listings: dict[Path, Listing] = field(default_factory=dict)
     site: Site | None = None
     owner: Owner | None = None
+    is_foreign: bool = False
 
     @property
     def checkpoints(self) -> CheckpointSeries:

@@ -106,7 +106,11 @@ def _provided_by_nodes(context: TaskContext, name: str, models: Sequence[tuple[i
         return False
     try:
         context.site.provide(context, name, models)
-    except RelayError:
+    except RelayError as error:
+        if source.url is not None and context.is_foreign:  # what only this machine reaches may be private
+            raise UsageError(
+                f"data.{name}: the nodes cannot fetch it: {error}", "A server fetches no URL for others."
+            ) from error
         return False
     except UsageError as error:
         raise UsageError(f"data.{name}: {error.args[0]}", error.hint) from error

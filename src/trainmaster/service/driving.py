@@ -149,6 +149,7 @@ def _drive(
         slots=slots,
         site=None if machines is None else machines.site,
         owner=owner_of(row, home),
+        is_foreign=row["team"] is not None,
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
         known = histories(database, service.home, recipe, snapshot).values()

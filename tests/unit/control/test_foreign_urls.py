@@ -1,0 +1,42 @@
+"""What others have sent has its URLs fetched by nodes, and never by the machine that drives it."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.control import data_sources, staging
+from trainmaster.control.attempt_actions import AttemptActions
+from trainmaster.control.layout import Home
+from trainmaster.control.run_state import Task
+from trainmaster.control.site_errors import RelayError
+from trainmaster.spec import Recipe
+
+URL = "https://intranet.example/secret.csv"
+
+
+class Site:
+    """Nodes that do not get through to the URL."""
+
+    def provide(self, *_):
+        raise RelayError("nobody answers there")
+
+    def bring(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_only_ones_own_urls_are_fetched_here(tmp_path, monkeypatch, is_foreign):
+    fetched = []
+    monkeypatch.setattr(data_sources, "fetch_url", lambda url, target, **_: fetched.append(url))
+    experiment = {"command": "true", "data": {"d": {"url": URL}}}
+    recipe = Recipe.from_dict({"name": "a", "experiments": {"main": experiment}}, directory=tmp_path)
+    home = Home.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")})
+    actions = AttemptActions(
+        home=home, run="a-1", recipe=recipe, base={}, secrets={}, find_models=lambda *_: [], slots=1,
+        site=Site(), is_foreign=is_foreign,
+    )  # fmt: skip
+    job = staging.stage(actions.context(Task(experiment="main", number=0, attempt=1)), {})
+    if is_foreign:
+        assert (fetched, job.users_fault, "nobody answers there" in job.error) == ([], True, True)
+    else:
+        assert (fetched, job.error) == ([URL], "")
