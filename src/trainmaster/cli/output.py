@@ -117,8 +117,22 @@ def queue_text(queued: dict[str, Any]) -> str:
 
     from trainmaster.service import QueuePlace
 
+    waited = f"has waited {duration(time.time() - queued['since'])} for"
+    if "waits_for" in queued:  # on a server, for its turn
+        return f"{waited} {queued['waits_for']}; {place_text(queued['place'])}"
     place = QueuePlace(**{key: value for key, value in queued.items() if key != "since"})
-    return f"has waited {duration(time.time() - queued['since'])} for {place.words}"
+    return f"{waited} {place.words}"
+
+
+def place_text(place: int) -> str:
+    """How many wait before it.
+
+    >>> place_text(1), place_text(2), place_text(4)
+    ('it is next', '1 run waits before it', '3 runs wait before it')
+    """
+    if place == 1:
+        return "it is next"
+    return f"{place - 1} run{'s wait' if place > 2 else ' waits'} before it"
 
 
 def bill(usd: float) -> str:

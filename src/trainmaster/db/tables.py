@@ -289,6 +289,17 @@ budget_warning = Table(
     Column("at", Float, nullable=False),
 )
 
+admission = Table(
+    "admission",
+    metadata,
+    Column("run_id", Text, ForeignKey("run.id"), primary_key=True),
+    Column("priority", Integer, nullable=False),
+    Column("most_micro_usd", BigInteger, nullable=False, doc="is set aside when its turn comes"),
+    Column("usd_per_hour", Float, nullable=False, doc="likewise per hour"),
+    Column("asked_at", Float, nullable=False),
+    Column("admitted_at", Float, doc="null while it waits"),
+)
+
 ledger = Table(
     "ledger",
     metadata,

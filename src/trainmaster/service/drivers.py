@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db.held_runs import count_open, undriven
+from trainmaster.service.admission import admit_waiting
 from trainmaster.service.driver import is_taken
 from trainmaster.spec.errors import TrainmasterError
 
@@ -86,6 +87,7 @@ class Drivers:
         while not self._over:
             self._wake.clear()
             with suppress(TrainmasterError, OSError):  # a database that is away comes back, and so does room
+                admit_waiting(self.service.database, time.time())
                 self.look()
             self._wake.wait(LOOK_S)
 

@@ -30,6 +30,7 @@ from trainmaster.db import Database, Lease, NewRun, Patience, Submission, is_ali
 from trainmaster.executors import LocalExecutor, detect_capacity
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service import model_names
+from trainmaster.service.admission import Application, entrance, waits_for_turn
 from trainmaster.service.delivery import deliver_left
 from trainmaster.service.history import History, histories
 from trainmaster.service.quote_record import most_usd, quote_summary
@@ -44,7 +45,7 @@ from trainmaster.service.summary import (
     run_summary,
     runs_summary,
 )
-from trainmaster.service.team_budget import OWNER, OverBudgetError, set_aside
+from trainmaster.service.team_budget import OWNER, OverBudgetError
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
@@ -183,6 +184,7 @@ class Service:
         offer: AgreedClusters | None = None,
         keep_s: float = 0.0,
         submission: Submission | None = None,
+        application: Application | None = None,
     ) -> Session:
         """Accept a recipe: snapshot its code, write the run down. Nothing of it runs yet.
 
@@ -193,6 +195,7 @@ class Service:
             offer: the clusters that it is to have, off this machine, and what was estimated.
             keep_s: how long they are to stay warm afterwards.
             submission: of a run that was sent to a server: it waits for one of its drivers.
+            application: of such a run: what it asks for until its turn comes.
 
         Raises:
             UsageError: it cannot run here; nothing was written.
@@ -240,12 +243,8 @@ class Service:
         )
         may_cost, team = 0.0 if offer is None else offer.most_usd, (submission and submission.team) or OWNER
         try:
-            lease = self.database.create_run(
-                new,
-                now,
-                lambda connection: set_aside(connection, run, team, may_cost, now),
-                waits=submission is not None,
-            )
+            admit = entrance(run, team, may_cost, application, now)
+            lease = self.database.create_run(new, now, admit, waits=submission is not None)
         except (StoreError, OverBudgetError, UsageError):
             with suppress(StoreError, PublishError):
                 if not self.database.has_run(run):  # as where another server has accepted the same request
@@ -281,6 +280,8 @@ class Service:
             from trainmaster.service.run_clusters import check_provider
 
             check_provider(home, recipe.provider, environ)
+        if waits_for_turn(self.database, run):
+            raise UsageError(f"{run} waits for its turn", "`trainmaster queue` shows its place.")
         lease = self._acquire(run, environ)
         if lease is not None and row["state"] == State.STOPPING:
             # Its driver was killed while it stopped: what is left of it ends first, then all begins again.
@@ -297,9 +298,7 @@ class Service:
     def _requeue(self, lease: Lease, team: str, recipe: Recipe) -> None:
         quote, now = quote_summary(self.database, lease.run), time.time()
         most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe) or 0.0
-        self.database.requeue(
-            lease, now, lambda connection: set_aside(connection, lease.run, team, most, now)
-        )
+        self.database.requeue(lease, now, entrance(lease.run, team, most, None, now))
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:
         """Send what is still to be told of a run that is over; what to tell the user of what is left."""
@@ -342,8 +341,8 @@ class Service:
 
     def take(self, run: str, environ: Mapping[str, str]) -> Session | None:
         """Take over a run that was just accepted, as it is; None if somebody was quicker."""
-        if self.database.run_row(run)["state"] == State.DONE:
-            return None  # it was cancelled before we came to it
+        if self.database.run_row(run)["state"] == State.DONE or waits_for_turn(self.database, run):
+            return None  # it was cancelled before we came to it, or its turn has not come
         lease = self._acquire(run, environ)
         if lease is None:
             return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import Submission, access
 from trainmaster.providers.capabilities import capabilities_of
+from trainmaster.service.admission import PRIORITIES, Application
 from trainmaster.service.code_uploads import CodeUploads
 from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_volumes import is_volume_name, with_team_volumes
@@ -42,6 +43,7 @@ class RunRequest:
         max_usd: agrees to rent for at most so much.
         agreed_usd_per_hour: agrees to rent for at most so much per hour: what the plan said.
         allow_stale: old prices will do.
+        wait: until it fits in the month's budget, instead of being refused.
     """
 
     recipe: str
@@ -50,11 +52,12 @@ class RunRequest:
     max_usd: float | None = None
     agreed_usd_per_hour: float | None = None
     allow_stale: bool = False
+    wait: bool = False
 
     def digest(self) -> str:
         """SHA-256 of the whole request; keys that came later count where they are used, so old ones stay."""
         whole = asdict(self)
-        for later in ("agreed_usd_per_hour", "allow_stale"):
+        for later in ("agreed_usd_per_hour", "allow_stale", "wait"):
             if not whole[later]:
                 del whole[later]
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
@@ -210,7 +213,14 @@ class Submissions:
             from trainmaster.service.renting import check_with_provider
 
             notes += check_with_provider(self._service, plan.offer.plans, self._environ, submission.team)
-        return self._service.start(plan.recipe, path, self._environ, plan.offer, submission=submission)
+        application = Application(
+            PRIORITIES[recipe.priority],
+            0.0 if plan.offer is None else plan.offer.most_usd_per_hour,
+            request.wait,
+        )
+        return self._service.start(
+            plan.recipe, path, self._environ, plan.offer, submission=submission, application=application
+        )
 
 
 def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:

@@ -190,10 +190,13 @@ def _bound(row: RowMapping, *, is_shared: bool) -> dict[str, Any]:
 
 
 def _queued(row: RowMapping, now: float) -> dict[str, Any]:
-    """For what it waits that other runs hold; empty if it does not."""
-    if row["queued_at"] is None or not is_driven(row, now):
+    """For what it waits: its turn (``waits_for``, ``place``), or what others hold; empty if it does not."""
+    if row["queued_at"] is None or row["state"] == State.DONE:
         return {}
-    return {"queued": {"since": row["queued_at"], **json.loads(row["queued_for"])}}
+    found = json.loads(row["queued_for"])
+    if "waits_for" not in found and not is_driven(row, now):
+        return {}  # whoever has written that is gone
+    return {"queued": {"since": row["queued_at"], **found}}
 
 
 def _searches(row: RowMapping) -> dict[str, Any]:
@@ -273,7 +276,7 @@ def _brief(row: RowMapping, now: float) -> dict[str, Any]:
         "seconds": round(
             run_seconds(row, now, is_driven=None if row["state"] == State.DONE else bool(found)), 3
         ),
-        **(_queued(row, now) if found else {}),
+        **_queued(row, now),
         "cost_usd": row["cost_usd"],
         "driven": found is not None,
         "driver": found,

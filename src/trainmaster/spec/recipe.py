@@ -26,6 +26,7 @@ from trainmaster.spec.reading import (
     Path,
     Problems,
     Refused,
+    choice,
     integer,
     noun,
     pattern,
@@ -70,6 +71,7 @@ class Recipe(Noun):
         provider: who rents the machines.
         budget: what may be spent; None is no cap.
         objective: what a better cluster is.
+        priority: among runs that wait on a server: ``low``, ``normal`` or ``high``.
         seed: of all random draws.
         env: variables of all experiments.
         secrets: names of secret variables of all experiments.
@@ -89,6 +91,7 @@ class Recipe(Noun):
     ] = "local"
     budget: Annotated[Budget | None, Key("budget", noun(Budget))] = None
     objective: Annotated[Objective, Key("objective", read_objective)] = Objective()
+    priority: Annotated[str, Key("priority", choice("low", "normal", "high"))] = "normal"
     seed: Annotated[int, Key("seed", integer())] = 0
     env: Annotated[dict[str, str], Key("env", read_env)] = Field(default={})
     secrets: Annotated[tuple[str, ...], Key("secrets", read_secrets)] = ()

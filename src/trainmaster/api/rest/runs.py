@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -33,6 +34,9 @@ class NewRun(BaseModel):
         float | None,
         Field(gt=0, allow_inf_nan=False, description="agrees to rent machines for at most so much"),
     ] = None
+    wait: Annotated[
+        bool, Field(description="until it fits in the month's budget, instead of being refused")
+    ] = False
     plan: Annotated[
         str | None, Field(description="instead of a recipe: runs what was planned, and agrees to its price")
     ] = None
@@ -44,12 +48,12 @@ class NewRun(BaseModel):
             UsageError: neither a recipe nor a plan is there, or both.
         """
         if self.plan is not None and self.recipe is None and self.code is None and self.provider is None:
-            return state.quotes.accept(caller, self.plan, self.max_usd)
+            return replace(state.quotes.accept(caller, self.plan, self.max_usd), wait=self.wait)
         if self.plan is not None or self.recipe is None:
             raise UsageError(
                 "a run needs a recipe or a plan", "A plan has its recipe, code and provider: leave them out."
             )
-        return RunRequest(self.recipe, self.code, self.provider, self.max_usd)
+        return RunRequest(self.recipe, self.code, self.provider, self.max_usd, wait=self.wait)
 
 
 class RunPage(BaseModel):

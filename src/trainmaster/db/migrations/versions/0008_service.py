@@ -159,6 +159,17 @@ def _ledger() -> None:
         sa.Column("at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("team", "month", "percent", name="pk_budget_warning"),
     )
+    op.create_table(
+        "admission",
+        sa.Column("run_id", sa.Text(), nullable=False),
+        sa.Column("priority", sa.Integer(), nullable=False),
+        sa.Column("most_micro_usd", sa.BigInteger(), nullable=False),
+        sa.Column("usd_per_hour", sa.Float(), nullable=False),
+        sa.Column("asked_at", sa.Float(), nullable=False),
+        sa.Column("admitted_at", sa.Float(), nullable=True),
+        sa.ForeignKeyConstraint(["run_id"], ["run.id"], name="fk_admission_run_id"),
+        sa.PrimaryKeyConstraint("run_id", name="pk_admission"),
+    )
     ledger = op.create_table(
         "ledger",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
