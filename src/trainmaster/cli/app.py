@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli import (
     access,
+    budget,
     cancel,
     check,
     clusters,
@@ -69,6 +70,8 @@ app.command(no_args_is_help=True)(predict.predict)
 app.add_typer(volume.app, name="volume")
 app.add_typer(lab.app, name="lab")
 app.command()(server.server)
+app.command()(budget.budget)
+app.command()(budget.queue)
 app.add_typer(access.token_app, name="token")
 app.add_typer(access.team_app, name="team")
 app.add_typer(access.user_app, name="user")

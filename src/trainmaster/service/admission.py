@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import admissions, ledger
 from trainmaster.db.ledger import ALL
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, RowMapping
 
     from trainmaster.db import Database
+    from trainmaster.service.caller import Caller
 
 #: Priorities of a recipe: a run of a higher one starts first.
 PRIORITIES: Final = {"low": -1, "normal": 0, "high": 1}
@@ -257,6 +258,28 @@ def admit_waiting(database: Database, now: float) -> list[str]:
 def waits_for_turn(database: Database, run: str) -> bool:
     """Whether a run waits for its turn, so that nobody may drive it."""
     return bool(database.read(admissions.waiting_query(run)))
+
+
+def queue_of(database: Database, caller: Caller | None) -> list[dict[str, Any]]:
+    """Runs that wait for their turn, the next first, of those that a caller sees (None: all).
+
+    Returns:
+        ``run``, ``team``, ``priority``, ``since``, ``place``, ``waits_for``, ``most_usd``.
+    """
+    names = {number: name for name, number in PRIORITIES.items()}
+    found = [
+        {
+            "run": row["run_id"],
+            "team": row["team"],
+            "priority": names[row["priority"]],
+            "since": row["asked_at"],
+            "most_usd": ledger.dollars(row["most_micro_usd"]),
+            **json.loads(row["queued_for"]),
+        }
+        for row in database.read(admissions.OPEN)
+        if row["admitted_at"] is None and row["queued_for"] and (caller is None or caller.sees(row["team"]))
+    ]
+    return sorted(found, key=lambda each: each["place"])
 
 
 def _settle(connection: Connection, now: float) -> list[str]:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.db import access, ledger
 from trainmaster.db.ledger import ALL, Balance
-from trainmaster.spec.errors import RunError, UsageError
+from trainmaster.service.caller import NO_TEAM
+from trainmaster.spec.errors import NotFoundError, RunError, UsageError
 
 if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.engine import Connection, RowMapping
 
     from trainmaster.db import Database
+    from trainmaster.service.caller import Caller
 
 #: The owner of the home, whose runs belong to no team.
 OWNER: Final = ""
@@ -117,6 +119,60 @@ def budgets(database: Database, now: float) -> list[TeamBudget]:
     """Those of all teams by name."""
     found = Budgets(database.read, now)
     return [found[row["name"]] for row in access.teams(database)]
+
+
+def budgets_of(database: Database, caller: Caller, now: float) -> list[TeamBudget]:
+    """Those that a caller sees: of teams by name, of the owner of the home, of all together."""
+    found = Budgets(database.read, now)
+    names = [row["name"] for row in access.teams(database) if caller.sees(row["name"])]
+    names += [OWNER] * caller.sees(None) + [ALL] * caller.sees_all
+    return [found[name] for name in names]
+
+
+def set_budget(
+    database: Database, team: str | None, limits: Mapping[str, float | None], now: float
+) -> TeamBudget:
+    """Change limits; see `checked_limits`.
+
+    Args:
+        database: of the home.
+        team: None for the owner of the home, `ALL` for everybody together.
+        limits: ``monthly_usd``, ``runs_at_once``, ``usd_per_hour``.
+        now: Unix seconds.
+
+    Raises:
+        NotFoundError: there is no such team.
+        UsageError: one is no amount.
+    """
+    name, values = team or OWNER, checked_limits(limits)
+    if name not in (OWNER, ALL) and not access.has_team(database, name):
+        raise NotFoundError(f"there is no team {name!r}", "`trainmaster team list` shows the teams.")
+    if values:
+        database.write(lambda connection, _: ledger.set_limits(connection, name, values))
+    return Budgets(database.read, now)[name]
+
+
+def entries_of(
+    database: Database, caller: Caller, run: str | None, before: int | None, limit: int
+) -> dict[str, Any]:
+    """``entries`` of the ledger that a caller sees, newest first, and ``next``, the cursor of the rest."""
+    teams = None if caller.sees_all else [OWNER if caller.team is None else caller.team]
+    if caller.team == NO_TEAM and not caller.sees_all:
+        teams = []
+    rows = database.read(ledger.entries_query(teams, before, limit, run))
+    found = [
+        {
+            "id": row["id"],
+            "run": row["run_id"],
+            "team": row["team"] or None,
+            "kind": row["kind"],
+            "day": row["day"],
+            "usd": ledger.dollars(row["micro_usd"]),
+            "at": row["at"],
+        }
+        for row in rows
+    ]
+    return {"entries": found, "next": found[-1]["id"] if len(found) == limit else None}
 
 
 def checked_limits(limits: Mapping[str, float | None]) -> dict[str, float | None]:

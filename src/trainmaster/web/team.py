@@ -19,7 +19,9 @@ from trainmaster.api.rest.state import (
     caller_of,
     check_same_site,
 )
+from trainmaster.service.admission import queue_of
 from trainmaster.service.caller import NO_TEAM, ROLES, SCOPES, Caller, UnknownCallerError
+from trainmaster.service.team_budget import budgets_of
 from trainmaster.spec.errors import UsageError
 from trainmaster.web.rendering import page, redirect
 from trainmaster.web.sessions import with_session
@@ -34,10 +36,14 @@ _ROWS: Final = 100
 def team(request: Request, state: State, caller: Known) -> Response:
     """Teams and what they have spent; of the chosen one who is in it, and with what he comes in."""
     if caller.team == NO_TEAM:
-        return page(request, "team.html", teams=[], about=None, **_own(state, caller))
+        return page(request, "team.html", budgets=[], queue=[], about=None, **_own(state, caller))
     caller.need("read")
-    teams = [each for each in state.access.teams() if caller.sees(each["team"])]
-    return page(request, "team.html", teams=teams, about=_about(state, caller), **_own(state, caller))
+    database = state.service.database
+    money: dict[str, Any] = {
+        "budgets": budgets_of(database, caller, time.time()),
+        "queue": queue_of(database, caller),
+    }
+    return page(request, "team.html", about=_about(state, caller), **money, **_own(state, caller))
 
 
 def _about(state: State, caller: Caller) -> dict[str, Any] | None:

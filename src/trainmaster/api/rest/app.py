@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
 from trainmaster.api.rest import (
+    budgets,
     clusters,
     code,
     lookups,
@@ -110,6 +111,7 @@ def make_app(state: ServerState) -> FastAPI:
         volumes,
         models,
         recommend,
+        budgets,
         teams,
     ):
         v1.include_router(part.router)

@@ -1,0 +1,61 @@
+"""Routes of budgets, their ledger and the queue."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainmaster.api.rest.state import Admin, Reader, State
+from trainmaster.service.admission import queue_of
+from trainmaster.service.team_budget import budgets_of, entries_of, set_budget
+from trainmaster.service.team_runs import MAX_PAGE
+
+router = APIRouter(tags=["budgets"])
+
+
+class Limits(BaseModel):
+    """Limits of a team: those that are not named stay, null takes one away."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    team: str | None = Field(None, description="null for the owner of the home, * for all together")
+    monthly_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    runs_at_once: int | None = Field(None, gt=0)
+    usd_per_hour: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+
+@router.get("/budgets")
+def budgets(state: State, caller: Reader) -> dict[str, Any]:
+    """What was spent this month (UTC), is reserved for runs that go on, and is left."""
+    found = budgets_of(state.service.database, caller, time.time())
+    return {"budgets": [budget.as_dict() for budget in found]}
+
+
+@router.put("/budgets")
+def put_budget(body: Limits, state: State, caller: Admin) -> dict[str, Any]:
+    """Change limits."""
+    given = body.model_dump(exclude={"team"}, exclude_unset=True)
+    limits = {key: math.inf if value is None else value for key, value in given.items()}
+    return set_budget(state.service.database, body.team, limits, time.time()).as_dict()
+
+
+@router.get("/ledger")
+def entries(
+    state: State,
+    caller: Reader,
+    run: str | None = None,
+    cursor: int | None = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+) -> dict[str, Any]:
+    """What was reserved, charged and released, by run and day: newest first."""
+    return entries_of(state.service.database, caller, run, cursor, limit)
+
+
+@router.get("/queue")
+def queue(state: State, caller: Reader) -> dict[str, Any]:
+    """Runs that wait for their turn: for what, and how many are before them."""
+    return {"queue": queue_of(state.service.database, caller)}

@@ -1,0 +1,75 @@
+"""Budgets, their ledger and the queue by REST and on the page: of what one sees."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.control.layout import Home
+from trainmaster.db import NewRun, Submission
+from trainmaster.service import Service
+from trainmaster.service.admission import Application, entrance
+from trainmaster.web.pages import add_pages
+
+
+class Served:
+    """A server with two teams."""
+
+    def __init__(self, root):
+        home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
+        self.service = Service(home)
+        self.database = self.service.database
+        state = make_state(self.service, {})
+        app = make_app(state)
+        add_pages(app)
+        state.access.make_team("red", 100.0)
+        state.access.make_team("blue", None)
+        teams = {"red-read": "red", "blue-read": "blue", "owner": None, "admin": None}
+        self.tokens = {
+            name: state.access.create_token(name, ["admin" if name == "admin" else "read"], team)["token"]
+            for name, team in teams.items()
+        }
+        self.browser = TestClient(app, raise_server_exceptions=False)
+
+    def ask(self, who, method, path, **more):
+        headers = {"authorization": f"Bearer {self.tokens[who]}"}
+        return self.browser.request(method, path, headers=headers, **more)
+
+
+@pytest.fixture
+def served(tmp_path):
+    found = Served(tmp_path)
+    yield found
+    found.service.close()
+
+
+def test_budgets_ledger_and_queue_are_of_what_one_sees(served):
+    def ask(who, path):
+        return served.ask(who, "GET", f"/api/v1/{path}").json()
+
+    assert [(b["team"], b["monthly_usd"]) for b in ask("red-read", "budgets")["budgets"]] == [("red", 100.0)]
+    assert [b["team"] for b in ask("owner", "budgets")["budgets"]] == [None]
+    assert [b["team"] for b in ask("admin", "budgets")["budgets"]] == ["blue", "red", None, "*"]
+    limits = {"team": "blue", "monthly_usd": 5.0, "runs_at_once": 1}
+    assert served.ask("admin", "PUT", "/api/v1/budgets", json=limits).json()["left_usd"] == 5.0
+    assert served.ask("admin", "PUT", "/api/v1/budgets", json={"team": "nobody"}).status_code == 404
+    for run, most_usd in (("paid", 4.0), ("waits", 3.0)):
+        new = NewRun(
+            run, "job", "{}", "r.yaml", "aws", "code", "file:///s", [("main", 1)], home_id="elsewhere",
+            submission=Submission("x", "blue"),
+        )  # fmt: skip
+        admit = entrance(run, "blue", most_usd, Application(waits=True), time.time())
+        served.database.create_run(new, time.time(), admit, waits=True)
+    (entry,) = ask("blue-read", "ledger?limit=1")["entries"]
+    assert (entry["run"], entry["kind"], entry["usd"]) == ("paid", "reserve", 4.0)
+    (waiting,) = ask("blue-read", "queue")["queue"]
+    assert (waiting["run"], waiting["place"], waiting["priority"]) == ("waits", 1, "normal")
+    shown = ask("blue-read", "runs/waits")
+    assert shown["queued"]["waits_for"].startswith("$3.00 of the month's budget: team blue has $1.00 left")
+    assert ask("red-read", "ledger")["entries"] == ask("red-read", "queue")["queue"] == []
+    page = served.ask("blue-read", "GET", "/team").text
+    assert "waits" in page
+    assert "of the month" in page
