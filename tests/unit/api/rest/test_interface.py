@@ -1,0 +1,32 @@
+"""The interface that programs rely on only grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.control.layout import Home
+from trainmaster.service import Service
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "openapi.json"
+
+
+def test_nothing_is_taken_out_of_the_interface(tmp_path):
+    """What docs/openapi.json has, clients rely on; `python scripts/dump_openapi.py` adds to it."""
+
+    def entries(document):
+        for path, methods in document["paths"].items():
+            for method, found in methods.items():
+                yield method, path
+                yield from ((method, path, each["in"], each["name"]) for each in found.get("parameters", ()))
+        for name, schema in document["components"]["schemas"].items():
+            yield from ((name, key) for key in schema.get("properties", {}))
+
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path}/a.db")
+    service = Service(home)
+    app = make_app(make_state(service, {}))
+    released, now = set(entries(json.loads(DOCUMENT.read_text()))), set(entries(app.openapi()))
+    assert released <= now
+    assert now <= released, "not in docs/openapi.json yet"
+    service.close()
