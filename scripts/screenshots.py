@@ -34,6 +34,9 @@ SCENES: Final = (
     ("examples", "desk", "/examples", ""),
     ("models", "desk", "/models", ""),
     ("new", "desk", "/new", ""),
+    ("new-phone", "phone", "/new", ""),
+    ("quote", "desk", "/quotes/{quote}", ""),
+    ("quote-phone", "phone", "/quotes/{quote}", ""),
     ("offers", "desk", "/offers", ""),
     ("clusters", "desk", "/clusters", ""),
     ("recommend", "desk", "/recommend?batch=64000&latency_ms=20", ""),
@@ -95,6 +98,25 @@ experiments:
 """,
     "broken": 'name: oops\nexperiments:\n  train: {{command: "echo no such file >&2; exit 3"}}\n',
 }
+#: A job that was measured on one machine and on two: what is quoted needs no such machine.
+_QUOTED: Final = {
+    "catalogue": "builtin",
+    "measurements": "job,sync,nodes,workers,local_batch,step_time_s,instance\n"
+    "train,allreduce,1,1,256,0.42,g4dn.xlarge\ntrain,allreduce,2,2,128,0.27,g4dn.xlarge\n",
+    "recipe": """\
+name: pictures
+provider: aws
+objective: {time: 1, cost: 2000}
+experiments:
+  train:
+    command: python train.py
+    framework: pytorch
+    distributed: {strategy: allreduce, workers: 1..8}
+    batch: {global: 256}
+    steps: 40000
+    hardware: {gpus: 1}
+""",
+}
 _WAIT_S: Final = 300
 
 
@@ -135,7 +157,7 @@ class Server:
             return found
 
     def run_all(self) -> dict[str, str]:
-        """Runs every recipe; their ids by the names in `_RECIPES`."""
+        """Runs every recipe, and asks for a quote; their ids by the names in `_RECIPES`, and ``quote``."""
         runs = {}
         for name, recipe in _RECIPES.items():
             runs[name] = self.ask("/runs", {"recipe": recipe.format(train=self._train)})["run"]
@@ -144,7 +166,12 @@ class Server:
             if time.monotonic() > until:
                 raise TimeoutError(f"not over after {_WAIT_S} s: {runs}")
             time.sleep(1)
-        return runs
+        quote = self.ask("/quotes", _QUOTED)["id"]
+        while self.ask(f"/quotes/{quote}")["state"] != "DONE":
+            if time.monotonic() > until:
+                raise TimeoutError(f"not quoted after {_WAIT_S} s: {quote}")
+            time.sleep(1)
+        return {**runs, "quote": quote}
 
 
 def take(server: Server, runs: dict[str, str], out: Path, wanted: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import tempfile
 import threading
@@ -52,6 +53,7 @@ _LOOK_EVERY_S: Final = 2.0
 #: A request that has ended so many servers is not begun again.
 _MOST_ATTEMPTS: Final = 2
 _THREADS: Final = 4
+_PLACE: Final = re.compile(r"[^\s\"']*/trainmaster-quote-[^/\"]+/")
 _log = logging.getLogger(__name__)
 
 
@@ -324,7 +326,7 @@ class QuoteRequests:
 
         def tell(what: str | Quote) -> None:
             told.append(what if isinstance(what, str) else what.as_dict())
-            self._write(worker, {"told": json.dumps(told)})
+            self._write(worker, {"told": _as_text(told)})
 
         def show(progress: ProfileProgress) -> None:
             nonlocal shown_s
@@ -352,7 +354,7 @@ class QuoteRequests:
         self._end(worker, answer, error)
 
     def _end(self, worker: str, answer: dict[str, Any] | None, error: dict[str, Any] | None) -> None:
-        texts = [None if each is None else json.dumps(each, allow_nan=False) for each in (answer, error)]
+        texts = [None if each is None else _as_text(each) for each in (answer, error)]
         which = rows.held_by(worker)
         rows.end(self._service.database, which, time.time(), answer=texts[0], error=texts[1])
 
@@ -408,6 +410,15 @@ class QuoteRequests:
                 "quote": offer.quote and offer.quote.as_dict(),
             }
         return found
+
+
+def _as_text(what: object) -> str:
+    """As JSON; files that were sent with a request are told without the place that they had here.
+
+    >>> _as_text("from /tmp/trainmaster-quote-x1/measurements.csv: all")
+    '"from measurements.csv: all"'
+    """
+    return _PLACE.sub("", json.dumps(what, allow_nan=False))
 
 
 def _told(error: TrainmasterError) -> dict[str, Any]:

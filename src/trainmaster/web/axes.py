@@ -10,6 +10,8 @@ from typing import Final
 #: What differs by more than this is drawn on a logarithmic axis.
 _WIDE: Final = 30.0
 _TICKS: Final = 4
+#: Share of a logarithmic axis that stays free at each end.
+_MARGIN: Final = 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,9 @@ class Axis:
     def __init__(self, values: Sequence[float], begin: float, end: float, unit: float = 1.0) -> None:
         low, high = min(values), max(values) or 1.0
         self._is_log = low > 0 and high > _WIDE * low
-        self._low, self._high = (math.log(low), math.log(high)) if self._is_log else (0.0, high * 1.05)
+        margin = _MARGIN * (math.log(high) - math.log(low)) if self._is_log else 0.0
+        ends = (math.log(low) - margin, math.log(high) + margin) if self._is_log else (0.0, high * 1.05)
+        self._low, self._high = ends
         self._begin, self._end, self._unit = begin, end, unit
 
     def at(self, value: float) -> float:
@@ -46,9 +50,10 @@ class Axis:
     def ticks(self) -> list[float]:
         """Values that are easy to read."""
         if self._is_log:
-            step = (self._high - self._low) / (_TICKS - 1)
-            values = (math.exp(self._low + step * number) / self._unit for number in range(_TICKS))
-            return [float(f"{value:.1g}") * self._unit for value in values]
+            step = (self._high - self._low) / _TICKS
+            values = (math.exp(self._low + step * (number + 0.5)) / self._unit for number in range(_TICKS))
+            rounded = [float(f"{value:.1g}") * self._unit for value in values]
+            return [value for value in rounded if self._low <= math.log(value) <= self._high]
         step = _nice(self._high / self._unit / _TICKS) * self._unit
         return [step * number for number in range(1 + int(self._high / step))]
 

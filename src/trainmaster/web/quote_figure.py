@@ -14,7 +14,7 @@ WIDTH: Final = 420
 HEIGHT: Final = 300
 _LEFT: Final = 62
 _RIGHT: Final = 14
-_TOP: Final = 14
+_TOP: Final = 22
 _BOTTOM: Final = 46
 _MOST_POINTS: Final = 8
 
@@ -79,7 +79,7 @@ class QuoteFigure:
         time_s, cost_usd = quote["time_s"], quote["cost_usd"]
         if time_s is None or cost_usd is None:
             return None
-        front = _some(list(enumerate(quote["pareto"])))
+        front = _some(quote["pareto"], quote["cluster"])
         times = [time_s["p5"], time_s["p95"], *(each["time_s"] for _, each in front)]
         x = Axis(times, _LEFT, WIDTH - _RIGHT, time_unit_s(max(times)))
         then_s = (quote["next_measurement"] or {}).get("time_s")
@@ -125,7 +125,11 @@ def cluster_words(cluster: Mapping[str, Any]) -> str:
     return text + (f" + {server['count']} x {server['instance']} (parameter server)" if server else "")
 
 
-def _some(front: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    if len(front) <= _MOST_POINTS:
-        return front
-    return [front[round(i * (len(front) - 1) / (_MOST_POINTS - 1))] for i in range(_MOST_POINTS)]
+def _some(
+    front: Sequence[Mapping[str, Any]], cluster: Mapping[str, Any]
+) -> list[tuple[int, Mapping[str, Any]]]:
+    """Of many some, from the fastest to the cheapest, and the chosen one."""
+    most = min(_MOST_POINTS, len(front))
+    kept = {round(place * (len(front) - 1) / max(1, most - 1)) for place in range(most)}
+    kept |= {place for place, each in enumerate(front) if each["cluster"] == cluster}
+    return [(place, front[place]) for place in sorted(kept)]
