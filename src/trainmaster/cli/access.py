@@ -1,4 +1,4 @@
-"""``trainmaster token``, ``team`` and ``user``: who may use the server of this home."""
+"""``trainmaster token``, ``team``, ``user``, ``secret``: who may use the server, and with what."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from trainmaster.cli.output import print_json, say
 if TYPE_CHECKING:
     from trainmaster.service.access import Access
     from trainmaster.service.accounts import Accounts
+    from trainmaster.service.team_secrets import TeamSecrets
 
 token_app = typer.Typer(help="Who may use the server of this home.", no_args_is_help=True)
 team_app = typer.Typer(help="Teams that share the server of this home.", no_args_is_help=True)
 user_app = typer.Typer(help="Users of the server of this home.", no_args_is_help=True)
+secret_app = typer.Typer(help="Secrets of teams, for their tasks.", no_args_is_help=True)
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -30,6 +32,16 @@ def _accounts() -> Accounts:
     from trainmaster.service.accounts import Accounts
 
     return Accounts(Service.from_environment().database)
+
+
+def _secrets() -> TeamSecrets:
+    import os
+
+    from trainmaster.service import Service
+    from trainmaster.service.team_secrets import TeamSecrets
+
+    service = Service.from_environment()
+    return TeamSecrets(service.database, service.home.root, os.environ)
 
 
 @token_app.command("create", no_args_is_help=True)
@@ -194,6 +206,40 @@ def enable(name: Annotated[str, typer.Argument(help="Of the user or service acco
     """Let a disabled user in again."""
     _accounts().change_user(name, is_disabled=False)
     say(f"{name} is enabled")
+
+
+@secret_app.command("set", no_args_is_help=True)
+def set_secret(
+    team: Annotated[str, typer.Argument(help="The team.")],
+    name: Annotated[str, typer.Argument(help="Of the variable that its tasks get.")],
+) -> None:
+    """Keep a value that is typed or piped in; it is never shown again."""
+    import sys
+
+    value = typer.prompt(name, hide_input=True) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
+    _secrets().put(team, name, value, "owner")
+    say(f"tasks of team {team} get {name} where their recipes name it in `secrets`")
+
+
+@secret_app.command("list", no_args_is_help=True)
+def secrets(team: Annotated[str, typer.Argument(help="The team.")], as_json: AsJson = False) -> None:
+    """Show the names of a team's secrets."""
+    found = _secrets().names(team)
+    if as_json:
+        print_json({"secrets": found})
+        return
+    for each in found:
+        typer.echo(f"{each['name']}  by {each['changed_by']}")
+
+
+@secret_app.command("remove", no_args_is_help=True)
+def remove_secret(
+    team: Annotated[str, typer.Argument(help="The team.")],
+    name: Annotated[str, typer.Argument(help="Of the secret.")],
+) -> None:
+    """Forget a value."""
+    _secrets().remove(team, name)
+    say(f"team {team} has no {name} any more")
 
 
 def _line(team: dict[str, object]) -> str:

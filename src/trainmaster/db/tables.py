@@ -368,6 +368,16 @@ invite = Table(
 )
 Index(None, invite.c.team)
 
+team_secret = Table(
+    "team_secret",
+    metadata,
+    Column("team", Text, ForeignKey("team.name"), primary_key=True),
+    Column("name", Text, primary_key=True, doc="of the variable that tasks get"),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("changed_by", Text, nullable=False),
+    Column("changed_at", Float, nullable=False),
+)
+
 login_attempt = Table(
     "login_attempt",
     metadata,

@@ -336,7 +336,7 @@ class QuoteRequests:
 
         from trainmaster.service.run_planning import RunPlanner
 
-        planner = RunPlanner(self._service, self._environ, tell, show)
+        planner = RunPlanner(self._service.of_team(row["team"] or None), self._environ, tell, show)
         self._planners[worker] = planner
         answer, error = None, None
         try:

@@ -193,14 +193,18 @@ class Replicas:
 
     def with_secrets(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> Mapping[str, str]:
         """The variables with the values that a run was started with, where another server did that."""
+        return {**self.kept_secrets(row, environ), **environ}
+
+    def kept_secrets(self, row: Mapping[Any, Any], environ: Mapping[str, str]) -> dict[str, str]:
+        """The values that a run was started with, if it is one that can move."""
         if not row["can_move"]:
-            return environ
+            return {}
         sealed = run_files.private(self._database, row["id"]).get(SECRETS)
         if sealed is None:
-            return environ
+            return {}
         key = SealingKey.of(self._home.root, environ)
         values: dict[str, str] = json.loads(key.open(sealed, private_place(row["id"], SECRETS)))
-        return {**values, **environ}
+        return values
 
     def _taken(self, row: Mapping[Any, Any]) -> Path:
         return self._home.root / TAKEN / str(row["id"])

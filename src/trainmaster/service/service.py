@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from trainmaster.artifacts import materialise, take_snapshot
 from trainmaster.artifacts.owner import give_up_claim
 from trainmaster.control.controller import USUAL_PACE, Controller, Pace, Watcher
-from trainmaster.control.environment import read_secrets
 from trainmaster.control.layout import Home
 from trainmaster.control.preflight import (
     check_directories,
@@ -46,6 +46,7 @@ from trainmaster.service.summary import (
     runs_summary,
 )
 from trainmaster.service.team_budget import OWNER, OverBudgetError
+from trainmaster.service.team_secrets import secrets_of
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import PublishError, StoreError, UsageError
 from trainmaster.spec.redaction import redacted
@@ -111,6 +112,7 @@ class Service:
         # The supervisor starts while the database is opened: both take a moment.
         self._executor: LocalExecutor | None = None
         self._database = database
+        self._team: str | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, *, makes: bool = True) -> Service:
@@ -123,6 +125,15 @@ class Service:
         if self._database is None:
             self._database = Database(self.home.database_url, Patience(self.home.patience_s))
         return self._database
+
+    def of_team(self, team: str | None) -> Service:
+        """The same home, where `secrets` are those of a team; None for the owner's."""
+        if team == self._team:
+            return self
+        _ = self.database  # open in both
+        found = copy(self)
+        found._team = team
+        return found
 
     def warm_up(self) -> None:
         """Start what a run will need in the background; quick, and harmless if no run follows."""
@@ -266,6 +277,8 @@ class Service:
             OverBudgetError: what it may still cost does not fit in the month's budget.
         """
         row = self.database.run_row(run)
+        if row["team"] != self._team:
+            return self.of_team(row["team"]).resume(run, environ)
         if row["reason"] == EndReason.SUCCEEDED:
             return None
         home = self.home_of(run)
@@ -348,10 +361,9 @@ class Service:
             return None
         with self._released_on_error(lease):
             row = self.database.run_row(run)
-            recipe = self.replicas.recipe(row)
-            return Session(
-                run, lease, recipe, self.secrets_of(recipe, self.replicas.with_secrets(row, environ))
-            )
+            recipe, before = self.replicas.recipe(row), self.replicas.kept_secrets(row, environ)
+            values = self.of_team(row["team"]).secrets_of(recipe, {**before, **environ}, before)
+            return Session(run, lease, recipe, values)
 
     def _acquire(self, run: str, environ: Mapping[str, str]) -> Lease | None:
         """Take the lease of a run, and bring the run here if it can move; None if somebody else drives it.
@@ -576,20 +588,8 @@ class Service:
         """
         return histories(self.database, self.home, recipe)
 
-    def secrets_of(self, recipe: Recipe, environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        """Values of the experiments' secrets, from the caller's environment or the home's secret file.
-
-        Raises:
-            UsageError: one is nowhere.
-        """
-        values: dict[str, dict[str, str]] = {}
-        missing: list[str] = []
-        for name, experiment in recipe.experiments.items():
-            values[name], absent = read_secrets(experiment.secrets, environ, self.home.secrets_file)
-            missing += [secret for secret in absent if secret not in missing]
-        if missing:
-            raise UsageError(
-                f"secrets: no value for {', '.join(missing)}",
-                f"Export it, or add a line NAME=VALUE to {self.home.secrets_file} (chmod 600).",
-            )
-        return values
+    def secrets_of(
+        self, recipe: Recipe, environ: Mapping[str, str], kept: Mapping[str, str] | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Values of the experiments' secrets; see `trainmaster.service.team_secrets.secrets_of`."""
+        return secrets_of(self.home, self._database, recipe, environ, self._team, kept)

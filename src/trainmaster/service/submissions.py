@@ -104,7 +104,7 @@ class Submissions:
             directory = self._service.home.root / "uploads" / "empty"
             make_private(directory)
         recipe = Recipe.from_text(request.recipe, directory=directory, provider=request.provider)
-        mistakes = list(refusals(recipe, is_shared=self.is_shared(caller)))
+        mistakes = list(refusals(recipe, is_shared=self.is_shared(caller), team=caller.team))
         if mistakes:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
         return with_team_volumes(recipe, self._service.home, caller.team)
@@ -196,7 +196,8 @@ class Submissions:
         recipe = recipe if request.max_usd is None else capped(recipe, request.max_usd)
         agreed_usd_per_hour = request.agreed_usd_per_hour
         can_agree = request.max_usd is not None or agreed_usd_per_hour is not None
-        planner = RunPlanner(self._service, self._environ, tell, lambda _: None)
+        service = self._service.of_team(submission.team)
+        planner = RunPlanner(service, self._environ, tell, lambda _: None)
         plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
         if plan.offer is not None:
             if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:
@@ -212,18 +213,18 @@ class Submissions:
                 )
             from trainmaster.service.renting import check_with_provider
 
-            notes += check_with_provider(self._service, plan.offer.plans, self._environ, submission.team)
+            notes += check_with_provider(service, plan.offer.plans, self._environ, submission.team)
         application = Application(
             PRIORITIES[recipe.priority],
             0.0 if plan.offer is None else plan.offer.most_usd_per_hour,
             request.wait,
         )
-        return self._service.start(
+        return service.start(
             plan.recipe, path, self._environ, plan.offer, submission=submission, application=application
         )
 
 
-def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:
+def refusals(recipe: Recipe, *, is_shared: bool, team: str | None) -> Iterator[str]:
     """What a server does not do for others, a line per key: it would be done as the server's user.
 
     Of providers, code and data what is allowed is named; what else a recipe has runs on rented machines.
@@ -232,6 +233,7 @@ def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:
     Args:
         recipe: as read, in the directory of what was sent.
         is_shared: others than the owner of the home may have sent it.
+        team: whose run it would be; None for the owner's.
     """
     if not is_shared:
         return
@@ -242,12 +244,12 @@ def refusals(recipe: Recipe, *, is_shared: bool) -> Iterator[str]:
     if recipe.notify:
         yield "notify: commands of others do not run as the user of this server"
     for name, experiment in recipe.experiments.items():
+        if experiment.secrets and team is None:  # a team has its own, which are looked for when it starts
+            yield f"experiments.{name}.secrets: the server's own are not for others; send it for a team"
         yield from (f"experiments.{name}.{line}" for line in _refusals(experiment, recipe.directory))
 
 
 def _refusals(experiment: Experiment, directory: Path) -> Iterator[str]:
-    if experiment.secrets:
-        yield "secrets: secrets of teams are not there yet"
     if experiment.container is not None:
         yield "container: images of the server's machine are not for others, and it looks there first"
     if experiment.distributed is not None and experiment.distributed.is_flexible:

@@ -57,6 +57,7 @@ def _about(state: State, caller: Caller) -> dict[str, Any] | None:
         "members": accounts.members(caller.team),
         "roles": [role for role, scopes in ROLES.items() if scopes <= caller.scopes],
         "invites": _open_ones(accounts.invites(caller.team)) if is_manager else [],
+        "secrets": state.secrets.names(caller.team) if is_manager else [],
         "service_accounts": accounts.service_accounts(caller.team) if is_manager else [],
     }
 
@@ -166,6 +167,25 @@ def _who(request: Request) -> Caller | None:
         return caller_of(request)
     except UnknownCallerError:
         return None
+
+
+# --- secrets --------------------------------------------------------------------------------------------
+
+
+@router.post("/team/secrets")
+def put_secret(
+    state: State, caller: Manager, name: Annotated[str, Form()], value: Annotated[str, Form()]
+) -> Response:
+    """Keeps a value for tasks of the team."""
+    state.secrets.put(team_of(caller), name.strip(), value, caller.name)
+    return redirect(_PAGE)
+
+
+@router.post("/team/secrets/{secret}/remove")
+def remove_secret(secret: str, state: State, caller: Manager) -> Response:
+    """Forgets it."""
+    state.secrets.remove(team_of(caller), secret)
+    return redirect(_PAGE)
 
 
 # --- tokens, service accounts, sessions -----------------------------------------------------------------

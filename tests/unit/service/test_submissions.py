@@ -25,7 +25,7 @@ def refused(tmp_path, monkeypatch):
             **top,
             "experiments": {"main": {"command": "true", **keys}},
         }
-        return list(refusals(Recipe.from_dict(content, directory=sent), is_shared=is_shared))
+        return list(refusals(Recipe.from_dict(content, directory=sent), is_shared=is_shared, team=None))
 
     return lines
 

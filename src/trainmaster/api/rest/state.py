@@ -20,6 +20,7 @@ from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
+from trainmaster.service.team_secrets import TeamSecrets
 from trainmaster.service.uploads import QuotaError, TooMuchError, UploadConflictError
 from trainmaster.spec.errors import (
     LeaseLostError,
@@ -106,6 +107,11 @@ class ServerState:
     setup: set[str] = field(default_factory=set)
     rates: Rates = field(default_factory=Rates)
     streams: Streams = field(default_factory=Streams)
+
+    @property
+    def secrets(self) -> TeamSecrets:
+        """Secrets of teams."""
+        return TeamSecrets(self.service.database, self.service.home.root, self.environ)
 
     @property
     def accounts(self) -> Accounts:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.api.rest import members
+from trainmaster.api.rest import members, secrets
 from trainmaster.api.rest.state import Admin, Manager, Reader, State
 from trainmaster.db import access
 from trainmaster.service.access import TOKEN_S
@@ -17,6 +17,7 @@ from trainmaster.service.team_runs import MAX_PAGE
 
 router = APIRouter(tags=["teams"])
 router.include_router(members.router)
+router.include_router(secrets.router)
 
 
 class NewTeam(BaseModel):

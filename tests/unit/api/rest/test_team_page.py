@@ -125,6 +125,16 @@ def test_tokens_service_accounts_and_sessions_are_made_and_ended(office):
     assert manager.ask("GET", "/team").status_code == 303
 
 
+def test_a_secret_is_kept_and_forgotten_and_not_shown(office):
+    manager = Browser(office, "manager")
+    manager.does("/team/secrets", name="KEY", value="s3cret-value")
+    text = manager.text()
+    assert "/team/secrets/KEY/remove" in text
+    assert "s3cret-value" not in text
+    manager.does("/team/secrets/KEY/remove")
+    assert Browser(office, "member").ask("POST", "/team/secrets", name="K", value="v").status_code == 403
+
+
 @pytest.mark.parametrize("who", ["viewer", "member", "manager", "chief", "red-read", "admin"])
 def test_the_page_shows_what_one_may_and_is_small(office, who):
     text = Browser(office, who).text()

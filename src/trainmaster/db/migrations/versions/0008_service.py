@@ -126,6 +126,16 @@ def _accounts() -> None:
     )
     op.create_index("ix_invite_team", "invite", ["team"])
     op.create_table(
+        "team_secret",
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("changed_by", sa.Text(), nullable=False),
+        sa.Column("changed_at", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["team"], ["team.name"], name="fk_team_secret_team"),
+        sa.PrimaryKeyConstraint("team", "name", name="pk_team_secret"),
+    )
+    op.create_table(
         "login_attempt",
         sa.Column("id", _KEY, nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
