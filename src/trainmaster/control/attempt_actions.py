@@ -228,9 +228,10 @@ class AttemptActions:
         """What a task's present attempt tells: ``known`` if it is the same attempt's, else from the start."""
         from trainmaster.control.progress import TaskProgress
 
-        context = self.context(task)
-        if known is not None and known.directory == context.place.directory:
+        place = self.home.attempt(self.run, task.experiment, task.number, task.attempt)
+        if known is not None and known.directory == place.directory:
             return known
+        context = self.context(task)
         searcher, curve = self._searcher(task.experiment), None
         if searcher is not None and searcher.prunes:
             curve = self.curve(replace(task, attempt=task.attempt - 1))

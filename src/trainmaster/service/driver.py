@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import sys
 import threading
 import time
 import traceback
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: How often it is looked for runs to take, and for those that are to stop.
 LOOK_S: Final = 0.4
+#: How long a thread computes at most while others could.
+SWITCH_S: Final = 0.0005
 #: A driver without a run ends itself after so long.
 IDLE_S: Final = 60.0
 #: So many runs are driven at once, and so many are taken at each look: others take their share.
@@ -89,6 +92,8 @@ class Driver:
         """Take runs and drive them until there has been nothing to do for a while."""
         raise_limit()
         forbid_core_dumps()
+        # Who comes back from the database gets on at once: it may hold the lock that all others wait for.
+        sys.setswitchinterval(SWITCH_S)
         busy_at = boot_s()
         while boot_s() - busy_at < self.idle_s:
             with suppress(StoreError):  # the database is away: each run waits for it as long as it may

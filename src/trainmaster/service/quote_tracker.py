@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -45,6 +46,11 @@ _WARN_AFTER_S: Final = 60.0
 _MOST_LIVE: Final = 100
 #: A forecast that has grown by so much since it was told is told again.
 _WORSE: Final = 1.2
+
+#: Of all runs that a process drives one thinks at a time, and then rests for so many times as long: the maths
+#: would keep the others from what they have to do at once.
+_REST: Final = 9.0
+_one_thinks = threading.Lock()
 
 Histories = Callable[[], Mapping[str, "History"]]
 
@@ -107,6 +113,7 @@ class QuoteTracker:
         self._slots = slots
         self._costs = costs
         self._score = score
+        self._cores: int | None = None
         self._other = ""
         self._known = _Known()
         self._binding: QuoteRecord | None = None
@@ -295,13 +302,16 @@ class QuoteTracker:
             rented = RentedNow(costs.provider, costs.spent_usd(now), costs.clusters(), costs.waited_s)
 
         def work() -> None:
-            try:
-                found = outlook(self._recipe, now, elapsed, doing, known, devices, self._slots, rented)
-                promise = QuoteRecord(kind, now, *found)
-                late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
-                self._done.put(NotKnown() if late else promise)
-            except Exception as error:  # noqa: BLE001 - told by whoever collects it
-                self._done.put(error)
+            with _one_thinks:
+                begun_s = time.thread_time()
+                try:
+                    found = outlook(self._recipe, now, elapsed, doing, known, devices, self._slots, rented)
+                    promise = QuoteRecord(kind, now, *found)
+                    late = kind == "binding" and not matters(promise.time_s.p50, elapsed)
+                    self._done.put(NotKnown() if late else promise)
+                except Exception as error:  # noqa: BLE001 - told by whoever collects it
+                    self._done.put(error)
+                time.sleep(_REST * (time.thread_time() - begun_s))
 
         threading.Thread(target=work, name="forecast", daemon=True).start()
 
@@ -375,7 +385,9 @@ class QuoteTracker:
     def _where(self, experiment: str) -> Where:
         """What its attempts run on."""
         if self._costs is None:
-            return Where("local", detect_capacity().cores)
+            if self._cores is None:
+                self._cores = detect_capacity().cores  # they stay, and this is asked each few seconds
+            return Where("local", self._cores)
         from trainmaster.service.cluster_costs import where_in
 
         return where_in(self._costs, experiment)
