@@ -109,23 +109,32 @@ class Submissions:
             raise UsageError("\n".join(mistakes), "See docs/server.md: what a server does not run.")
         return with_team_volumes(recipe, self._service.home, caller.team)
 
-    def code_of(self, caller: Caller, run: str) -> str:
-        """The code of a run, for one more with changes: a digest for `RunRequest`.
+    def code_of(self, caller: Caller, run: str) -> str | None:
+        """The code of a run, for one more with changes: a digest for `RunRequest`; None if a URL names it.
 
         Raises:
-            UsageError: it was a part of a directory, or something else that cannot be sent once more.
+            NotFoundError: there is no such run, or it is not the caller's to see.
+            UsageError: it was a part of a directory that was not sent, or is not here.
         """
+        from trainmaster.db.run_rows import existing
         from trainmaster.service.stored_recipe import stored_recipe
 
         row = self._service.database.run_row(run)
-        if stored_recipe(row).code != ".":
+        row = existing(row if caller.sees(row["team"]) else None, run)
+        recipe = stored_recipe(row)
+        uploads = CodeUploads(self._service.home, caller.team)
+        if "://" in recipe.code:
+            return None
+        if uploads.has(recipe.directory.name):
+            return recipe.directory.name
+        if recipe.code != ".":
             raise UsageError(
                 f"the code of {run} was only a part of where its recipe lies", "Send code and recipe anew."
             )
-        snapshot = Path(row["code_path"])
+        snapshot = self._service.replicas.code(row)
         if not snapshot.is_dir():
             raise UsageError(f"the code of {run} is not on this server", "Send code and recipe anew.")
-        return CodeUploads(self._service.home, caller.team).add_directory(snapshot)
+        return uploads.add_directory(snapshot)
 
     def submit(self, caller: Caller, request: RunRequest, key: str = "") -> tuple[str, bool, list[str]]:
         """Accept a request; a driver takes its run.

@@ -13,8 +13,11 @@ from trainmaster.artifacts import CheckpointSeries
 from trainmaster.control.layout import Home
 from trainmaster.db import ClosedAttempt, NewRun, RunChange, Submission, TaskChange
 from trainmaster.service import Service
+from trainmaster.service.caller import caller
+from trainmaster.service.code_uploads import CodeUploads
 from trainmaster.service.run_details import RunDetails
 from trainmaster.spec import Recipe
+from trainmaster.spec.errors import NotFoundError
 from trainmaster.spec.states import EndReason, State
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
@@ -231,6 +234,10 @@ def test_changes_are_shown_before_a_run_is_begun_again(site):
     answer = site.browser.post("/runs/digits-1/again", data={"recipe": changed}, headers=page)
     assert answer.text.count("<ins>+") == 2
     assert answer.text.count("<del>-") == 2
+    code = site.state.submissions.code_of(caller("ann", None, ["read", "run"]), "digits-1")
+    assert (CodeUploads(site.service.home, None).find(code) / "train.py").is_file()
+    with pytest.raises(NotFoundError):
+        site.state.submissions.code_of(caller("bob", "red", ["read", "run"]), "digits-1")
     wrong = {"recipe": "name: x\nexperimentz: 1\n", "act": "run"}
     answer = site.browser.post("/runs/digits-1/again", data=wrong, headers=page)
     assert (answer.status_code, "did you mean" in answer.text) == (422, True)
