@@ -169,20 +169,61 @@ CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 SIZES = {"phone": (390, 844), "desk": (1280, 800)}
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("size", SIZES)
-def test_a_run_from_the_pages(server, tm, size):
+@pytest.fixture
+def browser():
     needs("playwright", "axe_playwright_python")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium: apt-get install chromium-headless-shell")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        try:
-            _walk(browser, server, tm, *SIZES[size], scheme="dark" if size == "phone" else "light")
-        finally:
-            browser.close()
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.browser
+def test_an_upload_from_a_phone_outlives_the_server(server, tm, browser, tmp_path):
+    """The server is killed while the third piece is on its way; the page goes on where the next one is."""
+    needs("pyarrow")
+    table = tmp_path / "<b>train.csv"
+    table.write_text("x,label\n" + "0.25,cat\n" * 1_000_000)
+    width, height = SIZES["phone"]
+    page = browser.new_context(viewport={"width": width, "height": height}).new_page()
+    page.set_default_timeout(120_000)
+    page.goto(server.setup_url)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="New run").wait_for()
+    page.goto(server.url + "/volumes")
+    pieces = []
+
+    def sent(route):
+        if route.request.method == "PATCH":
+            pieces.append(int(route.request.headers["upload-offset"]))
+            if len(pieces) == 3:
+                server.process.kill()
+        route.continue_()
+
+    page.route("**/api/v1/uploads/*", sent)
+    page.get_by_label("Volume").fill("pets")
+    page.get_by_label("Files").set_input_files(table)
+    page.get_by_role("button", name="Send").click()
+    page.get_by_text("The connection is lost").wait_for()
+    port = server.url.rpartition(":")[2]
+    server.process = tm.start("server", "--port", port, "--json")
+    page.wait_for_url("**/volumes/pets")
+    page.get_by_text("1,000,000 rows, 2 columns").wait_for()
+    assert pieces[2] > 0
+    assert pieces.count(0) == 1, "nothing that was there is sent again"
+    check_page(page, "/volumes/pets", width)
+    page.get_by_role("button", name="Remove version 1").click()
+    page.get_by_text("No volumes yet").wait_for()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_from_the_pages(server, tm, size, browser):
+    _walk(browser, server, tm, *SIZES[size], scheme="dark" if size == "phone" else "light")
 
 
 def check_page(page, path, width):
