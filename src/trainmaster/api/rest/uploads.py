@@ -145,9 +145,12 @@ async def finished(
     """What became of an upload, or how far it is after a while."""
     future = await run_in_threadpool(state.finishing.finish, caller, upload, volume, others)
     if future is not None:
-        await asyncio.wait([asyncio.wrap_future(future)], timeout=_PATIENCE_S)
-        if future.done():
-            future.result()
+        made = asyncio.wrap_future(future)
+        # What goes wrong after our patience is in the upload's row: nobody waits for it here any more.
+        made.add_done_callback(lambda over: over.cancelled() or over.exception())
+        await asyncio.wait([made], timeout=_PATIENCE_S)
+        if made.done():
+            made.result()
     return await run_in_threadpool(state.uploads.get, caller, upload)
 
 

@@ -29,38 +29,12 @@ for (const each of document.querySelectorAll(".needs-script")) each.hidden = fal
 const asked = tabs.findIndex(tab => tab.hash === location.hash);
 choose(document.querySelector("#checked li") || document.getElementById("recipe").defaultValue.split("\n").length > 6 ? tabs.length - 1 : Math.max(0, asked));
 
-const PIECE = 4 << 20, sent = document.getElementById("sent"), digest = document.getElementById("digest");
-const wait = ms => new Promise(done => setTimeout(done, ms));
-async function ask(path, options) {
-  const answer = await fetch(path, options);
-  if (answer.status >= 400) {
-    const said = await answer.json().catch(() => ({}));
-    throw Object.assign(new Error(`${said.title ?? answer.statusText} ${said.hint ?? ""}`), {status: answer.status});
-  }
-  return answer;
-}
+const sent = document.getElementById("sent"), digest = document.getElementById("digest");
 async function send(file) {
-  const body = JSON.stringify({name: file.name, size_bytes: file.size, kind: "code"});
-  const begun = await (await ask("/api/v1/uploads", {method: "POST", headers: {"Content-Type": "application/json"}, body})).json();
-  const place = `/api/v1/uploads/${begun.upload}`;
-  for (let offset = 0, failed = 0; offset < file.size;) {
-    sent.textContent = `${file.name}: ${Math.floor(100 * offset / file.size)} % sent`;
-    try {
-      const headers = {"Content-Type": "application/offset+octet-stream", "Upload-Offset": offset};
-      await ask(place, {method: "PATCH", headers, body: file.slice(offset, offset + PIECE)});
-      offset = Math.min(file.size, offset + PIECE); failed = 0;
-    } catch (error) {
-      if (error.status && error.status !== 409 || ++failed > 20) throw error;
-      sent.textContent = "The connection is lost; trying again.";
-      await wait(2000);
-      const head = await fetch(place, {method: "HEAD"}).catch(() => null);
-      if (head?.ok) offset = Number(head.headers.get("Upload-Offset"));
-    }
-  }
-  let found = null;
-  do found = await (await ask(`${place}/finish`, {method: "POST"})).json(); while (found.state !== "DONE");
-  if (!found.result.code) throw new Error(`${found.result.title} ${found.result.hint}`);
-  digest.value = found.result.code;
+  const tell = (trouble, offset) => { sent.textContent = trouble ?? `${file.name}: ${Math.floor(100 * offset / (file.size || 1))} % sent`; };
+  const {id, forget} = await sendFile(file, "code", tell);
+  digest.value = (await finishUpload(id, {}, tell)).code;
+  forget();
   sent.textContent = `${file.name} is sent.`;
 }
 document.getElementById("file").addEventListener("change", async event => {
