@@ -1,4 +1,4 @@
-"""`Client`: one home in the caller's hands; its runs are driven by processes of their own."""
+"""`Client`: a home or a server in the caller's hands; runs are driven by processes of their own."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from trainmaster.spec.private_files import make_private
 if TYPE_CHECKING:
     from trainmaster.advisor.quote.quote import Quote
     from trainmaster.api.protocol import Stream
+    from trainmaster.api.remote.remote import RemoteClient
 
 #: A file, a directory with a ``recipe.yaml``, the keys and values of one, or one that was read.
 AnyRecipe = str | os.PathLike[str] | Mapping[str, Any] | Recipe
@@ -28,19 +29,33 @@ _log = logging.getLogger("trainmaster")
 
 
 class Client:
-    """One home: its runs, models and quotes.
+    """One home, or one server: its runs, models and quotes.
 
     Args:
         home: its directory; None for what ``TRAINMASTER_HOME`` names, or ``~/.trainmaster``. The other
-            ``TRAINMASTER_*`` variables hold as for the command line.
+            ``TRAINMASTER_*`` variables hold as for the command line. Or the URL of a server.
+        token: of a server; None for ``TRAINMASTER_TOKEN``, or what ``trainmaster login`` has kept for it.
 
     Raises:
-        UsageError: the directory cannot be made or written.
+        UsageError: the directory cannot be made or written, or there is no token.
+        AccessError: (every method) the server does not know the token, or refuses it.
+        ProviderError: (every method) the server does not answer.
         StoreError: (every method) the database cannot be used.
     """
 
-    def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
-        self._home = EmbeddedClient(home)
+    def __init__(self, home: str | os.PathLike[str] | None = None, token: str | None = None) -> None:
+        self._home: EmbeddedClient | RemoteClient
+        if isinstance(home, str) and home.startswith(("http://", "https://")):
+            from trainmaster.api.remote.connection import Connection
+            from trainmaster.api.remote.contexts import Contexts
+            from trainmaster.api.remote.remote import RemoteClient
+
+            found = Contexts().of_url(home, token)
+            self._home = RemoteClient(Connection(found.url, found.token, found.fingerprint))
+        elif token is not None:
+            raise UsageError("a token is for a server", "Give the URL of one with it.")
+        else:
+            self._home = EmbeddedClient(home)
 
     def close(self) -> None:
         """Give back connections; its runs go on."""
@@ -154,6 +169,8 @@ class Client:
                 f"a {type(recipe).__name__} is no recipe",
                 "Give a path, a dictionary or a trainmaster.Recipe.",
             )
+        if not isinstance(self._home, EmbeddedClient):
+            return found, Path("recipe")
         digest = hashlib.sha256(found.source_text.encode()).hexdigest()[:10]
         path = self._home.directory / "recipes" / f"{found.name}-{digest}.yaml"
         make_private(path.parent)

@@ -43,6 +43,8 @@ class EmbeddedClient:
         UsageError: the directory cannot be made or written.
     """
 
+    undriven_s: float = 3.0
+
     def __init__(self, home: str | os.PathLike[str] | None = None, *, makes: bool = True) -> None:
         self._own = {} if home is None else {"TRAINMASTER_HOME": str(Path(home).expanduser().absolute())}
         self._service = Service.from_environment(self._environ, makes=makes)

@@ -58,6 +58,9 @@ class ClientProtocol(Protocol):
         StoreError: (every method) the database cannot be used.
     """
 
+    #: A run may be without a driver for so long, as when one hands it over, in seconds.
+    undriven_s: float
+
     # --- starting, and going on -------------------------------------------------------------------
 
     def plan_run(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from trainmaster.api.results import Accepted, Event, Model, RunQuote, RunStatus
 
 _POLL_S: Final = 0.2
-#: A driver that hands its run over is away for a moment.
-_UNDRIVEN_S: Final = 3.0
 
 
 class Run:
@@ -94,7 +92,7 @@ class Run:
                 undriven_since = None
             else:
                 undriven_since = now if undriven_since is None else undriven_since
-                if now - undriven_since > _UNDRIVEN_S:
+                if now - undriven_since > self._client.undriven_s:
                     raise self._undriven()
             self._check_queue(brief)
             if deadline is not None and now >= deadline:
@@ -193,7 +191,7 @@ class Run:
             if not follow or brief["state"] == State.DONE:
                 return
             undriven = 0 if brief["driven"] else undriven + 1
-            if undriven * _POLL_S > _UNDRIVEN_S:
+            if undriven * _POLL_S > self._client.undriven_s:
                 raise self._undriven()
             time.sleep(_POLL_S)
 

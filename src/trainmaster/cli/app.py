@@ -12,6 +12,7 @@ from trainmaster.cli import (
     cancel,
     check,
     clusters,
+    contexts,
     doctor,
     drive,
     lab,
@@ -50,8 +51,15 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Ask the home of this machine, not the server in use.")
+    ] = False,
 ) -> None:
     """From a recipe to a trained model, at the price that was quoted."""
+    if local:
+        from trainmaster.cli.opening import stay_local
+
+        stay_local()
 
 
 app.command(no_args_is_help=True)(run.run)
@@ -72,6 +80,9 @@ app.add_typer(lab.app, name="lab")
 app.command()(server.server)
 app.command()(budget.budget)
 app.command()(budget.queue)
+app.command(no_args_is_help=True)(contexts.login)
+app.add_typer(contexts.app, name="context")
+app.command("open")(contexts.open_page)
 app.add_typer(access.token_app, name="token")
 app.add_typer(access.team_app, name="team")
 app.add_typer(access.user_app, name="user")

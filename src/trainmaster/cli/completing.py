@@ -14,6 +14,10 @@ def run_ids(incomplete: str) -> list[str]:
 
     found: list[str] = []
     with suppress(Exception):
+        from trainmaster.cli.opening import context
+
+        if context() is not None:
+            return []  # a server that is away would keep Tab waiting
         home = Home.from_environment()
         if home.root.is_dir():  # else there are none, and Tab must not make one
             from trainmaster.service import Service

@@ -52,18 +52,28 @@ def see_to_end(client: ClientProtocol, accepted: Accepted, left_to: str, *, as_j
         if as_json:
             print_json(client.status(run).json)
         return 0
-    say(f"{run}: started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)")
+    if accepted.server:
+        say(f"{run}: runs on {accepted.server} (Ctrl-C leaves it there, `trainmaster cancel {run}` ends it)")
+    else:
+        say(f"{run}: started (stop it with Ctrl-C, go on with `trainmaster resume {run}`)")
     gc.freeze()
     gc.enable()
     interrupted: InterruptedByUser | None = None
     with _display(rents=accepted.rents) as display:
         stream = client.drive_run(run, display.view_every_s)
-        catch_signals(stream.interrupt)
+        if accepted.server:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.default_int_handler)
+        else:
+            catch_signals(stream.interrupt)
         try:
             for told in stream:
                 display.say(told) if isinstance(told, str) else display.show(told)
         except InterruptedByUser as error:
             interrupted = error
+        except KeyboardInterrupt:
+            display.say(f"{run} goes on; `trainmaster logs -f {run}` shows its output")
+            return 130
     code = finish(client, run, as_json=as_json)
     if interrupted is not None and code != 0:
         say_error(interrupted)

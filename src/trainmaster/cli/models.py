@@ -92,13 +92,14 @@ def get(
     from trainmaster.cli.opening import open_client
     from trainmaster.service import fetch
 
-    if "://" not in uri and not Path(uri).expanduser().exists():
-        uri = open_client().find_model(uri)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # half a download is taken away again
-    manifest = fetch(uri, directory)
-    files = [entry for entry in manifest.files if entry.sha256]
-    count = "1 file" if len(files) == 1 else f"{len(files)} files"
-    say(f"{count}, {manifest.total_bytes:,} bytes in {directory}, hashes verified")
+    if "://" not in uri and not Path(uri).expanduser().exists():
+        fetched = open_client().fetch_model(uri, directory)
+        files, total_bytes = fetched.files, fetched.total_bytes
+    else:
+        manifest = fetch(uri, directory)
+        files, total_bytes = sum(bool(entry.sha256) for entry in manifest.files), manifest.total_bytes
+    say(f"{counted(files, 'file')}, {total_bytes:,} bytes in {directory}, hashes verified")
 
 
 @app.command("fsck")
@@ -108,9 +109,11 @@ def fsck(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Look whether all models and checkpoints of runs are there and whole; changes nothing."""
+    from trainmaster.cli.opening import refuse_on_server
     from trainmaster.service import Service
     from trainmaster.service.model_check import check_models
 
+    refuse_on_server("`models fsck`")
     service = Service.from_environment()
     found = check_models(service, [service.resolve(run) for run in runs or ()], is_deep=deep)
     _show_check(found, say if as_json else show)

@@ -4,20 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainmaster.spec.errors import UsageError
+
 if TYPE_CHECKING:
     from trainmaster.api import ClientProtocol
+    from trainmaster.api.remote.contexts import Context
+
+_is_local = False
+
+
+def stay_local() -> None:
+    """Ask this machine's home in this process, whatever context is in use: ``trainmaster --local``."""
+    global _is_local
+    _is_local = True
+
+
+def context() -> Context | None:
+    """The server that is asked; None: this machine's home."""
+    from trainmaster.api.remote.contexts import Contexts
+
+    return None if _is_local else Contexts().current()
+
+
+def refuse_on_server(what: str) -> None:
+    """Say of what is for this machine's home only that it is, where a server is asked.
+
+    Raises:
+        UsageError: it is.
+    """
+    found = context()
+    if found is not None:
+        raise UsageError(
+            f"{what} is for the machine where runs are: {found.url} does not do it for others",
+            "Do it there, or with `trainmaster --local` on the home of this machine.",
+        )
 
 
 def open_client(*, runs_here: bool = False, makes: bool = True) -> ClientProtocol:
-    """The home that the variables name, embedded in this process.
+    """The server in use, or the home that the variables name, embedded in this process.
 
     Args:
         runs_here: a run will be driven on this machine: what it needs starts meanwhile.
         makes: the home, if it is not there.
 
     Raises:
-        UsageError: its directory cannot be made or written.
+        UsageError: the home's directory cannot be made or written, or the context cannot be used.
     """
+    found = context()
+    if found is not None:
+        from trainmaster.api.remote.connection import Connection
+        from trainmaster.api.remote.remote import RemoteClient
+
+        return RemoteClient(Connection(found.url, found.token, found.fingerprint))
     from trainmaster.api import EmbeddedClient
 
     client = EmbeddedClient(makes=makes)

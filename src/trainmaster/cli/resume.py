@@ -22,9 +22,10 @@ def resume(
     """Go on with a run: what succeeded stays, all else is done again; attaches to a run that is alive."""
     from trainmaster.cli.driving import attach, see_to_end
     from trainmaster.cli.models import show_saved
-    from trainmaster.cli.opening import open_client
+    from trainmaster.cli.opening import open_client, refuse_on_server
 
     if lend_keys:
+        refuse_on_server("--lend-keys")
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()

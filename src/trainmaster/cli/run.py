@@ -35,7 +35,7 @@ def run(
 ) -> None:
     """Run a recipe: quote, rent, run, keep the model, give the machines back."""
     from trainmaster.cli.driving import see_to_end
-    from trainmaster.cli.opening import open_client
+    from trainmaster.cli.opening import open_client, refuse_on_server
     from trainmaster.cli.quote import watched
     from trainmaster.cli.renting import agree, can_ask
     from trainmaster.service import capabilities_of
@@ -43,6 +43,7 @@ def run(
 
     keep_s = 0.0 if keep is None else parsed("--keep", parse_duration, keep)
     if lend_keys:
+        refuse_on_server("--lend-keys")
         from trainmaster.service import give_whole_keys
 
         give_whole_keys()

@@ -96,9 +96,11 @@ def _watch(client: ClientProtocol, run: str | None, limit: int | None) -> None:
 
 
 def _plot(run: str | None, file: Path) -> None:
+    from trainmaster.cli.opening import refuse_on_server
     from trainmaster.cli.plotting import check_format, draw_run
     from trainmaster.service import Service
 
+    refuse_on_server("--plot")
     if run is None:
         raise UsageError("--plot needs a run", "Write `trainmaster status RUN --plot FILE`.")
     check_format(file)

@@ -139,7 +139,9 @@ def capped(recipe: Recipe, max_usd: float) -> Recipe:
         raise UsageError(f"max_usd={max_usd:g} is no amount to spend", "Give US dollars, such as max_usd=20.")
     budget = recipe.budget or Budget()
     total = min(max_usd, budget.total_usd or max_usd)
-    return recipe.model_copy(update={"budget": budget.model_copy(update={"total_usd": total})})
+    changes = (*recipe.overrides, f"budget.total=${total!r}")
+    capped = budget.model_copy(update={"total_usd": total})
+    return recipe.model_copy(update={"budget": capped, "overrides": changes})
 
 
 def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:

@@ -12,6 +12,8 @@ from trainmaster.spec.states import EndReason, State
 class Answers:
     """A `ClientProtocol` with one run, as far as these tests ask."""
 
+    undriven_s = 3.0
+
     def __init__(self, *briefs, status=None, pieces=()):
         self.briefs = list(briefs)
         self.found = status
@@ -67,7 +69,7 @@ def test_wait_gives_up_when_it_is_told_to():
 
 
 def test_a_run_that_nobody_drives_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(module, "_UNDRIVEN_S", -1.0)
+    monkeypatch.setattr(Answers, "undriven_s", -1.0)
     alone = brief("RUNNING", driven=False)
     with pytest.raises(errors.UndrivenError, match="nobody drives it"):
         Run(Answers(alone), "r-1").wait()

@@ -120,6 +120,8 @@ class Connection:
             TrainmasterError: what the server says, as the type that it has at home.
         """
         may_repeat = method != "POST" or repeats or bool(key)
+        if not may_repeat:
+            self._drop()  # a socket that was idle may have been closed by the other end
         for pause_s in (*PAUSES_S, None):
             headers = {"Idempotency-Key": key} if key else {}
             if body is not None:
@@ -132,6 +134,9 @@ class Connection:
                 if not may_repeat or pause_s is None or is_untrusted(error):
                     raise self.unreachable(error) from error
             else:
+                if answer.status == 429 and pause_s is not None:  # nothing was done
+                    self.sleep(float(answer.headers.get("retry-after") or pause_s))
+                    continue
                 if answer.status not in _NOT_NOW or not may_repeat or pause_s is None:
                     return self._read(answer, data)
             self.sleep(pause_s)
@@ -181,6 +186,8 @@ class Connection:
                         got += len(new)
                         if new:
                             yield new
+                    if answer.length:
+                        raise http.client.IncompleteRead(b"", answer.length)
                     return
             except _BROKEN as error:
                 pause_s = next(pauses, None)
@@ -203,7 +210,7 @@ class Connection:
         if found is None:
             found = self._sockets[threading.get_ident()] = self._connected(timeout_s)
         given = {key: value for key, value in query.items() if value not in (None, ())}
-        target = f"{self._prefix}{path if path.startswith('/device') else API + path}"
+        target = f"{self._prefix}{API}{path}"
         if given:
             target += f"?{urlencode(given, doseq=True)}"
         own = {"Trainmaster-Version": __version__, "Accept-Encoding": "identity"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from trainmaster.api.remote.connection import Connection, quoted
 from trainmaster.api.remote.following import RunFollower, follow_logs, rows_of, searched
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from trainmaster.service.shells import Shell
     from trainmaster.service.summary import Highlights
     from trainmaster.service.unpublished_models import SavedModel
+    from trainmaster.service.volumes import RemovedVolume, VolumeInfo
     from trainmaster.spec import Recipe
 
 _WATCH_S: Final = 1.0
@@ -44,6 +47,9 @@ class RemoteClient:
     Args:
         connection: to it.
     """
+
+    #: Whose server is gone is driven by another one, and who waits in the queue by nobody.
+    undriven_s: float = math.inf
 
     def __init__(self, connection: Connection) -> None:
         self._to = connection
@@ -326,6 +332,28 @@ class RemoteClient:
             yield done["ended"]
 
         return Listening(told())
+
+    # --- volumes -----------------------------------------------------------------------------------
+
+    def volumes(self) -> list[str]:
+        return [str(each["volume"]) for each in self._to.get("/volumes")["volumes"]]
+
+    def volume(self, url: str) -> VolumeInfo:
+        from trainmaster.api.remote.volumes import info_of
+
+        return info_of(self._to.get(f"/volumes/{quote(url)}"))
+
+    def remove_volume(self, url: str, *, whole: bool = False) -> RemovedVolume:
+        from trainmaster.service.volumes import RemovedVolume
+
+        name, _, version = url.partition("@")
+        if version and not version.isdecimal():
+            raise UsageError(f"{url} is no version of a volume", f"Write such as {name}@3.")
+        if not version and not whole:
+            return RemovedVolume(name, name, None)
+        wanted = {"version": version or None, "whole": whole and not version}
+        self._to.ask("DELETE", f"/volumes/{quote(name)}", wanted)
+        return RemovedVolume(name, url, int(version) if version else "all")
 
 
 class ServedModel(Model):

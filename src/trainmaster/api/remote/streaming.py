@@ -41,18 +41,19 @@ def messages(connection: Connection, run: str, tail_bytes: int | None = None) ->
     Raises:
         TrainmasterError: what the server refuses.
     """
-    last, tries = "", 0
+    last, tries, is_away = "", 0, False
     while True:
         try:
             headers = {"Last-Event-ID": last} if last else {}
             with connection.open(f"/runs/{quoted(run)}/stream", {"tail": tail_bytes}, headers) as answer:
                 for name, message in _events(answer):
-                    last, tries = name or last, 0
+                    last, tries, is_away = name or last, 0, False
                     yield message
         except (OSError, http.client.HTTPException) as error:
             if is_untrusted(error):
                 raise connection.unreachable(error) from error
-            if tries == 0:
+            if not is_away:
+                is_away = True
                 yield Message("away", {"message": f"{connection.url} is away: {error}; trying again"})
         connection.sleep(PAUSES_S[tries] if tries < len(PAUSES_S) else _AGAIN_S)
         tries += 1

@@ -1,0 +1,165 @@
+"""`Contexts`: the servers that this user has logged in to, and the one that is in use; one file, 0600."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trainmaster.spec.errors import NotFoundError, UsageError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A server, and who asks it.
+
+    Attributes:
+        name: by which the user calls it; empty where variables name it.
+        url: of the server.
+        token: who asks.
+        fingerprint: SHA-256 of the certificate that is trusted; empty: as the system trusts it.
+    """
+
+    name: str
+    url: str
+    token: str
+    fingerprint: str = ""
+
+
+class Contexts:
+    """Those of a user.
+
+    Args:
+        environ: ``TRAINMASTER_URL`` and ``TRAINMASTER_TOKEN`` are the context in use, whatever the file says.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = os.environ if environ is None else environ
+        base = self._environ.get("XDG_CONFIG_HOME") or "~/.config"
+        self.file = Path(base).expanduser() / "trainmaster" / "contexts.json"
+
+    def current(self) -> Context | None:
+        """The one in use; None: this machine's home.
+
+        Raises:
+            UsageError: ``TRAINMASTER_URL`` has no token with it.
+        """
+        url = self._environ.get("TRAINMASTER_URL")
+        if url:
+            return self.of_url(url)
+        found = self._read()
+        return self._context(found, found["current"]) if found["current"] else None
+
+    def of_url(self, url: str, token: str | None = None) -> Context:
+        """A server by its URL, with the token that is given, that of the variable, or that of the file.
+
+        Raises:
+            UsageError: there is no token.
+        """
+        found = self._read()
+        same = [n for n, each in found["contexts"].items() if each["url"] == url.rstrip("/")]
+        known = self._context(found, same[0]) if same else Context("", url, "")
+        given = token or self._environ.get("TRAINMASTER_TOKEN") or known.token
+        if not given:
+            raise UsageError(f"{url}: no token", "Set TRAINMASTER_TOKEN, or run `trainmaster login`.")
+        return Context(known.name, url, given, known.fingerprint)
+
+    def all(self) -> tuple[list[Context], str]:
+        """Those of the file by name, and the name of the one in use."""
+        found = self._read()
+        return [self._context(found, name) for name in sorted(found["contexts"])], found["current"] or ""
+
+    def add(self, context: Context) -> None:
+        """Keep one, and use it; another one of that name is replaced.
+
+        Raises:
+            UsageError: that is no name.
+        """
+        if not _NAME.fullmatch(context.name) or context.name == "local":
+            raise UsageError(
+                f"{context.name!r} is no name of a context",
+                "Take letters, digits, '.', '_' and '-'; not `local`.",
+            )
+
+        def put(found: dict[str, Any]) -> None:
+            kept = asdict(context)
+            found["contexts"][kept.pop("name")] = kept
+            found["current"] = context.name
+
+        self._change(put)
+
+    def use(self, name: str) -> None:
+        """Use one from now on; ``local`` is this machine's home.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+
+        def put(found: dict[str, Any]) -> None:
+            found["current"] = None if name == "local" else self._context(found, name).name
+
+        self._change(put)
+
+    def remove(self, name: str) -> None:
+        """Forget one; if it was in use, this machine's home is from now on.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+
+        def put(found: dict[str, Any]) -> None:
+            del found["contexts"][self._context(found, name).name]
+            if found["current"] == name:
+                found["current"] = None
+
+        self._change(put)
+
+    # --- the file ---------------------------------------------------------------------------------------
+
+    def _context(self, found: Mapping[str, Any], name: str) -> Context:
+        if name not in found["contexts"]:
+            names = ", ".join(["local", *sorted(found["contexts"])])
+            raise NotFoundError(f"there is no context {name!r}", f"There are {names}.")
+        kept = found["contexts"][name]
+        return Context(name, kept["url"], kept["token"], kept.get("fingerprint", ""))
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.file.read_text(encoding="utf-8"))
+            return {"current": found["current"], "contexts": dict(found["contexts"])}
+        except FileNotFoundError:
+            return {"current": None, "contexts": {}}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{self.file} cannot be read: {error}", "Remove it, and log in again; or use --local."
+            ) from None
+
+    def _change(self, put: Callable[[dict[str, Any]], None]) -> None:
+        with self._locked():
+            found = self._read()
+            put(found)
+            new = self.file.with_suffix(".new")
+            new.touch(0o600)
+            new.chmod(0o600)
+            with new.open("w", encoding="utf-8") as file:
+                json.dump(found, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.file)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        from trainmaster.spec.private_files import make_private
+
+        make_private(self.file.parent)
+        with self.file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
