@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         home = options.home or Path(scratch) / "home"
         known = home / "runs-of-pictures.json"
         is_new = not known.exists()

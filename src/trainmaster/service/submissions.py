@@ -44,6 +44,7 @@ class RunRequest:
         agreed_usd_per_hour: agrees to rent for at most so much per hour: what the plan said.
         allow_stale: old prices will do.
         wait: until it fits in the month's budget, instead of being refused.
+        keep_s: how long rented machines stay warm for the next run, in seconds.
     """
 
     recipe: str
@@ -53,11 +54,12 @@ class RunRequest:
     agreed_usd_per_hour: float | None = None
     allow_stale: bool = False
     wait: bool = False
+    keep_s: float = 0.0
 
     def digest(self) -> str:
         """SHA-256 of the whole request; keys that came later count where they are used, so old ones stay."""
         whole = asdict(self)
-        for later in ("agreed_usd_per_hour", "allow_stale", "wait"):
+        for later in ("agreed_usd_per_hour", "allow_stale", "wait", "keep_s"):
             if not whole[later]:
                 del whole[later]
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
@@ -229,7 +231,13 @@ class Submissions:
             request.wait,
         )
         return service.start(
-            plan.recipe, path, self._environ, plan.offer, submission=submission, application=application
+            plan.recipe,
+            path,
+            self._environ,
+            plan.offer,
+            request.keep_s,
+            submission=submission,
+            application=application,
         )
 
 

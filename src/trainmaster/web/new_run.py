@@ -29,11 +29,12 @@ SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
 class NewRun(RecipeForm):
-    """All of the page: what is filled in, the recipe as it is now, and the most that it may cost."""
+    """All of the page: what is filled in, the recipe as it is now, what it may cost, whether it waits."""
 
     #: Browsers send lines of a text as Windows writes them.
     recipe: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
     max_usd: Typed = ""
+    wait: Typed = ""
 
     def request(self) -> RunRequest:
         """What is to be run.
@@ -47,7 +48,7 @@ class NewRun(RecipeForm):
             raise UsageError(
                 f"{self.max_usd!r} is no amount of US dollars", "Write one, such as 20."
             ) from None
-        return RunRequest(self.recipe, self.digest or None, None, most_usd)
+        return RunRequest(self.recipe, self.digest or None, None, most_usd, wait=bool(self.wait))
 
     def ask(self) -> QuoteAsk:
         """What is to be quoted.

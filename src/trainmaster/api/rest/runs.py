@@ -37,6 +37,10 @@ class NewRun(BaseModel):
     wait: Annotated[
         bool, Field(description="until it fits in the month's budget, instead of being refused")
     ] = False
+    keep_s: Annotated[
+        float,
+        Field(ge=0, le=86400, description="rented machines stay warm so long for the next run, in seconds"),
+    ] = 0.0
     plan: Annotated[
         str | None, Field(description="instead of a recipe: runs what was planned, and agrees to its price")
     ] = None
@@ -48,12 +52,14 @@ class NewRun(BaseModel):
             UsageError: neither a recipe nor a plan is there, or both.
         """
         if self.plan is not None and self.recipe is None and self.code is None and self.provider is None:
-            return replace(state.quotes.accept(caller, self.plan, self.max_usd), wait=self.wait)
+            planned = state.quotes.accept(caller, self.plan, self.max_usd)
+            return replace(planned, wait=self.wait, keep_s=self.keep_s)
         if self.plan is not None or self.recipe is None:
             raise UsageError(
                 "a run needs a recipe or a plan", "A plan has its recipe, code and provider: leave them out."
             )
-        return RunRequest(self.recipe, self.code, self.provider, self.max_usd, wait=self.wait)
+        given = (self.recipe, self.code, self.provider, self.max_usd)
+        return RunRequest(*given, wait=self.wait, keep_s=self.keep_s)
 
 
 class RunPage(BaseModel):
