@@ -14,11 +14,11 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/models")
-def models(request: Request, found: Runs, cursor: str | None = None) -> Response:
-    """What tasks left."""
-    listed = found.models(None, PAGE_ROWS, cursor)
-    more = urlencode({"cursor": listed["next"]}) if listed["next"] else ""
-    return page(request, "models.html", models=listed["models"], more=more)
+def models(request: Request, found: Runs, run: str = "", cursor: str | None = None) -> Response:
+    """What tasks left, of one run or of all."""
+    listed = found.models(run or None, PAGE_ROWS, cursor)
+    more = urlencode({"run": run, "cursor": listed["next"]}) if listed["next"] else ""
+    return page(request, "models.html", models=listed["models"], more=more, run=run)
 
 
 @router.get("/models/{run}/{experiment}/{task}")

@@ -21,7 +21,7 @@ router = APIRouter(include_in_schema=False)
 #: Of what a search in logs finds, so much is shown, the last of it.
 _FOUND_BYTES: Final = 48_000
 _EVENTS: Final = 100
-_MODELS: Final = 50
+_MODELS: Final = 8
 
 
 @router.get("/runs/{run}")
@@ -39,7 +39,7 @@ def show(request: Request, run: str, found: Runs) -> Response:
         bands=bands(status, cap_usd),
         graph=graph(details.graph()),
         highlights=found.highlights(run),
-        models=found.models(run, _MODELS)["models"],
+        models=found.models(run, _MODELS),
     )
 
 

@@ -1,6 +1,8 @@
 "use strict";
 // Curves as uPlot draws them: a chart per key, a line per name.
-const COLORS = ["#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d"], KEEP = 4000;
+const COLORS = matchMedia("(prefers-color-scheme: dark)").matches
+  ? ["#7aa5ff", "#f5a742", "#4fd1a0", "#ff8080", "#b794ff", "#5cc8dd", "#ff85bd", "#a3d65c"]
+  : ["#2563eb", "#b45309", "#047857", "#dc2626", "#7c3aed", "#0e7490", "#be185d", "#4d7c0f"], KEEP = 4000;
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const shown = value => typeof value === "number" ? Number(value.toPrecision(4)).toString() : "–";
 

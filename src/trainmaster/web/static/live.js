@@ -36,8 +36,12 @@ async function load() {
   charts.draw();
 }
 const isWanted = said => ["experiment", "task", "attempt", "member"].every(key => !log.dataset[key] || log.dataset[key] === String(said[key]));
+let writer = "";
 function write(said) {
   if (!isWanted(said)) return;
+  const from = `${label(said)}, attempt ${said.attempt}, ${said.member}`;
+  if (from !== writer) log.textContent += `${log.textContent.endsWith("\n") || !log.textContent ? "" : "\n"}── ${from} ──\n`;
+  writer = from;
   const follows = log.scrollTop + log.clientHeight >= log.scrollHeight - 20;
   log.textContent = (log.textContent + said.text).slice(-LOG);
   if (follows) log.scrollTop = log.scrollHeight;
