@@ -21,19 +21,29 @@ CLAIM_S = 30.0
 _OVER = ("DONE", "REMOVED")
 
 
-def add(database: Database, row: dict[str, Any], quota_bytes: int) -> int | None:
-    """Begin an upload; if it does not fit into what its team may have at once: the bytes that there are."""
+def add(database: Database, row: dict[str, Any], quota_bytes: int, most: int) -> tuple[int, int] | None:
+    """Begin an upload, if its team may have one more of this size.
 
-    def write(connection: Connection, this: Try) -> int | None:
+    Args:
+        database: of the home.
+        row: of the upload.
+        quota_bytes: of all that nothing was made of yet.
+        most: how many those may be.
+
+    Returns:
+        None, or what there is already in the way: bytes and uploads.
+    """
+
+    def write(connection: Connection, this: Try) -> tuple[int, int] | None:
         team = t.team.select().where(t.team.c.name == row["team"]).with_for_update()
         connection.execute(team)  # one at a time of a team: two may not fit together
         if this.again and connection.execute(_by_id(row["id"])).first():
             return None
         total = sa.func.coalesce(sa.func.sum(t.upload.c.size_bytes), 0)
         mine = t.upload.c.team.is_not_distinct_from(row["team"]) & t.upload.c.state.not_in(_OVER)
-        there = int(connection.execute(sa.select(total).where(mine)).scalar_one())
-        if there + row["size_bytes"] > quota_bytes:
-            return there
+        there, count = connection.execute(sa.select(total, sa.func.count()).where(mine)).one()
+        if there + row["size_bytes"] > quota_bytes or count >= most:
+            return int(there), int(count)
         connection.execute(t.upload.insert().values(row))
         return None
 

@@ -14,15 +14,15 @@ from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.service.caller import NO_TEAM
-from trainmaster.service.volumes import StoredVolume, entries, named_volumes, open_volume
 from trainmaster.spec.errors import NotFoundError, UsageError
-from trainmaster.volumes.packed.addresses import is_short_name
+from trainmaster.volumes.packed.addresses import is_short_name, named_volumes
 from trainmaster.volumes.packed.head import Head, read_head
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
     from trainmaster.db import Database
     from trainmaster.service.caller import Caller
+    from trainmaster.service.volumes import StoredVolume
     from trainmaster.spec import Recipe
 
 #: Files of a version that are shown.
@@ -129,6 +129,8 @@ class TeamVolumes:
         Raises:
             NotFoundError: the team has no such volume or version.
         """
+        from trainmaster.service.volumes import entries, open_volume
+
         versions = list(self._stored(name).info().versions)
         found = [head for head in versions if version in (None, head.version)]
         if not found:
@@ -171,6 +173,8 @@ class TeamVolumes:
         self._stored(name).collect_garbage(0, now=True)
 
     def _stored(self, name: str) -> StoredVolume:
+        from trainmaster.service.volumes import StoredVolume
+
         if not is_volume_name(name):
             raise NotFoundError(
                 f"there is no volume {name[:80]!r}", "Names are letters, digits, '.', '_', '-', '/'."

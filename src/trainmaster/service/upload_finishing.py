@@ -21,7 +21,7 @@ from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
 from trainmaster.service.code_uploads import CodeUploads
 from trainmaster.service.table_summary import summarised
 from trainmaster.service.team_volumes import is_volume_name, volumes_url
-from trainmaster.service.uploads import QuotaError, UploadConflictError
+from trainmaster.service.uploads import MAX_UPLOADS, QuotaError, UploadConflictError
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes
@@ -40,7 +40,6 @@ _VOLUMES: Final = "200GB"
 #: So many at once; each needs room on this server's disk.
 _AT_ONCE: Final = 2
 _RENEW_S: Final = 5.0
-MAX_UPLOADS: Final = 1000
 #: Real data are seldom packed a hundredfold; what is smaller than this in the end hurts nobody.
 _MOST_TIMES: Final = 100
 _SMALL_BYTES: Final = 2 << 30

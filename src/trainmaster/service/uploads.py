@@ -38,6 +38,8 @@ KINDS: Final = ("code", "volume")
 PART_BYTES: Final = 4 << 20
 #: A client that sends a byte at a time gets no further.
 MAX_PARTS: Final = 50_000
+#: Of a team, at once; and of one version of a volume.
+MAX_UPLOADS: Final = 1000
 #: What a team may have at once that is not made into something yet.
 QUOTA_VARIABLE: Final = "TRAINMASTER_UPLOADS"
 _QUOTA: Final = "50GB"
@@ -112,10 +114,11 @@ class Uploads:
             "created_at": now,
             "used_at": now,
         }
-        there = rows.add(self._database, row, self._quota_bytes)
+        there = rows.add(self._database, row, self._quota_bytes, MAX_UPLOADS)
         if there is not None:
             raise QuotaError(
-                f"{size_bytes:,} bytes do not fit: other uploads take {there:,} of {self._quota_bytes:,}",
+                f"{size_bytes:,} bytes do not fit: {there[1]} uploads have {there[0]:,} of "
+                f"{self._quota_bytes:,} bytes, and may be {MAX_UPLOADS}",
                 "Finish or delete those: GET /api/v1/uploads lists them. They end by themselves after a day.",
             )
         return self.get(caller, upload)
