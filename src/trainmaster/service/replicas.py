@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.artifacts import materialise
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.control.locking import locked
 from trainmaster.db import run_files
@@ -165,6 +166,7 @@ class Replicas:
         Raises:
             LeaseLostError: somebody else drives the run.
             SealedError: its keys were sealed with another server's key.
+            PublishError: its code cannot be read from the object store.
         """
         row = self._database.run_row(lease.run)
         if not row["can_move"] or self.began_here(row) or self.is_here(row):
@@ -177,7 +179,9 @@ class Replicas:
             for name, sealed in run_files.private(self._database, row["id"]).items():
                 if name != SECRETS:
                     _write_private(root, name, key.open(sealed, private_place(row["id"], name)))
-            pull(self._database, row["id"], root / "runs" / row["id"])
+            run_directory = root / "runs" / row["id"]
+            pull(self._database, row["id"], run_directory)
+            materialise(self.code(row), run_directory / "code")
             shutil.rmtree(place, ignore_errors=True)  # of an earlier time that we had it
             move_into_place(root, place)
         run_files.keep_here(self._database, lease, self._home.identity())

@@ -14,6 +14,7 @@ from trainmaster.db import (
     ClosedAttempt,
     ClusterRow,
     Database,
+    Lease,
     NewRun,
     Note,
     Submission,
@@ -23,7 +24,7 @@ from trainmaster.db import (
 )
 from trainmaster.db.held_runs import undriven
 from trainmaster.providers.aws.memory import AwsMemory
-from trainmaster.service import Service
+from trainmaster.service import Service, replicas
 from trainmaster.service.encryption import SealedError, SealingKey
 from trainmaster.service.replicas import Replicas, bring_code, send_code, why_bound
 from trainmaster.service.replication import SECRETS, private_place
@@ -46,8 +47,13 @@ class Server:
         self.replicas = Replicas(database, self.home)
 
     def accept(self, run, **more):
+        snapshot = self.home.snapshots / "1a2b"
+        snapshot.mkdir(parents=True, exist_ok=True)
+        (snapshot / "train.py").write_text("1")
+        store = f"file://{self.home.root.parent}/store"  # of both
+        send_code(store, snapshot)
         new = NewRun(
-            run, "r", RECIPE, "r.yaml", "lab", "/a/snapshots/code", "s3://s", [("main", 9)],
+            run, "r", RECIPE, "r.yaml", "lab", str(snapshot), store, [("main", 9)],
             home=str(self.home.root), home_id=self.home.identity(), can_move=True, **more,
         )  # fmt: skip
         return self.database.create_run(new, time.time())
@@ -92,7 +98,9 @@ def begin(database, lease, number=0):
 
 def files_of(home, run):
     root = home.run_directory(run)
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("tasks/**/*") if path.is_file()
+    }
 
 
 ROUNDS = st.lists(
@@ -207,6 +215,7 @@ def test_what_is_private_is_sealed_and_comes_along(servers, database, run):
     assert (brought.public_key(), brought.regions()) == (public, ["us-east-1"])
     assert brought.private_key.read_bytes() == memory.private_key.read_bytes()
     assert brought.private_key.stat().st_mode & 0o777 == 0o600
+    assert (home.code_directory(run) / "train.py").read_text() == "1"
     assert brought.host_key(f"{run}.main", "worker-0") == memory.host_key(f"{run}.main", "worker-0")
     assert (home.root / "clusters" / f"{run}.main" / "1" / "token").read_text() == "secret"
 
@@ -227,6 +236,29 @@ def test_another_key_brings_nothing_over(servers, database, run, tmp_path):
     with pytest.raises(SealedError, match="was sealed with the key"):
         Server(tmp_path / "c", database).take(run)
     assert b.row(run)["kept_by"] is None
+
+
+@pytest.mark.parametrize("where", ["pull", "keep_here"])
+def test_who_is_killed_while_it_brings_a_run_over_begins_again(servers, database, run, monkeypatch, where):
+    a, b = servers
+    lease = a.accept(run)
+    log = a.home.attempt(run, "main", 0, 1).log("worker-0")
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n")
+    a.replication(lease).close(None)
+    database.release(lease, time.time())
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replicas if where == "pull" else run_files, where, killed)
+        with pytest.raises(KeyboardInterrupt):
+            b.take(run)
+    assert b.row(run)["kept_by"] is None
+    database.release(Lease(run, b.row(run)["lease_token"], ""), time.time())
+    b.take(run)
+    assert files_of(b.replicas.home(b.row(run)), run) == files_of(a.home, run)
 
 
 def test_a_run_comes_back_with_what_was_written_elsewhere(servers, database, run):
