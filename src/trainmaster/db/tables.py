@@ -76,7 +76,7 @@ Index(None, run.c.created_at)
 Index(None, run.c.team, run.c.created_at)
 # Of a hundred thousand runs few are not over, and drivers ask for those twice a second.
 _is_open = run.c.state != text("'DONE'")
-Index("ix_run_open", run.c.lease_owner, sqlite_where=_is_open, postgresql_where=_is_open)
+Index("ix_run_open", run.c.lease_owner, sqlite_where=_is_open)
 
 experiment = Table(
     "experiment",

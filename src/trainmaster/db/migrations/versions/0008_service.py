@@ -82,7 +82,7 @@ def _run_files() -> None:
 def _drivers() -> None:
     """Drivers find the runs that are not over."""
     is_open = sa.text("state != 'DONE'")
-    op.create_index("ix_run_open", "run", ["lease_owner"], sqlite_where=is_open, postgresql_where=is_open)
+    op.create_index("ix_run_open", "run", ["lease_owner"], sqlite_where=is_open)
 
 
 def _accounts() -> None:
