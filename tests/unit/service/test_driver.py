@@ -16,6 +16,7 @@ from trainmaster.service.driver import Driver, is_taken, take_place
 from trainmaster.service.drivers import Drivers
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
+from trainmaster.testing.waits import until
 
 RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
 LONG_S = 60.0
@@ -100,6 +101,7 @@ def test_a_run_whose_code_raises_ends_only_itself_and_is_told_why(service, send,
     (note,) = [row["message"] for row in events(service.database, "bad") if row["kind"] == "note"]
     assert str(error.args[0]) in note
     assert service.database.run_row("bad")["lease_owner"] is None
+    until(lambda: "good" in drives.begun, "the other one is driven")
     assert service.database.run_row("good")["lease_owner"] is not None
     log = service.home.run_directory("bad") / "control.log"
     assert log.exists() == isinstance(error, ZeroDivisionError)
