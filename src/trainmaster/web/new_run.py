@@ -11,9 +11,12 @@ from pydantic import AfterValidator
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
+from trainmaster.artifacts.code_sources import as_git
 from trainmaster.control.data_sources import BUILT_IN
 from trainmaster.providers.capabilities import BUILT_IN as PROVIDERS
 from trainmaster.service.caller import Caller
+from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.git_code import GitCode
 from trainmaster.service.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.submissions import RunRequest
 from trainmaster.service.team_volumes import TeamVolumes
@@ -73,7 +76,8 @@ Filled = Annotated[NewRun, Form()]
 @router.get("/new")
 def new(request: Request, found: Runs, state: State, caller: Submitter, again: str = "") -> Response:
     """Nothing filled in yet; or the recipe of an earlier run."""
-    form = NewRun(recipe=found.recipe(again) if again else RecipeForm().text())
+    empty = RecipeForm(provider=_providers(state, caller)[0] if state.submissions.is_shared(caller) else "")
+    form = NewRun(**empty.model_dump(), recipe=found.recipe(again) if again else empty.text())
     return show_form(request, state, caller, form)
 
 
@@ -85,6 +89,24 @@ def make_recipe(request: Request, state: State, caller: Submitter, form: Filled)
     if is_part(request):
         return page(request, "new_recipe.html", form=form, **_checked(mistake))
     return show_form(request, state, caller, form, mistake)
+
+
+@router.post("/new/git")
+def fetch(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
+    """Fetches the code from a public repository: what is run is what it is now."""
+    try:
+        source = as_git(form.code)
+        if source is None:
+            raise UsageError(f"{form.code!r} is no git URL", "Write https://HOST/PROJECT@REF.")
+        code, commit = GitCode(CodeUploads(state.service.home, caller.team)).add(
+            source.url, source.ref or "HEAD"
+        )
+    except TrainmasterError as error:
+        return show_form(request, state, caller, form, error, 422)
+    form = form.model_copy(update={"code": "", "digest": code})
+    form = form.model_copy(update={"recipe": form.text()})
+    sent = f"{source.shown} is here, as of {commit[:12]}."
+    return show_form(request, state, caller, form, _mistake(state, caller, form), sent=sent)
 
 
 @router.post("/new/check")
@@ -120,11 +142,13 @@ def show_form(
     form: NewRun,
     mistake: TrainmasterError | None = None,
     http: int = 200,
+    sent: str = "",
 ) -> Response:
-    """The page, with what is filled in."""
-    is_shared = state.submissions.is_shared(caller)
+    """The page, with what is filled in, and which code was ``sent``."""
     choices: dict[str, Any] = {
-        "providers": [name for name, can in PROVIDERS.items() if can.rents or not is_shared],
+        "sent": sent or ("Code was sent." if form.digest else ""),
+        "is_shared": state.submissions.is_shared(caller),
+        "providers": _providers(state, caller),
         "policies": POLICIES,
         "sources": [*_volumes(state, caller), *sorted(BUILT_IN)],
         "strategies": STRATEGIES,
@@ -132,6 +156,11 @@ def show_form(
         "samplers": SAMPLERS,
     }
     return page(request, "new.html", http, form=form, **choices, **_checked(mistake))
+
+
+def _providers(state: ServerState, caller: Caller) -> list[str]:
+    is_shared = state.submissions.is_shared(caller)
+    return [name for name, can in PROVIDERS.items() if can.rents or not is_shared]
 
 
 def _volumes(state: ServerState, caller: Caller) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import re
@@ -21,6 +22,7 @@ with warnings.catch_warnings():
 
 from trainmaster.api.rest.app import make_app, make_state
 from trainmaster.service.caller import caller
+from trainmaster.service.git_code import GitCode
 from trainmaster.web.pages import add_pages
 from trainmaster.web.recommend import workers_figure
 
@@ -71,13 +73,18 @@ def answer():
     return {**one, "experiments": {"train": one}, "total": total, **more}
 
 
-@pytest.fixture(scope="module")
-def state(tmp_path_factory):
-    root = tmp_path_factory.mktemp("pages")
+@contextlib.contextmanager
+def server(root):
     home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'd.db'}")
     service = Service(home)
     yield make_state(service, {})
     service.close()
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
+    with server(tmp_path_factory.mktemp("pages")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +124,31 @@ def test_wrong_recipes_and_amounts_come_back_as_they_were(browser):
     assert "no number of workers" in browser.post(
         "/new/quote", data={"recipe": RENTED, "most_workers": "some"}
     ).text.replace("&#39;", "'")
+
+
+@pytest.fixture
+def shared(tmp_path):
+    with server(tmp_path) as found:
+        found.access.make_team("red", None)
+        yield found
+
+
+def test_a_team_rents_and_has_its_code_fetched(shared, monkeypatch):
+    app = make_app(shared)
+    add_pages(app)
+    token = shared.access.create_token("ann", ["read", "run"], "red")["token"]
+    ann = TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
+    page = ann.get("/new").text
+    assert "<option>local" not in page
+    assert "provider: aws" in recipe_of(page)
+    fetched = []
+    monkeypatch.setattr(GitCode, "add", lambda self, *what: fetched.append(what) or ("0" * 64, "c0ffee" * 7))
+    page = ann.post("/new/git", data={"code": "https://example.com/a.git@main", "provider": "aws"}).text
+    assert fetched == [("https://example.com/a.git", "main")]
+    assert "a.git@main is here, as of c0ffeec0ffee" in page
+    assert f'value="{"0" * 64}"' in page
+    assert "code:" not in recipe_of(page)
+    assert ann.post("/new/git", data={"code": "ftp://example.com/a"}).status_code == 422
 
 
 def test_a_quote_is_a_picture_from_which_a_cluster_is_taken(state, browser):
