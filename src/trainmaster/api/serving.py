@@ -7,7 +7,8 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.spec.errors import MissingPartError, UsageError
@@ -72,6 +73,7 @@ def serve(
     where: Listening,
     ready: Callable[[str, str], None],
     add_pages: Callable[[FastAPI], None],
+    oidc: Path | None = None,
 ) -> None:
     """Serve a home until SIGINT or SIGTERM; its runs have processes of their own and go on.
 
@@ -80,6 +82,7 @@ def serve(
         environ: of the processes that drive runs.
         where: to listen.
         add_pages: adds web pages to the application.
+        oidc: file with the settings of a single sign-on.
         ready: called once with the URL, and with a link that logs the owner of the home in, once.
 
     Raises:
@@ -91,12 +94,15 @@ def serve(
         import uvicorn
 
         from trainmaster.api.rest.app import make_app, make_state
+        from trainmaster.service.single_sign_on import SignOnSettings, SingleSignOn
     except ModuleNotFoundError as error:
         raise MissingPartError(
             f"server: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
         ) from error
     is_secure = where.tls_cert is not None or where.behind_proxy is not None
     state = make_state(service, environ, is_private=where.is_private, is_secure=is_secure)
+    if oidc is not None:
+        state = replace(state, single_sign_on=SingleSignOn(SignOnSettings.read(oidc), service.database))
     app = make_app(state)
     add_pages(app)
     config = uvicorn.Config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,9 @@ def server(
     behind_proxy: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A proxy there does TLS: its headers are believed.")
     ] = None,
+    oidc: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Single sign-on: provider and groups, TOML.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON when it is ready.")] = False,
 ) -> None:
     """Serve this home by REST and web, until Ctrl-C. Runs go on when it stops."""
@@ -38,7 +42,7 @@ def server(
         say(f"open {setup_url} to log in as its owner; it works once")
 
     where = Listening(host, port, tls_cert, tls_key, behind_proxy)
-    serve(Service.from_environment(), os.environ, where, ready, _pages)
+    serve(Service.from_environment(), os.environ, where, ready, _pages, oidc)
 
 
 def _pages(app: FastAPI) -> None:

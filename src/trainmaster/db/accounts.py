@@ -196,6 +196,28 @@ def accept_invite(database: Database, digest: str, new: Mapping[str, object] | N
     return database.write(write)
 
 
+# --- single sign-on -------------------------------------------------------------------------------------
+
+
+def begin_sign_in(database: Database, row: Mapping[str, object], now: float) -> None:
+    """Keep what the answer of a provider will be checked by, and forget what took too long."""
+
+    def write(connection: Connection, this: Try) -> None:
+        connection.execute(t.sign_in.delete().where(t.sign_in.c.expires_at < now))
+        if not this.again:
+            connection.execute(t.sign_in.insert().values(**row))
+
+    database.write(write)
+
+
+def take_sign_in(database: Database, digest: str) -> RowMapping | None:
+    """What was kept for a browser, once: it is gone afterwards."""
+    which = t.sign_in.c.digest == digest
+    rows = database.read(sa.select(t.sign_in).where(which))
+    gone = database.write(lambda connection, _: connection.execute(t.sign_in.delete().where(which)).rowcount)
+    return rows[0] if rows and gone else None
+
+
 # --- attempts to log in ---------------------------------------------------------------------------------
 
 

@@ -378,6 +378,17 @@ team_secret = Table(
     Column("changed_at", Float, nullable=False),
 )
 
+sign_in = Table(
+    "sign_in",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the cookie of the browser that has begun it"),
+    Column("state", Text, nullable=False, doc="what the provider must send back"),
+    Column("nonce", Text, nullable=False, doc="what its token must say"),
+    Column("verifier", Text, nullable=False, doc="of PKCE"),
+    Column("wanted", Text, nullable=False, doc="the page to go on with"),
+    Column("expires_at", Float, nullable=False),
+)
+
 login_attempt = Table(
     "login_attempt",
     metadata,

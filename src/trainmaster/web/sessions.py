@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Known, ServerState, State, address_of, check_same_site, status_of
 from trainmaster.service.access import SESSION_S
 from trainmaster.service.caller import SCOPES, ForbiddenError, UnknownCallerError, caller
-from trainmaster.spec.errors import UsageError
+from trainmaster.service.single_sign_on import SIGN_IN_S, SingleSignOn
+from trainmaster.spec.errors import NotFoundError, UsageError
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
+_SIGN_ON: Final = "/login/oidc"
+_SIGN_ON_COOKIE: Final = "trainmaster-sign-on"
 
 
 @router.get("/setup")
@@ -40,9 +43,9 @@ def set_up(request: Request, state: State, code: Annotated[str, Form()]) -> Resp
 
 
 @router.get("/login")
-def login(request: Request, next: str = "/") -> Response:
-    """Asks for a token."""
-    return page(request, "login.html", next=next, error="")
+def login(request: Request, state: State, next: str = "/") -> Response:
+    """Asks for a token, or sends to the single sign-on."""
+    return _login_page(request, state, 200, next, "")
 
 
 @router.post("/login")
@@ -60,8 +63,60 @@ def log_in(
         session = state.access.open_session(state.access.by_token(token.strip()), address)
     except (UnknownCallerError, ForbiddenError) as error:
         state.access.note_wrong_attempt(address)
-        return page(request, "login.html", status_of(error), next=next, error=str(error.args[0]))
+        return _login_page(request, state, status_of(error), next, str(error.args[0]))
     return _logged_in(state, session, next)
+
+
+@router.get("/login/oidc")
+def sign_on(request: Request, state: State, next: str = "/") -> Response:
+    """Sends the browser to the provider of the single sign-on."""
+    state.access.admit_attempt(address_of(request))
+    url, cookie = _single_sign_on(state).begin(_answer_to(request), next)
+    answer = redirect(url)
+    answer.set_cookie(
+        _SIGN_ON_COOKIE,
+        cookie,
+        max_age=int(SIGN_IN_S),
+        path=_SIGN_ON,
+        secure=state.is_secure,
+        httponly=True,
+        samesite="lax",
+    )
+    return answer
+
+
+@router.get("/login/oidc/answer")
+def signed_on(
+    request: Request, state: State, state_: Annotated[str, Query(alias="state")] = "", code: str = ""
+) -> Response:
+    """What the provider sends the browser back with."""
+    state.access.admit_attempt(address_of(request))
+    cookie = request.cookies.get(_SIGN_ON_COOKIE, "")
+    try:
+        who, wanted = _single_sign_on(state).finish(cookie, state_, code, _answer_to(request))
+    except UnknownCallerError as error:
+        state.access.note_wrong_attempt(address_of(request))
+        return _login_page(request, state, status_of(error), "/", str(error.args[0]))
+    answer = _logged_in(state, state.access.open_session(who, address_of(request)), wanted)
+    answer.delete_cookie(
+        _SIGN_ON_COOKIE, path=_SIGN_ON, secure=state.is_secure, httponly=True, samesite="lax"
+    )
+    return answer
+
+
+def _single_sign_on(state: ServerState) -> SingleSignOn:
+    if state.single_sign_on is None:
+        raise NotFoundError("this server has no single sign-on", "Log in with a token.")
+    return state.single_sign_on
+
+
+def _answer_to(request: Request) -> str:
+    return f"{str(request.base_url).rstrip('/')}{_SIGN_ON}/answer"
+
+
+def _login_page(request: Request, state: ServerState, http: int, next: str, error: str) -> Response:
+    has_sign_on = state.single_sign_on is not None
+    return page(request, "login.html", http, next=next, error=error, has_sign_on=has_sign_on)
 
 
 @router.post("/logout")

@@ -17,6 +17,7 @@ from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
 from trainmaster.service.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
 from trainmaster.service.quote_requests import QuoteRequests, TooManyError
+from trainmaster.service.single_sign_on import SingleSignOn
 from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
@@ -90,6 +91,7 @@ class ServerState:
         setup: what the one-time link says; taken out when it is used.
         rates: how often who asks.
         streams: who follows what.
+        single_sign_on: at a provider, if there is one.
     """
 
     service: Service
@@ -107,6 +109,7 @@ class ServerState:
     setup: set[str] = field(default_factory=set)
     rates: Rates = field(default_factory=Rates)
     streams: Streams = field(default_factory=Streams)
+    single_sign_on: SingleSignOn | None = None
 
     @property
     def secrets(self) -> TeamSecrets:

@@ -136,6 +136,16 @@ def _accounts() -> None:
         sa.PrimaryKeyConstraint("team", "name", name="pk_team_secret"),
     )
     op.create_table(
+        "sign_in",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("nonce", sa.Text(), nullable=False),
+        sa.Column("verifier", sa.Text(), nullable=False),
+        sa.Column("wanted", sa.Text(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_sign_in"),
+    )
+    op.create_table(
         "login_attempt",
         sa.Column("id", _KEY, nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
