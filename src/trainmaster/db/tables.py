@@ -456,6 +456,16 @@ volume_content = Table(
     Column("described", Text, nullable=False, doc="columns and rows of the tables in it, as JSON"),
 )
 
+device_login = Table(
+    "device_login",
+    metadata,
+    Column("digest", Text, primary_key=True, doc="SHA-256 of the secret of who logs in"),
+    Column("user_digest", Text, nullable=False, unique=True, doc="SHA-256 of the code to be confirmed"),
+    Column("client", Text, nullable=False, doc="name of who logs in, as it says itself"),
+    Column("expires_at", Float, nullable=False),
+    Column("confirmed", Text, doc="who has confirmed it, as JSON; null before"),
+)
+
 audit = Table(
     "audit",
     metadata,

@@ -17,6 +17,7 @@ from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import (
     clusters,
     compare,
+    device,
     examples,
     models,
     new_run,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
+    device.router,
     runs.router,
     run.router,
     compare.router,
@@ -80,7 +82,7 @@ def add_pages(app: FastAPI) -> None:
 async def _failed(request: Request, error: Exception) -> Response:
     """Errors of pages are pages, those of REST are JSON; who is not known is asked to log in."""
     assert isinstance(error, TrainmasterError)
-    if request.url.path.startswith(("/api/", "/metrics")):
+    if request.url.path.startswith(("/api/", "/metrics", "/device/")):
         return told(error)
     if isinstance(error, UnknownCallerError) and not is_part(request):
         wanted = request.url.path if request.method == "GET" else "/"

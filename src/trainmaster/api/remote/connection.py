@@ -210,7 +210,7 @@ class Connection:
         if found is None:
             found = self._sockets[threading.get_ident()] = self._connected(timeout_s)
         given = {key: value for key, value in query.items() if value not in (None, ())}
-        target = f"{self._prefix}{API}{path}"
+        target = f"{self._prefix}{'' if path.startswith('/device/') else API}{path}"
         if given:
             target += f"?{urlencode(given, doseq=True)}"
         own = {"Trainmaster-Version": __version__, "Accept-Encoding": "identity"}

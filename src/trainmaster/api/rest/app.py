@@ -18,6 +18,7 @@ from trainmaster.api.rest import (
     budgets,
     clusters,
     code,
+    device,
     lookups,
     metrics,
     models,
@@ -118,6 +119,7 @@ def make_app(state: ServerState) -> FastAPI:
     v1.include_router(_general)
     app.include_router(v1)
     app.include_router(metrics.router)
+    app.include_router(device.router)
     app.add_api_route("/healthz", _healthz, tags=["server"])
     app.add_exception_handler(TrainmasterError, _told)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -16,6 +16,7 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
 from trainmaster.service.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
+from trainmaster.service.device_login import DeviceLogins
 from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.single_sign_on import SingleSignOn
 from trainmaster.service.submissions import KeyUsedError, Submissions
@@ -120,6 +121,11 @@ class ServerState:
     def accounts(self) -> Accounts:
         """Users, and members of teams."""
         return Accounts(self.service.database)
+
+    @property
+    def device_logins(self) -> DeviceLogins:
+        """Command lines that log in."""
+        return DeviceLogins(self.service.database, self.access)
 
 
 def state_of(request: Request) -> ServerState:

@@ -23,6 +23,7 @@ def upgrade() -> None:
     _accounts()
     _ledger()
     _uploads()
+    _device_logins()
 
 
 def _quote_requests() -> None:
@@ -281,4 +282,18 @@ def _uploads() -> None:
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("described", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_volume_content"),
+    )
+
+
+def _device_logins() -> None:
+    """Command lines whose login waits until a person confirms it."""
+    op.create_table(
+        "device_login",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("user_digest", sa.Text(), nullable=False),
+        sa.Column("client", sa.Text(), nullable=False),
+        sa.Column("expires_at", sa.Float(), nullable=False),
+        sa.Column("confirmed", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("digest", name="pk_device_login"),
+        sa.UniqueConstraint("user_digest", name="uq_device_login_user_digest"),
     )

@@ -1,0 +1,54 @@
+"""Routes by which a command line asks for a token; nobody need be known. The page is `web.device`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from trainmaster.api.rest.state import State, address_of
+
+router = APIRouter(tags=["login"])
+
+
+class NewDevice(BaseModel):
+    """Who asks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    client: str = Field("", max_length=200, description="what the person who confirms is shown")
+
+
+class DeviceCode(BaseModel):
+    """What to show, and what to ask with."""
+
+    device_code: str = Field(description="a secret of who asks")
+    user_code: str = Field(description="to be confirmed on the page /device")
+    expires_in_s: float
+    interval_s: float = Field(description="between two questions for the token")
+
+
+class DeviceAsk(BaseModel):
+    """Who asks for the token."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    device_code: str = Field(max_length=200)
+
+
+class DeviceToken(BaseModel):
+    """The token, this once."""
+
+    token: str | None = Field(description="null until the code is confirmed")
+
+
+@router.post("/device/code")
+def begin(body: NewDevice, state: State) -> DeviceCode:
+    """Ask for a code that a person confirms."""
+    return DeviceCode(**state.device_logins.begin(body.client))
+
+
+@router.post("/device/token")
+def token(body: DeviceAsk, request: Request, state: State) -> DeviceToken:
+    """The token, when it is confirmed; 404 when the login is over."""
+    state.access.admit_attempt(address_of(request))
+    return DeviceToken(token=state.device_logins.token(body.device_code))

@@ -1,0 +1,99 @@
+"""The command line on a server, as on a home; one that is killed meanwhile is waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from trainmaster.api import Client
+from trainmaster.api.embedded import EmbeddedClient
+from trainmaster.testing.client_contract import RunningClientContract
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+
+SCRIPT = """\
+import json, os, time
+for step in range(1, 9):
+    with open(os.environ["TRAINMASTER_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
+    print("step", step, flush=True)
+    while step == 4 and not os.path.exists(os.environ["NOTES"] + "/go"):
+        time.sleep(0.02)
+with open(os.environ["TRAINMASTER_OUTPUT_DIR"] + "/model.txt", "w") as file:
+    file.write("weights")
+"""
+RECIPE = "name: job\nexperiments:\n  main: {command: python train.py, retries: 0}\n"
+
+
+class Server:
+    """One of a user's home, on a port that stays."""
+
+    def __init__(self, tm):
+        self.tm, self.port = tm, "0"
+        self.start()
+
+    def start(self):
+        self.process = self.tm.start("server", "--port", self.port, "--json")
+        self.tm.until(lambda: self.process.out.endswith("\n"), "the server is ready")
+        self.url = json.loads(self.process.out)["url"]
+        self.port = self.url.rpartition(":")[2]
+
+
+@pytest.fixture
+def server(tm):
+    return Server(tm)
+
+
+class TestEmbedded(RunningClientContract):
+    @pytest.fixture
+    def client(self, tmp_path):
+        found = EmbeddedClient(tmp_path / "home")
+        yield found
+        found.close()
+
+
+class TestServer(RunningClientContract):
+    @pytest.fixture
+    def client(self, server, tm):
+        token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
+        found = Client(server.url, token)
+        yield found._home
+        found.close()
+
+
+def test_verbs_ask_the_server_and_a_killed_one_is_waited_for(server, tm):
+    token = tm.call("token", "create", "ci", "--scopes", "read,run", "--json").json["token"]
+    tm.write("train.py", SCRIPT)
+    tm.write("recipe.yaml", RECIPE)
+    home, tm.env["TRAINMASTER_HOME"] = tm.env["TRAINMASTER_HOME"], str(tm.root / "laptop")
+    tm.env |= {"XDG_CONFIG_HOME": str(tm.root / "config"), "TRAINMASTER_URL": server.url}
+    tm.env["TRAINMASTER_TOKEN"] = token
+    running = tm.start("run", "recipe.yaml", "--set", "experiments.main.env.EXTRA=1")
+    tm.until(lambda: "step 4" in running.err, "half of it is told")
+    os.kill(running.pid, signal.SIGINT)
+    running.wait(130)
+    run = json.loads(tm.call("status", "--json").out)["runs"][0]["run"]
+    assert f"{run} goes on; `trainmaster logs -f {run}`" in running.err
+    logs = tm.start("logs", "-f", run)
+    tm.until(lambda: "step 4" in logs.out, "what was written is told")
+    os.kill(server.process.pid, signal.SIGKILL)
+    (tm.notes / "go").touch()
+    tm.env["TRAINMASTER_HOME"] = home
+    server.start()
+    tm.env["TRAINMASTER_HOME"] = str(tm.root / "laptop")
+    logs.wait(0)
+    assert logs.out == "".join(f"step {step}\n" for step in range(1, 9))
+    tm.call("models", "get", run, "got")
+    assert (tm.work / "got" / "model.txt").read_text() == "weights"
+    on_server = [tm.call(*words).out for words in _asked(run)]
+    assert not (tm.root / "laptop").exists()
+    tm.env["TRAINMASTER_HOME"] = home
+    assert [tm.call("--local", *words).out for words in _asked(run)] == on_server
+    assert "for the machine where runs are" in tm.call("models", "fsck", code=2).err
+
+
+def _asked(run):
+    return (("status", "--json"), ("status", run, "--json"), ("models", "--json"), ("logs", run))

@@ -1,0 +1,89 @@
+"""A command line logs in: a person confirms its code on a page, and it gets a token, once."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+
+from trainmaster.control.layout import Home
+from trainmaster.service import Service
+from trainmaster.service import device_login as module
+from trainmaster.service.access import ATTEMPTS
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from starlette.testclient import TestClient
+
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.web.pages import add_pages
+
+
+@pytest.fixture
+def state(tmp_path):
+    home = Home(tmp_path, tmp_path / "cache", f"file://{tmp_path}/store", f"sqlite:///{tmp_path / 't.db'}")
+    service = Service(home)
+    yield make_state(service, {})
+    service.close()
+
+
+@pytest.fixture
+def anybody(state):
+    app = make_app(state)
+    add_pages(app)
+    return TestClient(app, follow_redirects=False)
+
+
+@pytest.fixture
+def ann(state, anybody):
+    """Somebody with a session in a browser."""
+    state.access.make_team("red")
+    secret = state.access.create_token("ann", ["read", "run", "manage"], "red")["token"]
+    browser = TestClient(anybody.app, follow_redirects=False, headers={"sec-fetch-site": "same-origin"})
+    assert browser.post("/login", data={"token": secret}).status_code == 303
+    return browser
+
+
+def begin(anybody):
+    return anybody.post("/device/code", json={"client": "lap<b>top"}).json()
+
+
+def test_a_confirmed_code_becomes_a_token_once(anybody, ann, state):
+    asked = begin(anybody)
+    ask = {"device_code": asked["device_code"]}
+    assert anybody.post("/device/token", json=ask).json() == {"token": None}
+    assert anybody.get("/device").headers["location"].startswith("/login")
+    shown = ann.post("/device", data={"code": asked["user_code"].lower()})
+    assert "lap-b-top" in shown.text
+    assert anybody.post("/device/token", json=ask).json() == {"token": None}, "looking at it confirms nothing"
+    done = ann.post("/device", data={"code": asked["user_code"], "client": "lap-b-top"})
+    assert "is logged in as ann" in done.text
+    secret = anybody.post("/device/token", json=ask).json()["token"]
+    who = anybody.get("/api/v1/info", headers={"authorization": f"Bearer {secret}"}).json()["caller"]
+    assert (who["team"], who["scopes"]) == ("red", ["read", "run"])
+    assert anybody.post("/device/token", json=ask).status_code == 404
+    state.access.revoke_token("ann")
+    assert anybody.get("/api/v1/info", headers={"authorization": f"Bearer {secret}"}).status_code == 401
+
+
+def test_wrong_late_and_guessed_codes_are_refused(anybody, ann, monkeypatch):
+    asked = begin(anybody)
+    assert ann.post("/device", data={"code": "BBBB-BBBB"}).status_code == 404
+    assert anybody.post("/device/token", json={"device_code": "x"}).status_code == 404
+    monkeypatch.setattr(module.time, "time", lambda now=module.time.time: now() + module.EXPIRES_S + 1)
+    assert ann.post("/device", data={"code": asked["user_code"]}).status_code == 404
+    assert anybody.post("/device/token", json={"device_code": asked["device_code"]}).status_code == 404
+    answers = [ann.post("/device", data={"code": "CCCC-CCCC"}).status_code for _ in range(ATTEMPTS + 1)]
+    assert answers[-1] == 429
+
+
+def test_others_pages_confirm_nothing_and_only_so_many_wait(anybody, ann, monkeypatch):
+    asked = begin(anybody)
+    body = {"code": asked["user_code"], "client": "lap-b-top"}
+    assert ann.post("/device", data=body, headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    monkeypatch.setattr(module, "_MOST", 1)
+    refused = anybody.post("/device/code", json={})
+    assert (refused.status_code, refused.headers["content-type"]) == (429, "application/problem+json")
+    assert "hint" in json.loads(refused.text)
