@@ -244,7 +244,9 @@ class Trainmaster:
             ].keys(), found
         keys = {"run", "state", "reason", "seconds", "cost_usd", "experiments", "models"}
         assert (
-            keys <= found.keys() <= keys | optional | {"quote", "unsaved", "driver", "queued", "queued_s"}
+            keys
+            <= found.keys()
+            <= keys | optional | {"quote", "unsaved", "driver", "queued", "queued_s", "bound_to"}
         ), found
         assert isinstance(found["seconds"], int | float)
         assert found["seconds"] >= 0
