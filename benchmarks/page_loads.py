@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 #: 390x844, a processor four times slower, 1.6 Mbit/s, 150 ms.
 SLOWER, BYTES_PER_S, DELAY_MS = 4, 200_000, 150
 #: What is looked for: what a person came to the page for.
-SEEN = "main :is(table tbody tr, form, article, section, p, ul li)"
+SEEN = "main :is(tbody tr, form, article, section, li, p:not(:empty)):visible"
 
 
 def first_rows(setup_url: str, run: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -25,8 +26,10 @@ from page_loads import first_rows
 from run_lists import fill
 from simulated_runs import measure, memory_mb, quantiles
 
+from trainmaster.api.rest.limits import MAX_STREAMS
 from trainmaster.control.layout import Home
 from trainmaster.service import Service
+from trainmaster.service.access import Access
 
 #: What any server of this kind does before it knows anything of Trainmaster.
 BARE = "import time, fastapi, uvicorn, jinja2; fastapi.FastAPI(); print('ready', flush=True); time.sleep(60)"
@@ -70,13 +73,9 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
-        """End it, and the drivers that it has started."""
+        """End it; its drivers go on for a while."""
         self.process.terminate()
         self.process.wait()
-        for command in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if f"TRAINMASTER_HOME={self.env['TRAINMASTER_HOME']}".encode() in command.read_bytes():
-                    os.kill(int(command.parent.name), 9)
 
 
 class Client:
@@ -107,7 +106,19 @@ def home(is_postgres: bool) -> Iterator[dict[str, str]]:
 
             server = stack.enter_context(PrivatePostgres())
             env["TRAINMASTER_DATABASE"] = server.new_url()
-        yield env
+        try:
+            yield env
+        finally:
+            end_all(env["TRAINMASTER_HOME"])
+
+
+def end_all(directory: str) -> None:
+    """End whatever still works for a home: servers, drivers, tasks."""
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"TRAINMASTER_HOME={directory}".encode() in environment.read_bytes():
+                os.kill(int(environment.parent.name), signal.SIGKILL)
+    time.sleep(1)
 
 
 def start(env: dict[str, str], runs: int) -> dict[str, Any]:
@@ -168,24 +179,42 @@ def live(env: dict[str, str], pages: int, seconds: float) -> dict[str, Any]:
     run = client.ask("POST", "/runs", {"recipe": LIVE})["run"]
     while client.ask("GET", f"/runs/{run}")["state"] != "RUNNING":
         time.sleep(0.2)
+    service = Service(Home.from_environment(env))
+    access = Access(service.database)
+    tokens = [access.create_token(f"page-{n}", ["read"])["token"] for n in range(0, pages, MAX_STREAMS)]
+    service.close()
     waiting, got = selectors.DefaultSelector(), 0
     host, port = server.address.rsplit(":", 1)
     began, used = time.monotonic(), server.cpu_s()
-    for _ in range(pages):
+    for number in range(pages):
+        token = tokens[number // MAX_STREAMS]
         stream = socket.create_connection((host, int(port)))
         line = f"GET /api/v1/runs/{run}/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
         stream.sendall(line.encode())
         waiting.register(stream, selectors.EVENT_READ)
-    opening_s = server.cpu_s() - used
-    opened_s = time.monotonic() - began
-    time.sleep(5)
+    answered: set[int] = set()
+
+    def read() -> int:
+        read_bytes = 0
+        for key, _ in waiting.select(0.5):
+            piece = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+            if not piece or b"HTTP/1.1 4" in piece:
+                raise SystemExit(f"a stream has ended: {piece!r}")
+            answered.add(key.fd)
+            read_bytes += len(piece)
+        return read_bytes
+
+    while len(answered) < pages:
+        read()
+    opening_s, opened_s = server.cpu_s() - used, time.monotonic() - began
+    settled = time.monotonic() + 5
+    while time.monotonic() < settled:  # what was before they came is sent to each
+        read()
     end, used, began = time.monotonic() + seconds, server.cpu_s(), time.monotonic()
     while time.monotonic() < end:
-        for key, _ in waiting.select(0.5):
-            got += len(key.fileobj.recv(1 << 16))  # type: ignore[union-attr]
+        got += read()
     cores = (server.cpu_s() - used) / (time.monotonic() - began)
     memory = memory_mb(server.process.pid)
-    client.ask("POST", f"/runs/{run}/cancel")
     server.stop()
     return {
         "pages": pages,
