@@ -8,7 +8,8 @@ import re
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
-from test_routes import Served, asked, routes
+from served_home import Served
+from test_routes import asked, routes
 
 from trainmaster.api.rest.limits import BURST, Rates, Stream, Streams
 from trainmaster.service.access import ATTEMPTS

@@ -2,125 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import io
-import json
-import os
 import re
-import warnings
 import zipfile
 
 import pytest
 
-from trainmaster import __version__
-from trainmaster.advisor.model.measurement import Measurement
-from trainmaster.advisor.model.profile import Point
-from trainmaster.artifacts import publish
-from trainmaster.control.layout import Home
-from trainmaster.db import (
-    ClosedAttempt,
-    NewMeasurement,
-    NewRun,
-    RunChange,
-    Submission,
-    TaskChange,
-    quote_requests,
-    tables,
-)
-from trainmaster.service import Service
 from trainmaster.service.caller import caller
-from trainmaster.service.quote_requests import QuoteAsk
-from trainmaster.spec import Recipe, Strategy
-from trainmaster.spec.states import EndReason, State
 
 pytest.importorskip("fastapi", reason="the extra `server` is not installed")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from starlette.testclient import TestClient
-
-from trainmaster.api.rest.app import make_app, make_state
-from trainmaster.web.pages import add_pages
-
-RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
-QUOTED = """\
-name: job
-provider: aws
-experiments:
-  main:
-    command: python train.py
-    steps: 1000
-    batch: {global: 64}
-    distributed: {strategy: ps-async, workers: 4}
-"""
-
-
-class Served:
-    """A server with two teams, a token of each kind, and a run of each team that has ended."""
-
-    def __init__(self, root):
-        home = Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 'trainmaster.db'}")
-        self.service = Service(home)
-        self.state = make_state(self.service, {"PATH": os.environ["PATH"]})
-        self.app = make_app(self.state)
-        add_pages(self.app)
-        self.state.access.make_team("red", 100.0)
-        self.state.access.make_team("blue", None)
-        self.tokens = {
-            f"{team}-{scope}": self.state.access.create_token(f"{team}-{scope}", [scope], team)["token"]
-            for team in ("red", "blue")
-            for scope in ("read", "run", "infer", "manage")
-        }
-        self.tokens["red-user"] = self.state.access.create_token("u", ["read", "run"], "red")["token"]
-        self.tokens["blue-user"] = self.state.access.create_token("b", ["read", "run"], "blue")["token"]
-        self.tokens["owner"] = self.state.access.create_token("o", ["read", "run"])["token"]
-        self.tokens["admin"] = self.state.access.create_token("root", ["admin"])["token"]
-        for team in ("red", "blue"):
-            self.run(f"job-{team}", team)
-        self.run("job-own", None)
-        self.browser = TestClient(self.app, raise_server_exceptions=False, follow_redirects=False)
-
-    def run(self, run, team):
-        recipe = Recipe.from_text(RECIPE, directory=self.service.home.root).model_dump_json()
-        new = NewRun(
-            run, "job", recipe, "r.yaml", "local", "code", "file:///s", [("main", 1)],
-            home=str(self.service.home.root),
-            home_id=self.service.home.identity(),
-            submission=Submission("x", team),
-        )  # fmt: skip
-        lease = self.service.database.create_run(new, 1.0)
-        place = self.service.home.attempt(run, "main", 0, 1)
-        place.make_directories(["worker-0"])
-        place.metrics("worker-0").write_text(json.dumps({"step": 1, "loss": 0.5}) + "\n")
-        place.log("worker-0").write_text("hello\n")
-        folder = self.service.home.root / "model"
-        folder.mkdir(exist_ok=True)
-        (folder / "<b> ü.txt").write_text("weights")
-        publish({"": folder}, self.service.home.model_uri(run, "main", 0), kind="model")
-        closes = ClosedAttempt(1, EndReason.SUCCEEDED, "", 1.0, 2.0, None, "[]")
-        uri = {"model_uri": self.service.home.model_uri(run, "main", 0)}
-        self.service.database.commit(
-            lease,
-            [
-                TaskChange("main", 0, 1, State.WAITING, State.RUNNING, creates=True, opens=True, fields=uri),
-                TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, closes=closes),
-                RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED),
-            ],
-            3.0,
-        )
-        self.service.database.release(lease, 4.0)
-
-    def ask(self, who, method, path, **more):
-        headers = {"authorization": f"Bearer {self.tokens[who]}"} if who else {}
-        headers |= more.pop("headers", {})
-        self.browser.cookies.clear()  # else what one test has logged in is known in the next one
-        return self.browser.request(method, path, headers=headers, **more)
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    found = Served(tmp_path_factory.mktemp("served"))
-    yield found
-    found.service.close()
+from served_home import RECIPE
 
 
 def routes():
@@ -338,67 +229,6 @@ def test_lists_have_only_what_is_ones_own(served):
     assert answer.status_code == 403
 
 
-def test_offers_are_those_of_a_catalogue_by_name_with_the_dates_of_their_prices(served):
-    def ask(query):
-        return served.ask("red-read", "GET", f"/api/v1/offers?{query}")
-
-    found = ask("catalogue=fc2-2018&instance=g3.4xlarge&instance=m4.large&limit=1").json()
-    assert (len(found["offers"]), found["total"]) == (1, 2)
-    assert found["offers"][0]["as_of"] == found["as_of"]
-    assert ask("catalogue=/etc/passwd").status_code == 422
-    assert ask("catalogue=fc2-2018&sort=beauty").status_code == 422
-    assert ask("colour=red").status_code == 422
-
-
-def test_clusters_are_those_of_ones_own_runs(served):
-    row = {"provider": "aws", "home_id": served.service.home.identity(), "state": "UP", "data": "{"}
-    for team in ("red", "blue"):
-        values = {**row, "id": f"c-{team}", "run_id": f"job-{team}", "changed_at": 1.0}
-        insert = tables.cluster.insert().values(**values)
-        served.service.database.write(lambda connection, _, insert=insert: connection.execute(insert))
-    found = served.ask("red-read", "GET", "/api/v1/clusters").json()["clusters"]
-    assert [(each["id"], each["state"]) for each in found] == [("c-red", "damaged")]
-    assert len(served.ask("admin", "GET", "/api/v1/clusters").json()["clusters"]) == 2
-    assert served.ask("red-run", "DELETE", "/api/v1/clusters/c-red").status_code == 403, "needs read, too"
-    for answer in (
-        served.ask("red-user", "DELETE", "/api/v1/clusters/c-blue"),
-        served.ask("red-user", "POST", "/api/v1/clusters/end", json={"clusters": ["c-blue"]}),
-    ):
-        assert answer.status_code == 404
-    assert served.ask("owner", "POST", "/api/v1/clusters/end", json={"clusters": None}).json() == {
-        "ended": [],
-        "told": [],
-    }
-
-
-def test_prometheus_is_told_numbers_of_what_the_token_sees(served):
-    pytest.importorskip("prometheus_client", reason="the extra `server` is of an earlier day")
-    told = served.ask("red-read", "GET", "/metrics").text
-    assert 'trainmaster_runs{state="DONE"} 1.0' in told
-    assert 'trainmaster_runs{state="DONE"} 3.0' in served.ask("admin", "GET", "/metrics").text
-    for name in ("usd_per_hour", "loop_lag_seconds", "runs_driven", 'quotes_kept{kind="binding"}'):
-        assert f"trainmaster_{name} " in told
-    assert "job-red" not in told
-
-
-def test_clients_of_other_versions_are_told_so(served):
-    def ask(version, path="/api/v1/info"):
-        return served.ask("red-read", "GET", path, headers={"trainmaster-version": version})
-
-    assert ask("999.0.1").status_code == 426
-    assert "pip install" in ask("999.0.1").json()["hint"]
-    assert ask("999.0.1").headers["upgrade"].startswith("trainmaster/")
-    for version in (__version__, "", "newest"):
-        assert ask(version).status_code == 200
-        assert ask(version).headers["trainmaster-version"] == __version__
-    assert ask("999.0.1", "/models").status_code == 200, "pages are of the server itself"
-
-
-def test_the_score_counts_only_what_one_sees(served):
-    found = served.ask("red-read", "GET", "/api/v1/score").json()
-    assert found["estimate"]["runs"] == 0
-
-
 def test_nobody_gives_what_it_has_not(served):
     for body in ({"name": "n", "scopes": ["run"]}, {"name": "n", "scopes": ["admin"]}):
         assert served.ask("red-manage", "POST", "/api/v1/tokens", json=body).status_code == 403
@@ -518,73 +348,7 @@ def test_pages_are_small_safe_and_only_ones_own(served, path):
     )
 
 
-def test_anwars_question_is_answered_for_his_job_and_ones_own(served):
-    def ask(query, who="red-read"):
-        return served.ask(who, "GET", f"/api/v1/recommend?{query}")
-
-    assert ask("batch=64000&latency_ms=0").json()["workers"] == 4
-    found = ask("batch=64000&latency_ms=20").json()
-    assert (found["workers"], found["profile"], found["points"]) == (3, "anwar-2021", 113)
-    assert [each["is_measured"] for each in found["candidates"]] == [True, True, True, False]
-    cheap = ask("batch=64000&latency_ms=0&beta=200&usd_per_hour=1").json()
-    assert cheap["workers"] == 3
-    assert ask("batch=64000&latency_ms=0&usd_per_hour=1&max_usd_per_hour=2.5").json()["workers"] == 2
-    assert ask("batch=64000&latency_ms=0&usd_per_hour=9&max_usd_per_hour=2.5").status_code == 422
-    for workers, time_s in ((1, 0.02), (2, 0.2), (3, 0.3)):
-        shape = {"nodes": workers, "local_batch": 64 / workers, "step_time_s": time_s}
-        data = Measurement(Point(Strategy.ALLREDUCE, workers, **shape)).to_json()
-        new = NewMeasurement(f"m-{workers}", "f", "s", "main", "job-red", data, float(workers))
-        served.service.database.add_measurement(new)
-    mine = ask("batch=64&profile=job-red").json()
-    assert (mine["workers"], mine["points"]) == (1, 3), "this job does not scale"
-    assert mine["candidates"][0]["low_s"] < mine["candidates"][0]["high_s"]
-    assert ask("batch=64&profile=job-red", "blue-read").status_code == 404
-    assert ask("batch=64&profile=job-blue", "blue-read").status_code == 404, "nothing was measured of it"
-    assert ask("latency_ms=0").status_code == 422
-    page = served.ask("red-read", "GET", "/recommend?batch=64000&latency_ms=20")
-    assert "Take <strong>3</strong> machines" in page.text
-    assert served.ask("red-read", "GET", "/recommend?batch=x").status_code == 422
-
-
 def test_who_is_not_known_does_not_learn_what_there_is(served):
     assert served.ask(None, "GET", "/api/v1/nothing").status_code == 401
     assert served.ask("red-read", "GET", "/api/v1/nothing").status_code == 404
     assert served.ask(None, "PATCH", "/api/v1/runs").status_code == 401
-
-
-def test_a_quote_is_asked_for_looked_at_and_streamed(served):
-    body = {"recipe": QUOTED, "policy": "cost-opt", "catalogue": "fc2-2018"}
-    asked = served.ask("red-user", "POST", "/api/v1/quotes", json=body)
-    assert asked.status_code == 202, asked.text
-    place = asked.headers["location"]
-    assert served.ask("red-read", "GET", place).json() == asked.json()
-    for who, method, path in (
-        ("blue-user", "GET", place),
-        ("blue-user", "GET", f"{place}/stream"),
-        ("blue-user", "DELETE", place),
-        ("red-user", "GET", place.replace("/quotes/", "/plans/")),
-    ):
-        assert served.ask(who, method, path).status_code == 404
-    database = served.service.database
-    served.state.quotes.work("w", quote_requests.claim(database, "w", database.clock_s(), 60.0))
-    found = served.ask("red-read", "GET", place).json()
-    assert (found["state"], found["answer"]["policy"]) == ("DONE", "cost-opt")
-    stream = served.ask("red-read", "GET", f"{place}/stream").text
-    assert json.loads(stream.partition("event: done\ndata: ")[2]) == found
-    for _ in range(3):
-        served.ask("red-user", "POST", "/api/v1/plans", json={"recipe": QUOTED})
-    answer = served.ask("red-user", "POST", "/api/v1/quotes", json=body)
-    assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
-    unknown = served.ask("red-user", "POST", "/api/v1/quotes", json={**body, "polizy": "x"})
-    assert unknown.status_code == 422
-
-
-def test_a_plan_is_accepted_once(served):
-    service, state = served.service, served.state
-    asked = state.quotes.send(caller("owner", None, ["run"]), "plan", QuoteAsk(QUOTED))["id"]
-    end = functools.partial(quote_requests.end, service.database, quote_requests.named(asked), 1e12)
-    assert served.ask("owner", "POST", "/api/v1/runs", json={"plan": asked}).status_code == 422
-    end(answer=json.dumps({"id": asked, "most_usd_per_hour": 0.001}), error=None)
-    answer = served.ask("owner", "POST", "/api/v1/runs", json={"plan": asked, "recipe": QUOTED})
-    assert (answer.status_code, "a recipe or a plan" in answer.text) == (422, True)
-    assert served.ask("blue-user", "POST", "/api/v1/runs", json={"plan": asked}).status_code == 404
