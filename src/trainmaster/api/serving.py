@@ -63,7 +63,7 @@ class Listening:
         if not self.is_private and self.tls_cert is None and self.behind_proxy is None:
             raise UsageError(
                 f"--host {self.host}: tokens would go over the network in clear",
-                "Add --tls-cert and --tls-key, or --behind-proxy ADDRESS if a proxy does TLS.",
+                "Add --tls-cert and --tls-key, --self-signed, or --behind-proxy ADDRESS if a proxy does TLS.",
             )
 
 

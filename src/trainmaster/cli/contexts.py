@@ -31,6 +31,10 @@ def login(
     token: Annotated[
         str | None, typer.Option(metavar="-", help="`-` reads a token from standard input.")
     ] = None,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(metavar="SHA256", help="Of a certificate that has signed itself: nobody is asked then."),
+    ] = None,
 ) -> None:
     """Use a server from now on: all verbs then ask it. `trainmaster --local` asks this machine's home."""
     from trainmaster.api.remote.connection import Connection
@@ -45,7 +49,10 @@ def login(
     pin = ""
     if seen is not None and not seen.is_trusted:
         pin = seen.fingerprint
-        _agree_to(url, pin)
+        if fingerprint is None:
+            _agree_to(url, pin)
+        elif fingerprint.lower() != pin:
+            raise UsageError(f"{url} has another certificate: {pin}", "Nothing was kept; ask who runs it.")
     is_pasted = token is not None
     secret = sys.stdin.readline().strip() if is_pasted else _confirmed(Connection(url, "", pin))
     connection = Connection(url, secret, pin)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli.output import print_json, say
+from trainmaster.spec.errors import UsageError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -20,6 +21,10 @@ def server(
     ] = 8470,
     tls_cert: Annotated[str | None, typer.Option(help="Certificate chain, PEM.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Its private key, PEM.")] = None,
+    self_signed: Annotated[
+        bool,
+        typer.Option("--self-signed", help="TLS with a certificate of its own; `login` asks about it."),
+    ] = False,
     behind_proxy: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A proxy there does TLS: its headers are believed.")
     ] = None,
@@ -34,15 +39,27 @@ def server(
     from trainmaster.api.serving import Listening, serve
     from trainmaster.service import Service
 
+    service, fingerprint = Service.from_environment(), ""
+    if self_signed:
+        from trainmaster.service.self_signed import self_signed as certificate
+
+        if tls_cert is not None or behind_proxy is not None:
+            raise UsageError("--self-signed is instead of --tls-cert and --behind-proxy", "Give one of them.")
+        pem, fingerprint = certificate(service.home.root, host)
+        tls_cert = tls_key = str(pem)
+
     def ready(url: str, setup_url: str) -> None:
         if as_json:
-            print_json({"url": url, "setup_url": setup_url})
+            more = {"fingerprint": fingerprint} if fingerprint else {}
+            print_json({"url": url, "setup_url": setup_url, **more})
             return
+        if fingerprint:
+            say(f"its certificate has the SHA-256 {fingerprint}: `trainmaster login` shows the same")
         say(f"Trainmaster is at {url} (stop it with Ctrl-C; runs go on)")
         say(f"open {setup_url} to log in as its owner; it works once")
 
     where = Listening(host, port, tls_cert, tls_key, behind_proxy)
-    serve(Service.from_environment(), os.environ, where, ready, _pages, oidc)
+    serve(service, os.environ, where, ready, _pages, oidc)
 
 
 def _pages(app: FastAPI) -> None:

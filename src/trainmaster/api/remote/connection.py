@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
@@ -78,12 +79,11 @@ class Connection:
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path
         self._token, self._fingerprint, self.sleep = token, fingerprint, sleep
         self._sockets: dict[int, http.client.HTTPConnection] = {}  # by thread
+        weakref.finalize(self, _close, self._sockets)
 
     def close(self) -> None:
         """Give back sockets."""
-        for found in self._sockets.values():
-            found.close()
-        self._sockets.clear()
+        _close(self._sockets)
 
     def get(self, path: str, **query: object) -> Any:  # noqa: ANN401 - JSON
         """What a path is answered with; parameters that are None are left out."""
@@ -270,6 +270,11 @@ class Connection:
             f"{self.url} does not answer: {error or type(error).__name__}",
             "Is the server up, and is this machine on its network? What runs there goes on.",
         )
+
+
+def _close(sockets: dict[int, http.client.HTTPConnection]) -> None:
+    while sockets:
+        sockets.popitem()[1].close()
 
 
 def quoted(text: str) -> str:

@@ -1,0 +1,81 @@
+"""`self_signed`: a certificate of the home's own for a server that nobody else has signed one for."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ipaddress
+import os
+import secrets
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from trainmaster.spec.errors import MissingPartError
+
+#: Who has logged in trusts this very certificate: a new one would have everybody log in again.
+_LASTS: Final = datetime.timedelta(days=3650)
+
+
+def self_signed(root: Path, host: str) -> tuple[Path, str]:
+    """The PEM file with certificate and key, made at the first call; and the SHA-256 of the certificate.
+
+    Args:
+        root: of the home; the file stays there.
+        host: by which others reach the server; the certificate of an earlier call keeps the name it has.
+
+    Raises:
+        MissingPartError: the extra ``server`` is not installed.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import Encoding
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"--self-signed: {error.name} is not installed", "Run: pip install 'trainmaster[server]'"
+        ) from error
+    path = root / "server.pem"
+    if not path.exists():
+        new = root / f"server.pem.{secrets.token_hex(4)}"
+        new.touch(0o600)
+        new.write_bytes(_made(host))
+        try:
+            with suppress(FileExistsError):  # another server of this home was quicker: its own counts
+                os.link(new, path)
+        finally:
+            new.unlink()
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    return path, hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
+
+
+def _made(host: str) -> bytes:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Trainmaster")])
+    names: list[x509.GeneralName] = []
+    for each in dict.fromkeys((host, socket.gethostname(), "localhost", "127.0.0.1")):
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(each)))
+        except ValueError:
+            names.append(x509.DNSName(each))
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + _LASTS)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return certificate.public_bytes(Encoding.PEM) + secret

@@ -1,0 +1,87 @@
+"""A server with a certificate of its own: it is shown, agreed to, pinned; others are refused."""
+
+from __future__ import annotations
+
+import stat
+import threading
+import warnings
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("fastapi", reason="the extra `server` is not installed")
+import uvicorn
+
+from trainmaster.api import Client
+from trainmaster.api.remote.connection import Connection
+from trainmaster.api.remote.contexts import Contexts
+from trainmaster.api.remote.trust import certificate
+from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.cli import opening
+from trainmaster.cli.app import app
+from trainmaster.control.layout import Home
+from trainmaster.service import Service
+from trainmaster.service.self_signed import self_signed
+from trainmaster.spec.errors import AccessError
+from trainmaster.testing.waits import until
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """URL, fingerprint and a token of a server with TLS; contexts are kept in a place of their own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr(opening, "_is_local", False)
+    root = tmp_path / "home"
+    root.mkdir()
+    service = Service(Home(root, root / "cache", f"file://{root}/store", f"sqlite:///{root / 't.db'}"))
+    state = make_state(service, {}, is_secure=True)
+    token = state.access.create_token("ann", ["read", "run"])["token"]
+    pem, fingerprint = self_signed(root, "127.0.0.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = uvicorn.Config(
+            make_app(state), port=0, log_level="critical", ssl_certfile=pem, ssl_keyfile=pem, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        until(lambda: server.started, "the server listens")
+    yield f"https://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", fingerprint, token
+    server.should_exit = True
+    thread.join(60)
+    service.close()
+
+
+def test_a_certificate_is_made_once_and_for_its_owner_only(tmp_path):
+    pem, fingerprint = self_signed(tmp_path, "train.example.org")
+    assert self_signed(tmp_path, "other") == (pem, fingerprint)
+    assert stat.S_IMODE(pem.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["server.pem"]
+    pem.unlink()
+    assert self_signed(tmp_path, "::1")[1] != fingerprint
+
+
+def test_who_agrees_is_logged_in_and_talks_to_that_certificate_only(served):
+    url, fingerprint, token = served
+    seen = certificate(url)
+    assert (seen.fingerprint, seen.is_trusted, certificate("http://x")) == (fingerprint, False, None)
+    runner = CliRunner()
+    refused = runner.invoke(app, ["login", url, "--token", "-", "--fingerprint", "ab" * 32], input=token)
+    assert "another certificate" in str(refused.exception)
+    done = runner.invoke(app, ["login", url, "--token", "-", "--fingerprint", fingerprint], input=token)
+    assert (done.exit_code, f"logged in to {url} as ann" in done.stderr) == (0, True)
+    assert Contexts().current().fingerprint == fingerprint
+    assert runner.invoke(app, ["status", "--json"]).stdout == '{"runs": []}\n'
+    client = Client(url)
+    assert client.runs() == []
+    client.close()
+
+
+def test_another_certificate_than_agreed_to_is_refused(served):
+    url, fingerprint, token = served
+    changed = Connection(url, token, "cd" * 32)
+    with pytest.raises(AccessError, match=f"another certificate than when you logged in: {fingerprint}"):
+        changed.get("/info")
+    unpinned = Connection(url, token, sleep=lambda _: None)
+    with pytest.raises(AccessError, match=r"not trusted(.|\n)*login"):
+        unpinned.get("/info")
