@@ -348,7 +348,8 @@ class QuoteRequests:
             answer = self._answer(row, planner, tell)
         except TrainmasterError as refusal:
             if self._over.is_set():  # we have interrupted it ourselves
-                rows.write(self._service.database, worker, {"state": State.WAITING})
+                given_back = {"state": State.WAITING, "attempts": row["attempts"] - 1}
+                rows.write(self._service.database, worker, given_back)
                 return
             error = _told(refusal)
         self._end(worker, answer, error)

@@ -21,8 +21,9 @@ from trainmaster.service.quote_requests import (
     QuoteRequests,
     TooManyError,
 )
+from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.submissions import RunRequest, Submissions
-from trainmaster.spec.errors import NotFoundError, RecipeError, UsageError
+from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, UsageError
 from trainmaster.spec.states import State
 
 OWNER = caller("owner", None, ["read", "run"])
@@ -155,3 +156,20 @@ def test_old_digests_of_requests_stay():
     whole = {"recipe": "x", "code": None, "provider": None, "max_usd": None}
     assert RunRequest("x").digest() == hashlib.sha256(json.dumps(whole).encode()).hexdigest()
     assert RunRequest("x").digest() != RunRequest("x", allow_stale=True).digest()
+
+
+def test_a_server_that_stops_gives_back_what_it_works_on(service, monkeypatch):
+    quotes = requests(service)
+    asked = quotes.send(RED, QUOTE, QuoteAsk(RENTED, policy="cost-opt"))["id"]
+
+    def interrupted(*_):
+        quotes.stop()
+        raise InterruptedByUser("stopped", "")
+
+    monkeypatch.setattr(RunPlanner, "quote", interrupted)
+    for number in range(4):
+        row = rows.claim(service.database, f"w-{number}", service.database.clock_s(), 30.0)
+        assert row["id"] == asked
+        quotes.work(f"w-{number}", row)
+    assert quotes.show(RED, QUOTE, asked)["state"] == State.WAITING
+    assert quotes.show(RED, QUOTE, asked)["told"] == []

@@ -160,9 +160,11 @@ async def _stream(
         yield RETRY
         while True:
             news = []
+            if len(found["told"]) < told:  # it was begun again
+                told = 0
             for number, each in enumerate(found["told"][told:], told + 1):
                 news.append(event("told", each, number))
-            told = max(told, len(found["told"]))
+            told = len(found["told"])
             if found["progress"] != progress and found["progress"] is not None:
                 news.append(event("progress", found["progress"], told))
             progress = found["progress"]
