@@ -6,7 +6,6 @@ Of tokens and cookies the SHA-256 is kept only: what is stolen with the database
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
@@ -150,11 +149,34 @@ def note_request(database: Database, row: Mapping[str, object]) -> None:
     database.write(lambda connection, _: connection.execute(t.audit.insert().values(**row)), patient=False)
 
 
-def requests(database: Database, team: str | None, before: int | None, limit: int) -> Sequence[RowMapping]:
-    """The audit, newest first: of a team, or of all (None); ``before``: the id that the page comes after."""
-    query: sa.Select[Any] = sa.select(t.audit).order_by(t.audit.c.id.desc()).limit(limit)
-    if team is not None:
-        query = query.where(t.audit.c.team == team)
-    if before is not None:
-        query = query.where(t.audit.c.id < before)
-    return database.read(query)
+def requests(
+    database: Database,
+    team: str | None,
+    before: int | None,
+    limit: int,
+    name: str | None = None,
+    action: str | None = None,
+    *,
+    is_denied: bool = False,
+) -> Sequence[RowMapping]:
+    """The audit, newest first.
+
+    Args:
+        database: of the home.
+        team: on whose behalf; None for all.
+        before: the id that the page comes after.
+        limit: at most so many.
+        name: who, whole.
+        action: a part of method and path.
+        is_denied: only what was refused to who asked.
+    """
+    c = t.audit.c
+    wanted = [
+        None if team is None else c.team == team,
+        None if before is None else c.id < before,
+        None if name is None else c.name == name,
+        None if action is None else c.action.contains(action, autoescape=True),
+        c.status.in_((401, 403, 429)) if is_denied else None,
+    ]
+    query = sa.select(t.audit).where(*(each for each in wanted if each is not None))
+    return database.read(query.order_by(c.id.desc()).limit(limit))

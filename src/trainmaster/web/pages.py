@@ -15,6 +15,7 @@ from trainmaster.api.rest.state import status_of, told
 from trainmaster.service.caller import TooOftenError, UnknownCallerError
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web import (
+    audit,
     clusters,
     compare,
     device,
@@ -50,6 +51,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     volumes.router,
     recommend.router,
     team.router,
+    audit.router,
 )
 
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trainmaster.api.rest import members, secrets
 from trainmaster.api.rest.state import Admin, Manager, Reader, State
-from trainmaster.db import access
 from trainmaster.service.access import TOKEN_S
-from trainmaster.service.caller import SCOPES, Caller
+from trainmaster.service.audit import Audit, AuditFilter
+from trainmaster.service.caller import SCOPES
 from trainmaster.service.team_runs import MAX_PAGE
 
 router = APIRouter(tags=["teams"])
@@ -84,12 +84,11 @@ def audit(
     caller: Manager,
     cursor: int | None = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    team: Annotated[str | None, Query(description="on whose behalf; an admin sees all without")] = None,
+    name: Annotated[str | None, Query(description="who, whole")] = None,
+    action: Annotated[str | None, Query(description="a part of method and path")] = None,
+    denied: Annotated[bool, Query(description="only what was refused")] = False,
 ) -> dict[str, Any]:
     """Who did, or was refused, what: newest first."""
-    rows = [dict(row) for row in access.requests(state.service.database, _of(caller), cursor, limit)]
-    return {"audit": rows, "next": rows[-1]["id"] if len(rows) == limit else None}
-
-
-def _of(caller: Caller) -> str | None:
-    """Whose: None for all. What the owner of the home did is the admins' to see."""
-    return None if caller.sees_all else caller.team or ""
+    which = AuditFilter(team, name, action, denied)
+    return Audit(state.service.database).page(caller, limit, cursor, which)

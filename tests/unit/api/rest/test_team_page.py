@@ -135,6 +135,52 @@ def test_a_secret_is_kept_and_forgotten_and_not_shown(office):
     assert Browser(office, "member").ask("POST", "/team/secrets", name="K", value="v").status_code == 403
 
 
+def test_the_audit_says_who_did_what_for_whom_with_what_and_is_filtered(office):
+    manager, member = Browser(office, "manager"), Browser(office, "member")
+    manager.does("/team/members/viewer", role="member")
+    assert member.ask("POST", "/team/members/viewer", role="viewer").status_code == 403
+    office.ask("theirs", "POST", "/api/v1/tokens", json={"name": "n", "scopes": ["read"]})
+    office.ask("manager", "DELETE", "/api/v1/tokens/<script>alert(1)<%2fscript>")
+    text = manager.text("/audit")
+    for what in ("/team/members/viewer", "with manager-all", "testclient", "403", "&lt;script&gt;"):
+        assert what in text
+    for what in ("theirs", "<script"):
+        assert what not in text
+    assert '<td data-label="Who">manager' not in manager.text("/audit?denied=true")
+    assert "/team/members" not in manager.text("/audit?name=member&action=%25%2Ftokens")
+    assert member.ask("GET", "/audit").status_code == 403
+    assert "theirs" in Browser(office, "chief").text("/audit")
+
+    def ask(query, who="manager"):
+        return office.ask(who, "GET", f"/api/v1/audit?{query}").json()
+
+    entry = ask("denied=true")["audit"][0]
+    assert (entry["name"], entry["team"], entry["token"], entry["status"]) == (
+        "member",
+        "red",
+        "member-all",
+        403,
+    )
+    assert {each["team"] for each in ask("team=blue", "chief")["audit"]} == {"blue"}
+    pages, cursor = [], ""
+    while cursor is not None:
+        found = ask(f"limit=1{cursor}")
+        pages += found["audit"]
+        cursor = None if found["next"] is None else f"&cursor={found['next']}"
+    assert pages == ask("limit=1000")["audit"]
+
+
+def test_older_entries_are_a_link_away(office):
+    for number in range(60):
+        office.ask("manager", "DELETE", f"/api/v1/tokens/n-{number}")
+    manager = Browser(office, "manager")
+    more = html.unescape(re.search(r'href="(/audit\?[^"]*cursor[^"]*)"', manager.text("/audit?action=n-"))[1])
+    text = manager.text(more)
+    assert "n-9" in text
+    assert "n-10<" not in text
+    assert "Older" not in text
+
+
 @pytest.mark.parametrize("who", ["viewer", "member", "manager", "chief", "red-read", "admin"])
 def test_the_page_shows_what_one_may_and_is_small(office, who):
     text = Browser(office, who).text()
