@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from trainmaster.db import outbox
 from trainmaster.db import tables as t
 from trainmaster.db.changes import ExperimentChange, Note, RunChange, TaskChange, Told
+from trainmaster.db.notices import insert_notices
 from trainmaster.spec.redaction import redacted
 from trainmaster.spec.states import EndReason, State
 
@@ -56,6 +57,7 @@ def insert_events(
     """
     if not events:
         return
+    insert_notices(connection, events)
     if wanted is None:
         wanted = outbox.wanted_kinds(connection, events[0]["run_id"])
     if not wanted:

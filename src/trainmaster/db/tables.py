@@ -300,6 +300,37 @@ admission = Table(
     Column("admitted_at", Float, doc="null while it waits"),
 )
 
+webhook = Table(
+    "webhook",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("team", Text, nullable=False, doc="empty for the owner of the home"),
+    Column("kind", Text, nullable=False, doc="webhook, slack or email"),
+    Column("target", Text, nullable=False),
+    Column("topics", Text, nullable=False, doc="that it wants, as JSON"),
+    Column("secrets", LargeBinary, nullable=False, doc="sealed: each with when it ends, the newest first"),
+    Column("created_at", Float, nullable=False),
+    Column("disabled_at", Float),
+    Column("disabled_why", Text, nullable=False, server_default=""),
+)
+Index(None, webhook.c.team)
+
+notice = Table(
+    "notice",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("webhook_id", Text, ForeignKey("webhook.id"), nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("body", Text, nullable=False, doc="a CloudEvent as JSON"),
+    Column("at", Float, nullable=False, doc="when that happened"),
+    Column("tries", Integer, nullable=False, server_default="0", doc="how often that was begun"),
+    Column("due_at", Float, nullable=False, doc="when it is tried again"),
+    Column("done_at", Float, doc="when it was taken or given up"),
+    Column("status", Text, nullable=False, server_default="", doc="what came of the last try"),
+)
+Index(None, notice.c.webhook_id, notice.c.at)
+Index(None, notice.c.done_at, notice.c.due_at)
+
 ledger = Table(
     "ledger",
     metadata,

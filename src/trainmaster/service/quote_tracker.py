@@ -22,6 +22,7 @@ from trainmaster.service.quote_record import QuoteRecord, dollars, most_usd, tol
 from trainmaster.service.steadiness import is_at_its_end, is_upset, matters, share_done, waits
 from trainmaster.spec import Recipe
 from trainmaster.spec.states import State
+from trainmaster.spec.topics import QUOTE_BOUND, QUOTE_IN_DANGER
 from trainmaster.spec.units import format_duration
 
 if TYPE_CHECKING:
@@ -341,7 +342,10 @@ class QuoteTracker:
         within = f"ends within {format_duration(found.time_s.p95)}"
         if found.cost_usd.p95:
             within += f" and costs at most {dollars(found.cost_usd.p95)}"
-        return [f"quote: {told_in_full(found.time_s, found.cost_usd)}; it is kept if the run {within}{score}"]
+        return [
+            f"{QUOTE_BOUND}{told_in_full(found.time_s, found.cost_usd)}; "
+            f"it is kept if the run {within}{score}"
+        ]
 
     def _compare(self, forecast: QuoteRecord) -> list[str]:
         """Tell when the forecast leaves the quote, and when it comes back."""
@@ -364,7 +368,8 @@ class QuoteTracker:
             dollars(self._binding.cost_usd.p95)
         ] * dear
         return [
-            f"it will {' and '.join(what)} than quoted: {told_in_full(forecast.time_s, forecast.cost_usd)}; "
+            f"{QUOTE_IN_DANGER}{' and '.join(what)} than quoted: "
+            f"{told_in_full(forecast.time_s, forecast.cost_usd)}; "
             f"quoted were at most {' and '.join(most)}. {self._choices()}"
         ]
 

@@ -22,6 +22,7 @@ from trainmaster.web import (
     examples,
     models,
     new_run,
+    notifications,
     offers,
     quotes,
     recommend,
@@ -52,6 +53,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     recommend.router,
     team.router,
     audit.router,
+    notifications.router,
 )
 
 

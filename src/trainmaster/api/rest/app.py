@@ -30,6 +30,7 @@ from trainmaster.api.rest import (
     teams,
     uploads,
     volumes,
+    webhooks,
 )
 from trainmaster.api.rest.guards import Guards
 from trainmaster.api.rest.hubs import Hubs
@@ -82,12 +83,14 @@ def make_app(state: ServerState) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.drivers.start()
         state.quotes.start()
+        state.webhooks.start()
         watch = asyncio.create_task(state.lag.watch())
         yield
         watch.cancel()
         state.hubs.end()
         await run_in_threadpool(state.quotes.stop)
         await run_in_threadpool(state.drivers.stop)
+        await run_in_threadpool(state.webhooks.stop)
 
     app = FastAPI(
         title="Trainmaster",
@@ -113,6 +116,7 @@ def make_app(state: ServerState) -> FastAPI:
         models,
         recommend,
         budgets,
+        webhooks,
         teams,
     ):
         v1.include_router(part.router)

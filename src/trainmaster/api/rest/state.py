@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Depends, Request
@@ -24,6 +25,7 @@ from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
 from trainmaster.service.team_secrets import TeamSecrets
 from trainmaster.service.uploads import QuotaError, TooMuchError, UploadConflictError
+from trainmaster.service.webhooks import Webhooks
 from trainmaster.spec.errors import (
     LeaseLostError,
     MissingPartError,
@@ -116,6 +118,11 @@ class ServerState:
     def secrets(self) -> TeamSecrets:
         """Secrets of teams."""
         return TeamSecrets(self.service.database, self.service.home.root, self.environ)
+
+    @cached_property
+    def webhooks(self) -> Webhooks:
+        """Who is told what happens to a team's runs."""
+        return Webhooks(self.service, self.environ)
 
     @property
     def accounts(self) -> Accounts:

@@ -1,4 +1,4 @@
-"""Budgets, their ledger and the queue by REST and on the page: of what one sees."""
+"""Budgets, their ledger, the queue and webhooks by REST and on pages: of what one sees."""
 
 from __future__ import annotations
 
@@ -27,9 +27,18 @@ class Served:
         add_pages(app)
         state.access.make_team("red", 100.0)
         state.access.make_team("blue", None)
-        teams = {"red-read": "red", "blue-read": "blue", "owner": None, "admin": None}
+        teams = {
+            "red-manage": "red",
+            "blue-manage": "blue",
+            "red-read": "red",
+            "blue-read": "blue",
+            "owner": None,
+            "admin": None,
+        }
         self.tokens = {
-            name: state.access.create_token(name, ["admin" if name == "admin" else "read"], team)["token"]
+            name: state.access.create_token(
+                name, [name if name == "admin" else name.partition("-")[2] or "read"], team
+            )["token"]
             for name, team in teams.items()
         }
         self.browser = TestClient(app, raise_server_exceptions=False)
@@ -73,3 +82,27 @@ def test_budgets_ledger_and_queue_are_of_what_one_sees(served):
     page = served.ask("blue-read", "GET", "/team").text
     assert "waits" in page
     assert "of the month" in page
+
+
+def test_webhooks_are_made_shown_and_removed_by_those_who_manage_their_team(served):
+    def ask(method, path="", who="red-manage", **more):
+        return served.ask(who, method, f"/api/v1/webhooks{path}", **more)
+
+    made = ask("POST", json={"target": "https://example.org/x", "topics": ["run.ended"]})
+    assert made.status_code == 201
+    assert made.json()["secret"].startswith("whsec_")
+    hook = made.json()["id"]
+    (listed,) = ask("GET").json()["webhooks"]
+    assert (listed["id"], "secret" in listed) == (hook, False)
+    assert ask("GET", who="blue-manage").json()["webhooks"] == []
+    assert ask("DELETE", f"/{hook}", who="blue-manage").status_code == 404
+    assert ask("POST", f"/{hook}/test").status_code == 202
+    (told,) = ask("GET", f"/{hook}/deliveries").json()["deliveries"]
+    assert (told["topic"], told["done_at"]) == ("test", None)
+    assert ask("POST", f"/{hook}/rotate").json()["secret"] != made.json()["secret"]
+    for body in ({"target": "http://example.org/"}, {"target": "https://a.org/", "topics": ["x"]}):
+        assert ask("POST", json=body).status_code == 422
+    page = served.ask("red-manage", "GET", "/notifications").text
+    assert "https://example.org/x" in page
+    assert "not sent yet" in page
+    assert ask("DELETE", f"/{hook}").status_code == 204

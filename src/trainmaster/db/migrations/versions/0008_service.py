@@ -180,6 +180,7 @@ def _ledger() -> None:
         sa.Column("at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("team", "month", "percent", name="pk_budget_warning"),
     )
+    _webhooks()
     op.create_table(
         "admission",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -230,6 +231,40 @@ def _ledger() -> None:
                 entries.append({**key, "kind": kind, "micro_usd": amount})
     if entries:
         connection.execute(ledger.insert(), entries)
+
+
+def _webhooks() -> None:
+    """Whom teams have told, and what."""
+    op.create_table(
+        "webhook",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("topics", sa.Text(), nullable=False),
+        sa.Column("secrets", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("disabled_at", sa.Float(), nullable=True),
+        sa.Column("disabled_why", sa.Text(), nullable=False, server_default=""),
+        sa.PrimaryKeyConstraint("id", name="pk_webhook"),
+    )
+    op.create_index("ix_webhook_team", "webhook", ["team"])
+    op.create_table(
+        "notice",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("webhook_id", sa.Text(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("at", sa.Float(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("due_at", sa.Float(), nullable=False),
+        sa.Column("done_at", sa.Float(), nullable=True),
+        sa.Column("status", sa.Text(), nullable=False, server_default=""),
+        sa.ForeignKeyConstraint(["webhook_id"], ["webhook.id"], name="fk_notice_webhook_id"),
+        sa.PrimaryKeyConstraint("id", name="pk_notice"),
+    )
+    op.create_index("ix_notice_webhook_id_at", "notice", ["webhook_id", "at"])
+    op.create_index("ix_notice_done_at_due_at", "notice", ["done_at", "due_at"])
 
 
 def _promised_usd(connection: sa.Connection, run: sa.Row[tuple[object, ...]]) -> float:
