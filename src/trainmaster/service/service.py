@@ -217,18 +217,18 @@ class Service:
         owner = claim_name(self.home, self.database, recipe.name, now)
         run, home_id = owner.run, owner.home
         excluded = (self.home.root, self.home.cache)
+        private = None
         try:
             snapshot = take_snapshot(recipe.code, recipe.directory, self.home.snapshots, exclude=excluded)
             notes += snapshot.notes
             materialise(snapshot.path, self.home.code_directory(run))
+            if submission is not None:
+                values = self.secrets_of(recipe, environ)
+                private = self.replicas.prepare(run, recipe, snapshot.path, values, environ)
         except BaseException:
             with suppress(PublishError):
                 give_up_claim(self.home.store_url, owner)
             raise
-        private = None
-        if submission is not None:
-            values = self.secrets_of(recipe, environ)
-            private = self.replicas.prepare(run, recipe, snapshot.path, values, environ)
         clusters = []
         if offer is not None:
             from trainmaster.cluster.record import new_record

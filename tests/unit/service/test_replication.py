@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -423,3 +424,34 @@ def test_a_path_out_of_the_run_is_refused(servers, database, run):
     run_files.put_pieces(database, lease, [run_files.Piece("../../identity", 0, b"x")])
     with pytest.raises(PublishError, match="a file of it is called"):
         b.replicas.home(b.row(run))
+
+
+def test_what_is_sent_can_move_where_others_can_reach_all_of_it(servers, postgres, tmp_path, monkeypatch):
+    a, _ = servers
+    database = Database(postgres.new_url())
+    found = Replicas(database, replace(a.home, store_url="memory"))
+    monkeypatch.setattr(replicas, "send_code", lambda *_: None)
+    snapshot = tmp_path / "snapshot"
+    (snapshot / "data").mkdir(parents=True)
+
+    def prepared(store="s3://b/store", **keys):
+        top = {key: keys.pop(key) for key in ("provider", "code") if key in keys}
+        content = {
+            "name": "a",
+            "provider": "aws",
+            **top,
+            "experiments": {"main": {"command": "true", **keys}},
+        }
+        recipe = Recipe.from_dict(content, directory=tmp_path)
+        found._home = replace(a.home, store_url=store)
+        return found.prepare("a-1", recipe, snapshot, {"main": {"TOKEN": "x"}}, a.environ)
+
+    sealed = prepared()[SECRETS]
+    key = SealingKey.of(a.home.root, a.environ)
+    assert key.open(sealed, private_place("a-1", SECRETS)) == b'{"TOKEN": "x"}'
+    assert prepared(data={"d": {"dir": "data"}}) is not None
+    assert prepared(data={"d": {"dir": "elsewhere"}}) is None
+    assert prepared(data={"d": {"dir": "data"}}, code="src") is None, "another directory of that name"
+    assert prepared(provider="local") is None
+    assert prepared(store="file:///store") is None
+    database.close()
