@@ -56,7 +56,7 @@ def asked(
         return len(stopped) if names and len(stopped) == 1 else 0
 
     def told() -> Iterator[Any]:
-        from trainmaster.service import ProfileProgress
+        from trainmaster.service import ProfilePhase, ProfileProgress
 
         recipe, notes = sent()
         yield from (f"note: {note}" for note in notes)
@@ -69,7 +69,8 @@ def asked(
             seen = max(seen, len(found["told"]))
             if found["progress"] not in (None, progress):
                 progress = found["progress"]
-                yield ProfileProgress(**{f.name: progress[f.name] for f in fields(ProfileProgress)})
+                phase = ProfilePhase(progress["phase"])
+                yield ProfileProgress(**{**_known(ProfileProgress, progress), "phase": phase})
             if found["state"] == State.DONE:
                 break
             if stopped:

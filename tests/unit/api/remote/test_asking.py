@@ -1,0 +1,139 @@
+"""Quotes and plans of a server: what is told meanwhile, the answer as it is at home, Ctrl-C, errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.advisor.model.measurement import Measurement
+from trainmaster.advisor.model.profile import Point
+from trainmaster.advisor.model.time_shares import TimeShares
+from trainmaster.advisor.quote.quote import (
+    Alternative,
+    ClusterShape,
+    ExperimentQuote,
+    Interval,
+    NextMeasurement,
+    Quote,
+    Rented,
+)
+from trainmaster.api.remote.asking import asked, options_of, plan_of, quote_of
+from trainmaster.service import ProfilePhase
+from trainmaster.service.quoting import QuoteOptions
+from trainmaster.spec import Strategy
+from trainmaster.spec.errors import InterruptedByUser, UsageError
+
+SHAPE = ClusterShape(Rented("m5.large", 2, True, "aws", "eu", 0.1), Rented("c5.large", 1), 2, 3)
+POINT = Point(Strategy.PS_ASYNC, 2, step_time_s=0.5)
+ONE = ExperimentQuote(
+    "main",
+    SHAPE,
+    Interval(1, 2, 3),
+    Interval(4, 5, 6),
+    Interval(0.1, 0.2, 0.3),
+    "the network",
+    (Alternative(SHAPE, 2.0, 5.0),),
+    0.25,
+    1,
+    0,
+    NextMeasurement(4, "m5.large", 60.0, 0.1, 2.0, 1.5, Interval(1, 2, 2.5)),
+    7,
+    ("a note",),
+    "f",
+    (Measurement(POINT, time_shares=TimeShares(computing=0.6)),),
+)
+QUOTE = Quote(
+    {"main": ONE}, Interval(1, 2, 3), None, "quote", "aws", "2026-01-01", {"eval": "no steps"}, ("n",)
+)
+PROGRESS = {"experiment": "main", "workers": 2, "phase": "measuring", "elapsed_s": 1.0, "left_s": None,
+            "steps": 3, "step_time_s": 0.5, "what_comes_later": 1}  # fmt: skip
+
+
+class Answers:
+    """A connection, as far as these tests ask."""
+
+    url = "http://s"
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+
+    def post(self, path, body):
+        self.asked.append(("POST", path, body))
+        return self.answers.pop(0)
+
+    def get(self, path):
+        return self.answers.pop(0)
+
+    def ask(self, *asked):
+        self.asked.append(asked)
+
+    def sleep(self, _):
+        pass
+
+
+def state(told=(), progress=None, answer=None, error=None):
+    is_over = answer is not None or error is not None
+    return {"id": "quote-1", "told": list(told), "progress": progress, "answer": answer, "error": error,
+            "state": "DONE" if is_over else "RUNNING"}  # fmt: skip
+
+
+def quoted(*answers):
+    connection = Answers(*answers)
+    sent = {"recipe": "r", "code": "c"}, ("left out: x",)
+    return connection, asked(connection, "/quotes", lambda: sent, {"policy": "quote"}, quote_of)
+
+
+def test_what_is_told_comes_once_and_the_answer_last():
+    whole = QUOTE.as_dict()
+    connection, stream = quoted(state(["a"]), state(["a", "b"], PROGRESS), state(["a", "b"], None, whole))
+    told = list(stream)
+    assert [told[0], told[1], told[2]] == ["note: left out: x", "a", "b"]
+    assert (told[3].phase, told[3].steps) == (ProfilePhase.MEASURING, 3)
+    assert connection.asked == [("POST", "/quotes", {"recipe": "r", "code": "c", "policy": "quote"})]
+    made = told[4]
+    assert made.as_dict() == whole
+    assert made.to_json() == QUOTE.to_json()
+    assert (made.main.cluster, made.time_s, made.cost_usd) == (SHAPE, Interval(1, 2, 3), None)
+    assert made.main.measured[0].point.workers == 2
+    assert made.main.measured[0].time_shares == ONE.measured[0].time_shares
+    assert Quote.as_dict(made)["pareto"] == whole["pareto"]
+
+
+def test_what_a_later_server_adds_changes_nothing():
+    whole = QUOTE.as_dict() | {"later": 1}
+    whole["experiments"]["main"]["cluster"]["worker"]["later"] = 1
+    assert quote_of(whole).main.cluster == SHAPE
+
+
+def test_ctrl_c_ends_the_measurement_there():
+    connection, stream = quoted(state(["a"]), state())
+    assert stream.interrupt() == 0, "nothing is asked for yet"
+    assert [next(stream), next(stream)] == ["note: left out: x", "a"]
+    connection, stream = quoted(state(["a"]), state(), state())
+    next(stream), next(stream)
+    assert stream.interrupt() == 1
+    with pytest.raises(InterruptedByUser):
+        list(stream)
+    assert connection.asked[-1] == ("DELETE", "/quotes/quote-1", {})
+
+
+def test_a_refusal_is_raised_with_its_hint():
+    _, stream = quoted(state(error={"title": "nothing is feasible", "hint": "Give more time."}))
+    with pytest.raises(UsageError, match=r"nothing is feasible\nGive more time"):
+        list(stream)
+
+
+def test_a_plan_has_its_quote():
+    found = {"id": "p", "provider": "aws", "most_usd_per_hour": 0.5, "lines": ["l"], "notes": [],
+             "quote": QUOTE.as_dict()}  # fmt: skip
+    plan = plan_of(found)
+    assert (plan.id, plan.most_usd_per_hour, plan.lines, plan.notes) == ("p", 0.5, ("l",), ())
+    assert plan.quote.main.bottleneck == "the network"
+    assert plan_of({**found, "quote": None}).quote is None
+
+
+def test_files_of_options_are_sent_as_their_text(tmp_path):
+    (tmp_path / "m.csv").write_text("a,b\n")
+    found = options_of(QuoteOptions(policy="lookup", measurements=tmp_path / "m.csv"))
+    assert (found["policy"], found["measurements"], found["bandwidth"]) == ("lookup", "a,b\n", None)
+    with pytest.raises(UsageError, match="--bandwidth"):
+        options_of(QuoteOptions(bandwidth=tmp_path / "none.csv"))
