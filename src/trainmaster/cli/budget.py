@@ -76,5 +76,5 @@ def queue(as_json: AsJson = False) -> None:
 def _words(found: TeamBudget) -> str:
     spent = f"${found.spent_usd:.2f} spent this month, ${found.reserved_usd:.2f} reserved for runs that go on"
     if found.monthly_usd is None or found.left_usd is None:
-        return f"{spent}; no limit: `trainmaster budget --monthly $200` sets one"
+        return f"{spent}; no limit: `trainmaster budget --monthly '$200'` sets one"
     return f"{spent}, ${max(0.0, found.left_usd):.2f} left of ${found.monthly_usd:.2f}"
