@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts import materialise
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
+from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
 from trainmaster.control.locking import locked
 from trainmaster.db import run_files
 from trainmaster.objects import ObjectStore
@@ -281,10 +282,13 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
             f"{store.url_of(_code_key(digest))} is gone: the code of a run", "Was it deleted from the store?"
         )
     try:
-        with scratch_directory(place) as scratch, tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            archive.extractall(scratch, filter="tar")  # our own, of what was checked when it was taken
+        with scratch_directory(place) as scratch:
+            unpack(io.BytesIO(packed), "code.tar", scratch, Limits(2 * _MOST_CODE_BYTES))
+            for path in scratch.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    path.chmod(path.stat().st_mode & 0o555)  # a snapshot is never written to
             move_into_place(scratch, place)
-    except (tarfile.TarError, EOFError) as error:
+    except UnpackError as error:
         raise PublishError(
             f"{store.url_of(_code_key(digest))} is damaged: {error}", "Start it anew."
         ) from error
