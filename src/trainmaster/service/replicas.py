@@ -11,7 +11,6 @@ import io
 import json
 import os
 import shutil
-import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.artifacts import materialise
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
-from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
 from trainmaster.control.locking import locked
 from trainmaster.db import run_files
 from trainmaster.objects import ObjectStore
@@ -260,6 +258,8 @@ def send_code(store_url: str, snapshot: Path) -> None:
     store, key = ObjectStore(store_url), _code_key(snapshot.name)
     if store.exists(key):
         return
+    import tarfile  # a run of one's own needs none
+
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as archive:
         archive.add(snapshot, ".")
@@ -272,6 +272,8 @@ def bring_code(store_url: str, digest: str, snapshots: Path) -> Path:
     Raises:
         PublishError: it is not on the store, or cannot be read.
     """
+    from trainmaster.artifacts.unpacking import Limits, UnpackError, unpack
+
     place = snapshots / digest
     if place.is_dir():
         return place
