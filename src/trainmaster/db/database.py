@@ -287,20 +287,23 @@ class Database:
             lambda connection, _: quote_rows.put_measurements(connection, found), patient=patient
         )
 
-    def measurements(self, fingerprint: str) -> Sequence[RowMapping]:
-        """What was measured of the very same thing, newest first."""
-        return self.read(quote_rows.measurements_query(t.measurement.c.fingerprint == fingerprint))
+    def measurements(self, fingerprint: str, team: str | None = None) -> Sequence[RowMapping]:
+        """What a team, or the owner, has measured of the very same thing, newest first."""
+        return self.read(quote_rows.measurements_query(team, t.measurement.c.fingerprint == fingerprint))
 
-    def similar_measurements(self, similar: str, fingerprint: str) -> Sequence[RowMapping]:
-        """What was measured of similar things that have another fingerprint, newest first."""
+    def similar_measurements(
+        self, similar: str, fingerprint: str, team: str | None = None
+    ) -> Sequence[RowMapping]:
+        """What it has measured of similar things that have another fingerprint, newest first."""
         column = t.measurement.c
         return self.read(
-            quote_rows.measurements_query(column.similar == similar, column.fingerprint != fingerprint)
+            quote_rows.measurements_query(team, column.similar == similar, column.fingerprint != fingerprint)
         )
 
-    def other_measurements(self, *not_fingerprints: str) -> Sequence[RowMapping]:
-        """What was measured of other things than these, newest first."""
-        return self.read(quote_rows.measurements_query(t.measurement.c.fingerprint.not_in(not_fingerprints)))
+    def other_measurements(self, *not_fingerprints: str, team: str | None = None) -> Sequence[RowMapping]:
+        """What it has measured of other things than these, newest first."""
+        others = t.measurement.c.fingerprint.not_in(not_fingerprints)
+        return self.read(quote_rows.measurements_query(team, others))
 
     def add_quote(self, new: NewQuote, most_usd: float | None = None) -> int:
         """Keep a quote; its id. The same run, experiment, kind and time is the same quote.

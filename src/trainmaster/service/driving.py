@@ -152,7 +152,7 @@ def _drive(
         is_foreign=row["team"] is not None,
     )
     if machines is not None and recipe.budget is not None and recipe.budget.total_usd is not None:
-        known = histories(database, service.home, recipe, snapshot).values()
+        known = histories(database, service.home, recipe, snapshot, row["team"]).values()
         sizes = [(m.output_bytes or 0) + (m.checkpoint_bytes or 0) for each in known for m in each.same]
         meter.publishing.most_bytes = max(sizes, default=0.0)
     actions.jobs.published = meter.publishing.learn
@@ -213,7 +213,7 @@ def _tracker(
         database=service.database,
         recipe=session.recipe,
         run=session.run,
-        histories=lambda: histories(service.database, service.home, session.recipe, snapshot),
+        histories=lambda: histories(service.database, service.home, session.recipe, snapshot, row["team"]),
         elapsed=lambda now: row["earlier_s"] + max(now - (row["session_at"] or now), 0.0),
         slots=slots,
         costs=clusters,

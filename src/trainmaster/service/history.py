@@ -36,15 +36,17 @@ class History:
         fingerprint: of the experiment as it is now.
         same: of the very same: code, data, parameters, image and device.
         similar: of others with the same command, launcher, strategy and device.
+        team: whose measurements they are; None for the owner's.
     """
 
     fingerprint: Fingerprint
     same: list[Measurement] = field(default_factory=list)
     similar: list[Measurement] = field(default_factory=list)
+    team: str | None = None
 
 
 def histories(
-    database: Database, home: Home, recipe: Recipe, snapshot: Path | None = None
+    database: Database, home: Home, recipe: Recipe, snapshot: Path | None = None, team: str | None = None
 ) -> dict[str, History]:
     """By experiment.
 
@@ -53,6 +55,7 @@ def histories(
         home: takes the snapshot of the code, which a run will need too.
         recipe: what was read.
         snapshot: of its code; None takes one.
+        team: who asks; no team learns what another has measured, nor what the owner has (None).
 
     Raises:
         UsageError: its code cannot be read.
@@ -66,25 +69,27 @@ def histories(
         key = fingerprint_of(recipe, experiment, code, device)
         found[name] = History(
             key,
-            _read(database.measurements(key.exact)),
-            _read(database.similar_measurements(key.similar, key.exact)),
+            _read(database.measurements(key.exact, team)),
+            _read(database.similar_measurements(key.similar, key.exact, team)),
+            team,
         )
     return found
 
 
-def experience_of(database: Database, *fingerprints: str) -> Experience | None:
+def experience_of(database: Database, *fingerprints: str, team: str | None = None) -> Experience | None:
     """What jobs other than these have shown of this machine.
 
     Args:
         database: the database.
         *fingerprints: of the jobs that are quoted; their own points count as such.
+        team: who asks; None for the owner.
     """
     from trainmaster.advisor.model.experience import MOST_JOBS, Experience
     from trainmaster.advisor.model.knowledge import prepared
     from trainmaster.advisor.model.steptime import StepTimeModel
 
     jobs: dict[str, list[Measurement]] = {}
-    for row in database.other_measurements(*fingerprints):
+    for row in database.other_measurements(*fingerprints, team=team):
         for measurement in _read([row]):
             point = measurement.point
             if point is not None and point.step_time_s and measurement.offer == "local":

@@ -355,7 +355,7 @@ class Quoter:
         from trainmaster.service.history import experience_of
 
         same, similar = (told_by(list(found), catalogue) for found in (history.same, history.similar))
-        experience = experience_of(self._service.database, history.fingerprint.exact)
+        experience = experience_of(self._service.database, history.fingerprint.exact, team=history.team)
         builder = KnowledgeBuilder(
             catalogue, self._candidate_offers.shares if self._candidate_offers else None, recipe.seed
         )

@@ -127,7 +127,7 @@ class Service:
         return self._database
 
     def of_team(self, team: str | None) -> Service:
-        """The same home, where `secrets` are those of a team; None for the owner's."""
+        """The same home, with the secrets and measurements of a team; None for the owner's."""
         if team == self._team:
             return self
         _ = self.database  # open in both
@@ -586,7 +586,7 @@ class Service:
         Raises:
             UsageError: its code cannot be read.
         """
-        return histories(self.database, self.home, recipe)
+        return histories(self.database, self.home, recipe, team=self._team)
 
     def secrets_of(
         self, recipe: Recipe, environ: Mapping[str, str], kept: Mapping[str, str] | None = None

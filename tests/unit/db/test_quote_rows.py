@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from database_nouns import NOW
+from dataclasses import replace
 
-from trainmaster.db import NewMeasurement, NewQuote, Truth
+from database_nouns import NOW, new_run
+
+from trainmaster.db import NewMeasurement, NewQuote, Submission, Truth
 
 
 def measured(name: str, at: float = 0.0, **values: object) -> NewMeasurement:
@@ -31,6 +33,23 @@ def test_similar_ones_are_not_the_same_ones(database):
         measured("same"), measured("like", fingerprint="g"), measured("unlike", similar="t")
     )
     assert [row["id"] for row in database.similar_measurements("s", "f")] == ["like"]
+
+
+def test_each_team_has_its_own(database, lease):
+    for team in ("red", "blue"):
+        database.create_run(replace(new_run(f"r-{team}"), submission=Submission("ann", team)), NOW)
+    of_runs = {"red": "r-red", "blue": "r-blue", "own": "r-1", "gone": "r-0", "profile": None}
+    for at, (name, run) in enumerate(of_runs.items()):
+        database.add_measurement(measured(name, -at, run_id=run))
+
+    def names(rows):
+        return [row["id"] for row in rows]
+
+    for team, found in ((None, ["own", "gone", "profile"]), ("red", ["red"]), ("green", [])):
+        assert names(database.measurements("f", team)) == found
+        assert names(database.similar_measurements("s", "g", team)) == found
+        assert names(database.other_measurements("g", "h", team=team)) == found
+        assert database.other_measurements("f", team=team) == []
 
 
 def test_an_attempt_that_is_measured_again_is_kept_once(database):
