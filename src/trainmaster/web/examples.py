@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from trainmaster.api.rest.state import Reader, State, Submitter
 from trainmaster.service.code_uploads import CodeUploads
 from trainmaster.service.examples import example, examples
 from trainmaster.service.submissions import RunRequest
+from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.rendering import page, redirect
 
 router = APIRouter(include_in_schema=False)
@@ -19,13 +21,14 @@ router = APIRouter(include_in_schema=False)
 @router.get("/examples")
 def listed(request: Request, caller: Reader) -> Response:
     """What comes with Trainmaster."""
-    return page(request, "examples.html", examples=examples())
+    return page(request, "examples.html", examples=examples(), key=new_key())
 
 
 @router.post("/examples/{name}")
-def run(name: str, state: State, caller: Submitter) -> Response:
+def run(name: str, state: State, caller: Submitter, key: Annotated[str, Form()] = "") -> Response:
     """Runs one as it is."""
     chosen = example(name)
     code = CodeUploads(state.service.home, caller.team).add_directory(chosen.directory)
-    new, _, _ = state.submissions.submit(caller, RunRequest(chosen.recipe, code))
+    asked = RunRequest(chosen.recipe, code)
+    new, _, _ = state.submissions.submit(caller, asked, key_of(key, asked))
     return redirect(f"/runs/{quote(new)}")

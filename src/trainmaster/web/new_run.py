@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from trainmaster.advisor.papers.policy_quote import POLICIES
 from trainmaster.api.rest.state import Runs, ServerState, State, Submitter
@@ -21,6 +21,7 @@ from trainmaster.service.quote_requests import QUOTE, QuoteAsk
 from trainmaster.service.submissions import RunRequest
 from trainmaster.service.team_volumes import TeamVolumes
 from trainmaster.spec.errors import TrainmasterError, UsageError
+from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
 from trainmaster.web.recipe_form import RecipeForm, Typed
 from trainmaster.web.rendering import is_part, page, redirect
@@ -32,12 +33,13 @@ SAMPLERS: Final = ("random", "grid", "qmc", "tpe", "cmaes")
 
 
 class NewRun(RecipeForm):
-    """All of the page: what is filled in, the recipe as it is now, what it may cost, whether it waits."""
+    """All of the page: what is filled in, the recipe as it is now, what it may cost, if it waits, its key."""
 
     #: Browsers send lines of a text as Windows writes them.
     recipe: Annotated[str, AfterValidator(lambda text: text.replace("\r\n", "\n"))] = ""
     max_usd: Typed = ""
     wait: Typed = ""
+    key: Typed = Field(default_factory=new_key)
 
     def request(self) -> RunRequest:
         """What is to be run.
@@ -129,7 +131,8 @@ def ask_quote(request: Request, state: State, caller: Submitter, form: Filled) -
 def send(request: Request, state: State, caller: Submitter, form: Filled) -> Response:
     """Runs it."""
     try:
-        run, _, _ = state.submissions.submit(caller, form.request())
+        asked = form.request()
+        run, _, _ = state.submissions.submit(caller, asked, key_of(form.key, asked))
     except TrainmasterError as error:
         return show_form(request, state, caller, form, error, 422)
     return redirect(f"/runs/{quote(run)}")

@@ -14,6 +14,7 @@ from trainmaster.service.submissions import RunRequest
 from trainmaster.service.team_runs import TeamRuns
 from trainmaster.spec.errors import TrainmasterError
 from trainmaster.web.figures import bands, graph, parallel_coordinates
+from trainmaster.web.form_keys import key_of, new_key
 from trainmaster.web.mistakes import mistakes_of
 from trainmaster.web.rendering import is_part, page, redirect
 
@@ -141,7 +142,7 @@ def sweeps(request: Request, run: str, found: Runs) -> Response:
 def again(request: Request, run: str, found: Runs, caller: Submitter) -> Response:
     """Its recipe, to be changed and run anew with the same code."""
     values: dict[str, Any] = {"recipe": found.recipe(run), "max_usd": "", "diff": [], "mistakes": []}
-    return page(request, "again.html", **_head(found, run, found.status(run)), **values)
+    return page(request, "again.html", **_head(found, run, found.status(run)), **values, key=new_key())
 
 
 @router.post("/runs/{run}/again")
@@ -154,6 +155,7 @@ def send_again(
     recipe: Annotated[str, Form()],
     max_usd: Annotated[str, Form()] = "",
     act: Annotated[str, Form()] = "compare",
+    key: Annotated[str, Form()] = "",
 ) -> Response:
     """Shows what was changed, or runs it."""
     recipe = recipe.replace("\r\n", "\n")  # as browsers send lines
@@ -163,7 +165,8 @@ def send_again(
         code = state.submissions.code_of(caller, run)
         amount = float(max_usd) if max_usd.strip() else None
         if act == "run":
-            new, _, _ = state.submissions.submit(caller, RunRequest(recipe, code, None, amount))
+            asked = RunRequest(recipe, code, None, amount)
+            new, _, _ = state.submissions.submit(caller, asked, key_of(key, asked))
             return redirect(f"/runs/{quote(new)}")
         state.submissions.read(caller, RunRequest(recipe, code))
     except (TrainmasterError, ValueError) as error:
@@ -173,7 +176,14 @@ def send_again(
     if is_part(request):
         return page(request, "changed.html", **values)
     head = _head(found, run, found.status(run))
-    return page(request, "again.html", 422 if problem and act == "run" else 200, **head, **values)
+    return page(
+        request,
+        "again.html",
+        422 if problem and act == "run" else 200,
+        **head,
+        **values,
+        key=key or new_key(),
+    )
 
 
 @router.post("/runs/{run}/cancel")

@@ -126,6 +126,36 @@ def test_wrong_recipes_and_amounts_come_back_as_they_were(browser):
     ).text.replace("&#39;", "'")
 
 
+def test_a_form_that_is_sent_twice_starts_one_run(tmp_path):
+    recipe = "name: job\nexperiments:\n  main: {command: 'true'}\n"
+    with server(tmp_path) as state:
+        app = make_app(state)
+        add_pages(app)
+        token = state.access.create_token("me", ["read", "run"])["token"]
+        me = TestClient(app, headers={"authorization": f"Bearer {token}"}, follow_redirects=False)
+
+        def send(path, shown="", **filled):
+            key = re.search(r'name="key" value="(\w+)"', me.get(shown or path).text)[1]
+            places = []
+            for data in (filled, filled, {**filled, "key": ""}):
+                sent = me.post(path, data={"key": key, **data})
+                assert sent.status_code == 303, sent.text
+                places.append(sent.headers["location"])
+            first, second, other = places
+            assert first == second != other
+            return first, key
+
+        first, key = send("/new", recipe=recipe)
+        changed = me.post("/new", data={"recipe": recipe.replace("job", "job2"), "key": key})
+        assert changed.headers["location"].startswith("/runs/job2-")
+        wrong = me.post("/new", data={"recipe": "name: x\nwrong: 1\n", "key": key})
+        assert f'name="key" value="{key}"' in wrong.text
+        again, _ = send(f"{first}/again", recipe=recipe, act="run")
+        example, _ = send("/examples/digits", "/examples")
+        assert len({first, again, example}) == 3
+        assert len(state.service.runs()["runs"]) == 7
+
+
 @pytest.fixture
 def shared(tmp_path):
     with server(tmp_path) as found:
