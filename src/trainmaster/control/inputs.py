@@ -29,6 +29,7 @@ def check_inputs(
     values: Mapping[str, Mapping[str, str]],
     *,
     measures: bool = False,
+    asks_urls: bool = True,
 ) -> list[str]:
     """Look for the code, data, images and the object store of a run, without bringing anything here.
 
@@ -38,6 +39,7 @@ def check_inputs(
         environ: the caller's.
         values: secrets, by experiment.
         measures: tasks run on this machine, and nothing is kept: a store that takes nothing is only a note.
+        asks_urls: False where others have sent it: this machine may reach what they may not.
 
     Returns:
         Notes for the user: what does not answer here, but may where the tasks run.
@@ -61,7 +63,7 @@ def check_inputs(
     _all(
         *([] if measures else [lambda: check_store(home)]),
         lambda: check_volumes(recipe, home.store_url),
-        lambda: notes.extend(_check_answers(recipe, home, values, here=here)),
+        *([lambda: notes.extend(_check_answers(recipe, home, values, here=here))] if asks_urls else []),
         lambda: notes.extend(_check_images(recipe, environ, here=here)),
     )
     return notes

@@ -185,7 +185,8 @@ class Service:
 
         check_names(recipe)
         check_notify(recipe, environ)
-        return check_inputs(recipe, self.home, environ, self.secrets_of(recipe, environ), measures=measures)
+        values, is_ours = self.secrets_of(recipe, environ), self._team is None
+        return check_inputs(recipe, self.home, environ, values, measures=measures, asks_urls=is_ours)
 
     def start(
         self,

@@ -98,6 +98,7 @@ class Nodes:
     def context(self, **data: DataSource) -> Any:
         experiment = SimpleNamespace(name="train", data=data, container=None)
         found: Any = SimpleNamespace(home=self.home, run="r1", experiment=experiment, variables={})
+        found.is_foreign = False
         found.data_path = partial(TaskContext.data_path, found)
         return found
 
@@ -180,6 +181,19 @@ def test_the_web_is_tried_where_it_is_needed(nodes: Nodes) -> None:
         nodes.provide(context, "x")
     assert nodes.reached == []
     assert all("AWS_ACCESS_KEY_ID" not in order["environment"] for _, order in nodes.orders)
+
+
+def test_what_others_named_is_not_asked_for_here(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine may reach what they may not."""
+    asked: list[str] = []
+    monkeypatch.setattr(node_data, "trouble_from_here", asked.append)
+    context = nodes.context(x=DataSource(url="https://10.0.0.1/secret"))
+    nodes.answers["n0"] = ["@@trouble unreachable", "@@refused https://10.0.0.1/secret: timed out"]
+    for is_foreign, told in ((True, []), (False, ["https://10.0.0.1/secret"])):
+        context.is_foreign = is_foreign
+        with pytest.raises(RelayError, match="timed out"):
+            nodes.provide(context, "x")
+        assert asked == told
 
 
 def test_what_fails_there_does_not_come_here(nodes: Nodes) -> None:

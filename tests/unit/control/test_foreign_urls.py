@@ -9,6 +9,7 @@ from trainmaster.control.attempt_actions import AttemptActions
 from trainmaster.control.layout import Home
 from trainmaster.control.run_state import Task
 from trainmaster.control.site_errors import RelayError
+from trainmaster.service import Service
 from trainmaster.spec import Recipe
 
 URL = "https://intranet.example/secret.csv"
@@ -40,3 +41,23 @@ def test_only_ones_own_urls_are_fetched_here(tmp_path, monkeypatch, is_foreign):
         assert (fetched, job.users_fault, "nobody answers there" in job.error) == ([], True, True)
     else:
         assert (fetched, job.error) == ([URL], "")
+
+
+@pytest.mark.parametrize("team", ["red", None])
+def test_only_ones_own_urls_are_asked_for_before_a_run(tmp_path, monkeypatch, team):
+    asked = []
+
+    def open_web(url, *_):
+        asked.append(url)
+        raise OSError("nobody answers")
+
+    monkeypatch.setattr(data_sources, "open_web", open_web)
+    content = {
+        "name": "a",
+        "provider": "aws",
+        "experiments": {"main": {"command": "true", "data": {"d": {"url": URL}}}},
+    }
+    service = Service.from_environment({"TRAINMASTER_HOME": str(tmp_path / "home")}).of_team(team)
+    notes = service.check_inputs(Recipe.from_dict(content, directory=tmp_path), {})
+    service.close()
+    assert (asked, len(notes)) == (([], 0) if team else ([URL], 1))

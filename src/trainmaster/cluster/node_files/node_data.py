@@ -156,7 +156,7 @@ class NodeData:
 
         try:
             each(nodes, one)
-            self._require_answer(wanted, refusals)
+            self._require_answer(wanted, refusals, is_foreign=context.is_foreign)
         except StoreAwayError:  # then no node's refusal tells anything about the node
             self._reach.forget_refusals([*sources(wanted), wanted.there])
             raise
@@ -253,10 +253,13 @@ class NodeData:
                 raise
             raise self._outages.away(name, stores, one_line(error), url_of(error)) from error
 
-    def _require_answer(self, wanted: Wanted, refusals: Sequence[StoreRefusedError]) -> None:
+    def _require_answer(
+        self, wanted: Wanted, refusals: Sequence[StoreRefusedError], *, is_foreign: bool
+    ) -> None:
         """Refuse to bring through this machine what does not answer it either."""
         if any(refusal.trouble is StoreTrouble.UNREACHABLE for refusal in refusals):
-            for uri in wanted.uris or (wanted.order["url"],):
+            # A URL of others is not asked for here: this machine may reach what they may not.
+            for uri in wanted.uris or (() if is_foreign else (wanted.order["url"],)):
                 if error := _silence(uri):
                     raise self._outages.away(wanted.name, sources(wanted), one_line(error), uri)
         self._outages.answers(sources(wanted))
