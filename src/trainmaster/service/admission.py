@@ -204,7 +204,8 @@ def entrance(
 
     Returns:
         To be called within the transaction, when the run's row is there. It raises OverBudgetError for a run
-        that can never start or does not fit and does not wait, and UsageError for one that may cost anything.
+        that can never start or does not fit and does not wait, or that goes on where as much as may goes on
+        already, and UsageError for one that may cost anything.
     """
 
     def admit(connection: Connection) -> None:
@@ -213,6 +214,7 @@ def entrance(
             return
         set_aside(connection, run, team, most_usd, now)
         admissions.admit(connection, run, now)  # one that was cancelled before its turn
+        _check_place(connection, run, team, now)
 
     return admit
 
@@ -237,6 +239,19 @@ def _apply(
         },
     )
     _settle(connection, now)
+
+
+def _check_place(connection: Connection, run: str, team: str, now: float) -> None:
+    """Refuse to go on with a run that was sent to a server, where limits say that it would have to wait."""
+    rows = connection.execute(admissions.OPEN).mappings().all()
+    mine = next((row for row in rows if row["run_id"] == run), None)
+    if mine is None:  # those that were started without a server count in no limit of what goes on at once
+        return
+    wanted = Request(run, team, mine["priority"], now, 0.0, mine["usd_per_hour"])
+    rooms = _rooms(connection, rows, now, without=run)
+    for whose in (team, ALL):
+        if why := rooms[whose].obstacle(wanted):
+            raise OverBudgetError(f"{run} cannot go on now: it waits for {why}", "Go on with it later.")
 
 
 def admit_waiting(database: Database, now: float) -> list[str]:
@@ -311,14 +326,16 @@ def _settle(connection: Connection, now: float) -> list[str]:
     return started
 
 
-def _rooms(connection: Connection, rows: Sequence[RowMapping], now: float) -> Mapping[str, Room]:
-    """What is left of each limit, without what those have that may run already."""
+def _rooms(
+    connection: Connection, rows: Sequence[RowMapping], now: float, without: str = ""
+) -> Mapping[str, Room]:
+    """What is left of each limit, without what those have that may run already, ``without`` one of them."""
     budgets = Budgets(lambda query: connection.execute(query).mappings().all(), now)
     used = _used_usd(connection, now)
     teams = {row["team"] or OWNER for row in rows}
     rooms = {team: _room(budgets[team], used.get(team, 0.0)) for team in (*teams, ALL)}
     for row in rows:
-        if row["admitted_at"] is not None:
+        if row["admitted_at"] is not None and row["run_id"] != without:
             for whose in (row["team"] or OWNER, ALL):
                 rooms[whose].runs -= 1
                 rooms[whose].usd_per_hour -= row["usd_per_hour"]

@@ -311,7 +311,8 @@ class Service:
 
     def _requeue(self, lease: Lease, team: str, recipe: Recipe) -> None:
         quote, now = quote_summary(self.database, lease.run), time.time()
-        most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe) or 0.0
+        most = most_usd(None if quote is None else quote["cost_usd"]["p95"], recipe)
+        most = most if capabilities_of(recipe.provider).costs else 0.0
         self.database.requeue(lease, now, entrance(lease.run, team, most, None, now))
 
     def deliver_left(self, run: str, environ: Mapping[str, str]) -> str:

@@ -154,6 +154,13 @@ class Office:
         self.database.commit(lease, [RunChange(State.WAITING, State.DONE, EndReason.SUCCEEDED)], now)
         self.database.release(lease, now)
 
+    def go_on(self, run, team="red", most_usd=10.0, now=NOW):
+        lease = self.database.acquire(run, now)
+        try:
+            self.database.requeue(lease, now, entrance(run, team, most_usd, None, now))
+        finally:
+            self.database.release(lease, now)
+
     def queued(self, run):
         return json.loads(self.database.run_row(run)["queued_for"])
 
@@ -222,6 +229,27 @@ def test_a_run_that_waits_can_be_ended(office):
     office.send("second", most_usd=4.0)
     office.end("second")
     assert admit_waiting(office.database, NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("whose", "limit", "why"),
+    [
+        ("red", {"runs_at_once": 1}, "the end of a run: team red"),
+        (ALL, {"usd_per_hour": 0.5}, r"\$0.30 per hour: all teams together has \$0.20 left"),
+    ],
+)
+def test_to_go_on_is_no_way_around_limits_of_what_goes_on_at_once(office, whose, limit, why):
+    office.limit(whose, **limit)
+    assert office.send("first", usd_per_hour=0.3)
+    office.go_on("first")  # its driver was killed: it has its place
+    office.end("first")
+    assert office.send("second", usd_per_hour=0.3)
+    with pytest.raises(OverBudgetError, match=why):
+        office.go_on("first")
+    assert office.database.run_row("first")["state"] == State.DONE
+    office.end("second")
+    office.go_on("first")
+    assert not office.send("third", usd_per_hour=0.3)
 
 
 def test_many_servers_that_decide_at_once_give_nothing_twice(office, tmp_path):

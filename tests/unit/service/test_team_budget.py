@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from trainmaster.control.layout import Home
 from trainmaster.db import Database, NewRun, RunChange, Submission, access, ledger
 from trainmaster.db.ledger import ALL
+from trainmaster.service import Service
 from trainmaster.service.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget, budgets, set_aside
+from trainmaster.spec import Recipe
 from trainmaster.spec.errors import UsageError
 from trainmaster.spec.states import EndReason, State
 
@@ -83,6 +86,23 @@ def test_going_on_needs_what_is_left_of_it_only(database):
     again(85.0)
     assert budgets(database, NOW)[1].left_usd == 0.0
     again(85.0)  # its driver was killed, and it is taken over
+
+
+def test_what_nobody_can_say_the_cost_of_does_not_go_on_for_nothing(database, tmp_path):
+    access.add_team(database, "later", {}, NOW)
+    lease = run(database, "r", None, team="later", is_over=True)
+    database.write(lambda connection, _: ledger.set_limits(connection, "later", {"monthly_usd": 5.0}))
+    service = Service(Home.from_environment({"TRAINMASTER_HOME": str(tmp_path)}), database)
+
+    def go_on(**keys):
+        content = {"name": "a", "experiments": {"main": {"command": "true"}}, **keys}
+        service._requeue(lease, "later", Recipe.from_dict(content, directory=tmp_path))
+
+    with pytest.raises(UsageError, match="nobody can say"):
+        go_on(provider="aws")
+    with pytest.raises(OverBudgetError, match=r"\$6.00"):
+        go_on(provider="aws", budget={"total": "$6"})
+    go_on(provider="hosts")
 
 
 def test_a_refusal_has_the_numbers():
