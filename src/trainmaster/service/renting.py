@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from trainmaster.cluster.renting.plan import ClusterPlan
 from trainmaster.cluster.renting.plan_clusters import pinned, plan_clusters
 from trainmaster.cluster.renting.price_cap import capped, dearest_usd_per_hour, most_at_once, words
 from trainmaster.cluster.renting.requirements import Pick
-from trainmaster.control.budget import USUAL_LEASE_S, Meter
+from trainmaster.control.budget import SWITCH_OFF_S, USUAL_LEASE_S, Meter
 from trainmaster.control.preflight import check_parts, data_notes
 from trainmaster.control.saving_money import saving_limit_usd
 from trainmaster.providers.capabilities import capabilities_of
@@ -76,6 +77,18 @@ class RentalOffer:
             return 0.0
         quoted = None if self.quote is None or self.quote.cost_usd is None else self.quote.cost_usd.p95
         return most_usd(quoted, self.recipe)
+
+    @property
+    def cap_usd(self) -> float | None:
+        """A cap, in whole cents, that what is planned does not reach; None: nobody can say.
+
+        All at the highest price, and beside the run a lease of all machines: a cap sets aside for its end.
+        """
+        if self.most_usd is None:
+            return None
+        dearer = self.most_usd_per_hour / self.usd_per_hour if self.usd_per_hour else 1.0
+        lease_usd = self.most_usd_per_hour * (USUAL_LEASE_S + SWITCH_OFF_S) / 3600
+        return math.ceil(100 * (dearer * self.most_usd + lease_usd)) / 100
 
     @property
     def lines(self) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from trainmaster.service.quoting import QuoteOptions, Quoter
     from trainmaster.service.renting import RentalOffer
     from trainmaster.service.service import Service
+    from trainmaster.service.team_budget import TeamBudget
     from trainmaster.spec import Recipe
 
 
@@ -135,13 +137,35 @@ def capped(recipe: Recipe, max_usd: float) -> Recipe:
     """The recipe with at most so much as its ``budget.total``."""
     from trainmaster.spec import Budget
 
-    if not max_usd > 0:
+    if not 0 < max_usd < math.inf:
         raise UsageError(f"max_usd={max_usd:g} is no amount to spend", "Give US dollars, such as max_usd=20.")
     budget = recipe.budget or Budget()
     total = min(max_usd, budget.total_usd or max_usd)
     changes = (*recipe.overrides, f"budget.total=${total!r}")
     capped = budget.model_copy(update={"total_usd": total})
     return recipe.model_copy(update={"budget": capped, "overrides": changes})
+
+
+def capped_by_month(offer: RentalOffer, budgets: Sequence[TeamBudget], tell: Callable[[str], None]) -> Recipe:
+    """The recipe of an offer, with a cap if a month's budget needs one: what was reserved must suffice.
+
+    Args:
+        offer: what is to be rented.
+        budgets: that it draws on.
+        tell: takes a note.
+
+    Returns:
+        With ``budget.total``; without where nobody can say what it costs, which no such budget admits.
+    """
+    recipe, months = offer.recipe, [each.monthly_usd for each in budgets if each.monthly_usd is not None]
+    total_usd = recipe.budget.total_usd if recipe.budget is not None else None
+    given_usd = offer.cap_usd if total_usd is None else total_usd
+    if not months or not offer.costs or given_usd is None:
+        return recipe
+    cap_usd = min(given_usd, *months)
+    if cap_usd != total_usd:
+        tell(f"its cap is ${cap_usd:.2f}, as there is a budget for the month; max_usd sets a lower one")
+    return capped(recipe, cap_usd)
 
 
 def awake_notes(offer: RentalOffer, environ: Mapping[str, str]) -> list[str]:

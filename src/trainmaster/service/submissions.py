@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.db import Submission, access
+from trainmaster.db.ledger import ALL
 from trainmaster.providers.capabilities import capabilities_of
 from trainmaster.service.admission import PRIORITIES, Application
 from trainmaster.service.code_uploads import CodeUploads
-from trainmaster.service.team_budget import OverBudgetError
+from trainmaster.service.team_budget import OWNER, Budgets, OverBudgetError, TeamBudget
 from trainmaster.service.team_volumes import is_volume_name, with_team_volumes
 from trainmaster.spec import Recipe
 from trainmaster.spec.errors import RunError, StoreError, UsageError
@@ -188,6 +190,11 @@ class Submissions:
             )
         return str(row["run_id"])
 
+    def _budgets(self, team: str | None) -> list[TeamBudget]:
+        """Those that a run of a team draws on."""
+        found = Budgets(self._service.database.read, time.time())
+        return [found[team or OWNER], found[ALL]]
+
     def keep(self, recipe: Recipe) -> Path:
         """Write its text where what drives it finds it."""
         digest = hashlib.sha256(recipe.source_text.encode()).hexdigest()[:10]
@@ -199,7 +206,7 @@ class Submissions:
     def _start(
         self, recipe: Recipe, path: Path, submission: Submission, request: RunRequest, notes: list[str]
     ) -> Session:
-        from trainmaster.service.run_planning import RunPlanner, capped
+        from trainmaster.service.run_planning import RunPlanner, capped, capped_by_month
 
         def tell(line: str) -> None:
             notes.append(line.removeprefix("note: "))
@@ -209,6 +216,7 @@ class Submissions:
         can_agree = request.max_usd is not None or agreed_usd_per_hour is not None
         service = self._service.of_team(submission.team)
         planner = RunPlanner(service, self._environ, tell, lambda _: None)
+        budgets = self._budgets(submission.team)
         plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
         if plan.offer is not None:
             if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:
@@ -231,7 +239,7 @@ class Submissions:
             request.wait,
         )
         return service.start(
-            plan.recipe,
+            plan.recipe if plan.offer is None else capped_by_month(plan.offer, budgets, tell),
             path,
             self._environ,
             plan.offer,
