@@ -217,6 +217,12 @@ class Submissions:
         service = self._service.of_team(submission.team)
         planner = RunPlanner(service, self._environ, tell, lambda _: None)
         budgets = self._budgets(submission.team)
+        limited = next((each for each in budgets if each.is_limited), None)
+        if request.keep_s and limited is not None:  # they would cost when the run is over, and count nowhere
+            raise UsageError(
+                f"keep_s: {limited.who} has limits, and machines that stay warm are in none of them",
+                "Leave it out: machines are given back when the run is over.",
+            )
         plan = planner.plan(recipe, path, allow_stale=request.allow_stale, can_agree=can_agree)
         if plan.offer is not None:
             if agreed_usd_per_hour is not None and plan.offer.most_usd_per_hour > agreed_usd_per_hour:

@@ -55,6 +55,11 @@ class TeamBudget:
         return None if self.monthly_usd is None else self.monthly_usd - self.spent_usd - self.reserved_usd
 
     @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return any(limit is not None for limit in (self.monthly_usd, self.runs_at_once, self.usd_per_hour))
+
+    @property
     def who(self) -> str:
         """Whose it is, for people.
 

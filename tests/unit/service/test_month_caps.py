@@ -1,4 +1,4 @@
-"""What a server does where there is a budget for the month: runs without a cap get one."""
+"""What a server does where there are limits: a run without a cap gets one, and no machine stays warm."""
 
 from __future__ import annotations
 
@@ -82,3 +82,14 @@ def test_without_a_budget_nothing_is_capped(office):
     for amount in (float("inf"), float("nan"), -1.0):
         with pytest.raises(UsageError, match="no amount to spend"):
             office.send(max_usd=amount)
+
+
+@pytest.mark.parametrize("limit", ["monthly_usd", "runs_at_once", "usd_per_hour"])
+@pytest.mark.parametrize("whose", ["red", ALL])
+def test_machines_that_no_limit_counts_do_not_stay_warm(office, whose, limit):
+    office.access.make_team("red", None)
+    office.send(keep_s=600.0)
+    office.service.database.write(lambda connection, _: ledger.set_limits(connection, whose, {limit: 20.0}))
+    with pytest.raises(UsageError, match=r"keep_s: .* has limits"):
+        office.send(keep_s=600.0)
+    office.send()
