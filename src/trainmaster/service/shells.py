@@ -239,6 +239,7 @@ def _options(home: Home, node: Node) -> list[str]:
         "UserKnownHostsFile": str(known),
         "StrictHostKeyChecking": "yes",
         "ConnectTimeout": "10",
+        "ConnectionAttempts": "30",  # a second apart: a machine that runs may not listen yet
     }
     options = [text for key, value in settings.items() for text in ("-o", f"{key}={value}")]
     options += ["-p", str(target.port), "-l", target.login]
