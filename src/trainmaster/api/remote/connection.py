@@ -207,7 +207,7 @@ class Connection:
         timeout_s: float,
     ) -> Answer:
         found = self._sockets.get(threading.get_ident())
-        if found is None:
+        if found is None or found.sock is None:  # one that was closed is checked anew when it is opened
             found = self._sockets[threading.get_ident()] = self._connected(timeout_s)
         given = {key: value for key, value in query.items() if value not in (None, ())}
         target = f"{self._prefix}{'' if path.startswith('/device/') else API}{path}"
@@ -238,6 +238,7 @@ class Connection:
                     f"not {self._fingerprint}",
                     "Somebody may listen in. Ask who runs the server; if it is right, log in again.",
                 )
+            found.auto_open = 0  # by itself it would open another one, and check nothing
         return found
 
     def _drop(self) -> None:

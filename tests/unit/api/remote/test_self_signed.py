@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import stat
 import threading
 import warnings
@@ -85,3 +86,19 @@ def test_another_certificate_than_agreed_to_is_refused(served):
     unpinned = Connection(url, token, sleep=lambda _: None)
     with pytest.raises(AccessError, match=r"not trusted(.|\n)*login"):
         unpinned.get("/info")
+
+
+def test_a_socket_that_is_opened_again_has_its_certificate_checked_again(served):
+    url, fingerprint, token = served
+    connection = Connection(url, token, fingerprint)
+    connection.get("/info")
+    (socket,) = connection._sockets.values()
+    socket.close()
+    with pytest.raises(http.client.NotConnected):
+        socket.request("GET", "/api/v1/info")
+    connection.get("/info")
+    next(iter(connection._sockets.values())).close()
+    connection._fingerprint = "cd" * 32
+    with pytest.raises(AccessError, match="another certificate"):
+        connection.get("/info")
+    connection.close()
