@@ -45,7 +45,8 @@ def download(connection: Connection, run: str, experiment: str, task: int, direc
             place.parent.mkdir(parents=True, exist_ok=True)
             digest = hashlib.sha256()
             with place.open("wb") as copy:
-                for piece in connection.pieces(f"{model}/files/{'/'.join(map(quoted, path.parts))}", {}):
+                where = f"{model}/files/{'/'.join(map(quoted, path.parts))}"
+                for piece in connection.pieces(where, {"redirect": "false"}):
                     digest.update(piece)
                     copy.write(piece)
             if digest.hexdigest() != file["sha256"]:
