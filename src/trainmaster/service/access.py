@@ -330,7 +330,7 @@ class Access:
             if found is None or found["disabled_at"] is not None:
                 raise UnknownCallerError(f"{account} may not use this server any more", "Ask its admin.")
             name, is_admin = account, found["admin_by"] is not None
-            if not is_admin and token is not None and token["team"] is not None:
+            if token is not None and token["team"] is not None:
                 roles = {of: role for of, role in roles.items() if of == token["team"]}
         is_bound = account is None or is_admin
         if wanted is not None and wanted != (team if is_bound else None):

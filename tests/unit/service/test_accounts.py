@@ -111,6 +111,19 @@ def test_an_admin_is_one_only_as_long_and_as_far_as_said(office):
     assert office.access.by_token(whole).scopes == frozenset()
 
 
+def test_a_token_of_an_admin_for_one_team_is_for_no_other_of_his(office):
+    for team in ("red", "blue"):
+        office.accounts.set_member(team, "root", "manager")
+    bound = office.token("root", "red", ["read"])
+    who = office.access.by_token(bound)
+    assert (who.team, who.roles, who.scopes) == ("red", {"red": "manager"}, {"read"})
+    session = office.access.open_session(who)
+    for ask, secret in ((office.access.by_token, bound), (office.access.by_session, session)):
+        with pytest.raises(NotFoundError):
+            ask(secret, "blue")
+    assert office.access.by_token(office.token("root", "red"), "blue").sees_all, "with the scope he chooses"
+
+
 def test_what_a_token_made_ends_with_it(office):
     first = office.access.by_token(office.token("mem"))
     made = office.access.create_token("second", ["read"], "red", 1e9, account="mem", maker=first)
