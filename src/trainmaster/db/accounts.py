@@ -158,7 +158,7 @@ def remove_invite(database: Database, digest: str) -> None:
 
 
 def accept_invite(database: Database, digest: str, new: Mapping[str, object] | None, name: str) -> str:
-    """Use an invite up: who comes gets its role, or keeps a role that people gave before.
+    """Use an invite up: who comes gets its role, or keeps one that people gave or that his own invite is for.
 
     Args:
         database: of the home.
@@ -189,7 +189,7 @@ def accept_invite(database: Database, digest: str, new: Mapping[str, object] | N
         has = connection.execute(
             sa.select(_M.by_groups).where(_M.team == found["team"], _M.account == name)
         ).scalar()
-        if has is not False:
+        if has is None or (has and found["invited_by"] != name):
             _set_member(connection, found["team"], name, found["role"], by_groups=False)
         return "joined"
 

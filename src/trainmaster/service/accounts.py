@@ -107,9 +107,12 @@ class Accounts:
         Raises:
             UsageError: no such role, or a service account of another team.
             NotFoundError: no such team or user.
-            ForbiddenError: the caller has less than the role.
+            ForbiddenError: the caller has less than the role, or it is his own.
         """
         _check_role(role, caller)
+        if caller is not None and name == caller.account and not caller.sees_all:
+            # What people give stays when the groups of single sign-on say something else.
+            raise ForbiddenError(f"{name} may not change his own role", "Ask another manager, or an admin.")
         if not access.has_team(self._database, team):
             raise NotFoundError(f"there is no team {team!r}", "`trainmaster team list` shows the teams.")
         row, roles = db.standing(self._database, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmaster.db import Database
+from trainmaster.db import accounts as rows
 from trainmaster.service import accounts as module
 from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
@@ -169,6 +170,21 @@ def test_nobody_gives_more_than_he_has_or_takes_over_others(office):
     with pytest.raises(NotFoundError):
         office.accounts.need_own("root", manager)
     office.accounts.need_own("max", manager)
+
+
+def test_a_manager_by_groups_does_not_make_himself_one_for_good(office):
+    office.accounts.create_user("gus")
+    rows.set_groups(office.database, "gus", {"red": "manager"}, is_admin=False)
+    gus = office.who("gus")
+    with pytest.raises(ForbiddenError, match="his own role"):
+        office.accounts.set_member("red", "gus", "manager", gus)
+    office.accounts.join(office.accounts.invite("red", "manager", gus)["code"], "", gus)
+    rows.set_groups(office.database, "gus", {}, is_admin=False)
+    assert office.accounts.user("gus")["teams"] == {}
+    rows.set_groups(office.database, "gus", {"red": "viewer"}, is_admin=False)
+    office.accounts.join(office.accounts.invite("red", "member", office.who("max"))["code"], "", gus)
+    rows.set_groups(office.database, "gus", {}, is_admin=False)
+    assert office.accounts.user("gus")["teams"] == {"red": "member"}, "what others give stays"
 
 
 def test_a_service_account_is_its_teams_and_has_no_pages(office):
