@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from trainmaster.artifacts.scratch import move_into_place, scratch_directory
 from trainmaster.artifacts.unpacking import TAR_SUFFIXES, Limits, TooLargeError, unpack
 from trainmaster.objects import ObjectStore
-from trainmaster.spec.errors import NotFoundError, UsageError
+from trainmaster.spec.errors import NotFoundError, TrainmasterError, UsageError
 
 if TYPE_CHECKING:
     from trainmaster.control.layout import Home
@@ -23,11 +23,17 @@ if TYPE_CHECKING:
 #: As much code as a snapshot may have, and so much more for what a tar adds.
 MAX_BYTES: Final = 100 << 20
 MAX_FILES: Final = 100_000
+#: What the code of a team takes at once.
+QUOTA_BYTES: Final = 20 * 10**9
 #: Code is kept for so long after it was sent, in seconds: a run has a copy of its own.
 KEPT_S: Final = 30 * 86400.0
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _BEGIN: Final = "wrong code"
 _BLOCK_BYTES: Final = 1 << 20
+
+
+class QuotaError(TrainmasterError):
+    """A team has no room left (HTTP 507)."""
 
 
 class CodeUploads:
@@ -42,6 +48,7 @@ class CodeUploads:
 
     def __init__(self, home: Home, team: str | None) -> None:
         owner = "own" if team is None else f"team-{team}"
+        self._has_quota = team is not None
         self._root = home.root / "uploads" / owner / "code"
         self._store = ObjectStore(f"{home.store_url.rstrip('/')}/uploads/code/{owner}")
 
@@ -80,6 +87,7 @@ class CodeUploads:
 
         Raises:
             UsageError: it is something else than the digest says, is too large, or would leave its directory.
+            QuotaError: the team has no room left.
         """
         if not _DIGEST.fullmatch(digest):
             raise UsageError(
@@ -91,8 +99,9 @@ class CodeUploads:
         found = hashlib.file_digest(packed, "sha256").hexdigest()  # type: ignore[arg-type]
         if found != digest:
             raise UsageError(f"{_BEGIN}: its SHA-256 is {found}, not {digest}", "Send it once more, whole.")
+        size_bytes = packed.seek(0, 2)
+        self._check_room(size_bytes)
         with self._unpacked(digest, packed) as scratch:
-            size_bytes = packed.seek(0, 2)
             packed.seek(0)
             self._store.put_blocks(f"{digest}.tar", iter(lambda: packed.read(_BLOCK_BYTES), b""), size_bytes)
             move_into_place(scratch, self._root / digest)
@@ -132,6 +141,16 @@ class CodeUploads:
             digest = hashlib.file_digest(packed, "sha256").hexdigest()
             self.put(digest, packed)
             return digest
+
+    def _check_room(self, size_bytes: int) -> None:
+        if not self._has_quota:
+            return
+        there = sum(each.size_bytes for each in self._store.list())
+        if there + size_bytes > QUOTA_BYTES:
+            raise QuotaError(
+                f"{size_bytes:,} bytes do not fit: code takes {there:,} of {QUOTA_BYTES:,}",
+                f"Code goes by itself {KEPT_S / 86400:.0f} days after it was sent.",
+            )
 
     @contextmanager
     def _unpacked(self, digest: str, packed: BinaryIO) -> Iterator[Path]:

@@ -18,10 +18,10 @@ from trainmaster.control.data_sources import room_bytes
 from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.errors import FullStoreError, error_of, trouble_of
-from trainmaster.service.code_uploads import CodeUploads
+from trainmaster.service.code_uploads import CodeUploads, QuotaError
 from trainmaster.service.table_summary import summarised
 from trainmaster.service.team_volumes import is_volume_name, volumes_url
-from trainmaster.service.uploads import MAX_UPLOADS, QuotaError, UploadConflictError
+from trainmaster.service.uploads import MAX_UPLOADS, UploadConflictError
 from trainmaster.spec.errors import TrainmasterError, UsageError
 from trainmaster.spec.private_files import make_private
 from trainmaster.spec.units import parse_bytes

@@ -19,7 +19,7 @@ from trainmaster.db import uploads as rows
 from trainmaster.objects import ObjectStore
 from trainmaster.objects.names import stays_inside
 from trainmaster.service.code_uploads import MAX_BYTES as MAX_CODE_BYTES
-from trainmaster.service.code_uploads import collect_code
+from trainmaster.service.code_uploads import QuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, RunError, TrainmasterError, UsageError
 from trainmaster.spec.units import parse_bytes
 
@@ -52,10 +52,6 @@ _MAX_NAME: Final = 300
 
 class UploadConflictError(RunError):
     """The bytes are not those that come next, or somebody makes something of the upload just now (409)."""
-
-
-class QuotaError(TrainmasterError):
-    """A team has no room left (HTTP 507)."""
 
 
 class TooMuchError(UsageError):

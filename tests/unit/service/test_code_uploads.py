@@ -14,7 +14,7 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.service import code_uploads
-from trainmaster.service.code_uploads import CodeUploads, collect_code
+from trainmaster.service.code_uploads import CodeUploads, QuotaError, collect_code
 from trainmaster.spec.errors import NotFoundError, UsageError
 
 
@@ -125,6 +125,19 @@ def test_old_code_is_removed(uploads, tmp_path):
     collect_code(home(tmp_path), time.time() + 31 * 86400)
     assert not uploads.has(digest)
     assert not list((tmp_path / "uploads" / "own" / "code").iterdir())
+
+
+def test_code_of_a_team_takes_so_much_and_no_more(tmp_path, monkeypatch):
+    team, owner = CodeUploads(home(tmp_path), "vision"), CodeUploads(home(tmp_path), None)
+    (first, name), (second, other) = tar(main=b"1"), tar(main=b"2")
+    monkeypatch.setattr(code_uploads, "QUOTA_BYTES", len(first.getvalue()))
+    assert team.put(name, first)
+    with pytest.raises(QuotaError, match="do not fit"):
+        team.put(other, second)
+    assert not (tmp_path / "uploads" / "team-vision" / "code" / other).exists()
+    assert not team.put(name, first), "what is there needs no room"
+    assert owner.put(name, first)
+    assert owner.put(other, second)
 
 
 def test_teams_know_nothing_of_each_other(uploads, tmp_path):

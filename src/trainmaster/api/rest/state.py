@@ -17,6 +17,7 @@ from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.access import Access
 from trainmaster.service.accounts import Accounts
 from trainmaster.service.caller import Caller, ForbiddenError, TooOftenError, UnknownCallerError
+from trainmaster.service.code_uploads import QuotaError
 from trainmaster.service.device_login import DeviceLogins
 from trainmaster.service.quote_requests import QuoteRequests, TooManyError
 from trainmaster.service.single_sign_on import SingleSignOn
@@ -24,7 +25,7 @@ from trainmaster.service.submissions import KeyUsedError, Submissions
 from trainmaster.service.team_budget import OverBudgetError
 from trainmaster.service.team_runs import TeamRuns
 from trainmaster.service.team_secrets import TeamSecrets
-from trainmaster.service.uploads import QuotaError, TooMuchError, UploadConflictError
+from trainmaster.service.uploads import TooMuchError, UploadConflictError
 from trainmaster.service.webhooks import Webhooks
 from trainmaster.spec.errors import (
     LeaseLostError,
