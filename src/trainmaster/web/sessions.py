@@ -70,6 +70,7 @@ def log_in(
 @router.get("/login/oidc")
 def sign_on(request: Request, state: State, next: str = "/") -> Response:
     """Sends the browser to the provider of the single sign-on."""
+    state.logins.take(address_of(request))
     state.access.admit_attempt(address_of(request))
     url, cookie = _single_sign_on(state).begin(_answer_to(request), next)
     answer = redirect(url)

@@ -42,8 +42,9 @@ class DeviceToken(BaseModel):
 
 
 @router.post("/device/code")
-def begin(body: NewDevice, state: State) -> DeviceCode:
+def begin(body: NewDevice, request: Request, state: State) -> DeviceCode:
     """Ask for a code that a person confirms."""
+    state.logins.take(address_of(request))
     return DeviceCode(**state.device_logins.begin(body.client))
 
 

@@ -16,9 +16,11 @@ from starlette.exceptions import HTTPException
 
 from trainmaster import __version__
 from trainmaster.api.rest import versions
+from trainmaster.api.rest.limits import STRANGERS_BURST, STRANGERS_PER_S, Rates
 from trainmaster.api.rest.state import problem
 from trainmaster.api.rest.state import told as told_of
 from trainmaster.db import access
+from trainmaster.service.caller import TooOftenError
 from trainmaster.spec.errors import StoreError
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Guards:
     def __init__(self, app: ASGIApp, database: Database) -> None:
         self._app = app
         self._database = database
+        self._strangers = Rates(STRANGERS_PER_S, STRANGERS_BURST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -115,6 +118,11 @@ class Guards:
     def _note(self, scope: Scope, status: int) -> None:
         caller = scope.get("state", {}).get("caller")
         client = scope.get("client")
+        if caller is None:  # whoever is not known does not fill the database
+            try:
+                self._strangers.take(client[0] if client else "")
+            except TooOftenError:
+                return
         row = {
             "at": time.time(),
             "name": caller.name if caller else "",

@@ -22,6 +22,11 @@ T = TypeVar("T")
 REQUESTS_PER_S: Final = 100.0
 #: After a pause so many requests may come at once.
 BURST: Final = 1000.0
+#: Of what nobody known asks from one address the audit has so much, and fewer logins are begun: they never
+#: take all the places of those that wait.
+STRANGERS_PER_S: Final = 0.1
+STRANGERS_BURST: Final = 300.0
+LOGINS_BURST: Final = 60.0
 MAX_STREAMS: Final = 8
 #: While a stream has news, its caller's rights are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 5.0
@@ -29,7 +34,7 @@ _MOST_BUCKETS: Final = 10_000
 
 
 class Rates:
-    """A token bucket for each token or session: it fills steadily, and each request takes one out.
+    """A token bucket for each token, session or address: it fills steadily, and each request takes one out.
 
     Args:
         per_s: requests a second that go on and on.
@@ -54,11 +59,16 @@ class Rates:
             now = self._clock()
             level = self._level(self._buckets.get(key, (self._burst, now)), now)
             if level < 1:
-                raise TooOftenError(f"more than {self._per_s:g} requests a second", (1 - level) / self._per_s)
+                raise TooOftenError(f"more than {self._rate()}", (1 - level) / self._per_s)
             self._buckets[key] = (level - 1, now)
             if len(self._buckets) > _MOST_BUCKETS:  # those that are full again say nothing
                 kept = {k: b for k, b in self._buckets.items() if self._level(b, now) < self._burst}
                 self._buckets = kept
+
+    def _rate(self) -> str:
+        if self._per_s < 1:
+            return f"one request in {1 / self._per_s:g} seconds"
+        return f"{self._per_s:g} requests a second"
 
     def _level(self, bucket: tuple[float, float], now: float) -> float:
         return min(self._burst, bucket[0] + (now - bucket[1]) * self._per_s)

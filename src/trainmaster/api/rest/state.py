@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
-from trainmaster.api.rest.limits import Rates, Stream, Streams
+from trainmaster.api.rest.limits import LOGINS_BURST, STRANGERS_PER_S, Rates, Stream, Streams
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.access import Access
@@ -94,6 +94,7 @@ class ServerState:
         is_secure: browsers reach it by https.
         setup: what the one-time link says; taken out when it is used.
         rates: how often who asks.
+        logins: how often logins are begun from which address.
         streams: who follows what.
         single_sign_on: at a provider, if there is one.
     """
@@ -112,6 +113,7 @@ class ServerState:
     is_secure: bool
     setup: set[str] = field(default_factory=set)
     rates: Rates = field(default_factory=Rates)
+    logins: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, LOGINS_BURST))
     streams: Streams = field(default_factory=Streams)
     single_sign_on: SingleSignOn | None = None
 

@@ -17,7 +17,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from starlette.testclient import TestClient
 
+from trainmaster.api.rest import guards
 from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.api.rest.limits import LOGINS_BURST, STRANGERS_PER_S
 from trainmaster.web.pages import add_pages
 
 
@@ -87,3 +89,26 @@ def test_others_pages_confirm_nothing_and_only_so_many_wait(anybody, ann, monkey
     refused = anybody.post("/device/code", json={})
     assert (refused.status_code, refused.headers["content-type"]) == (429, "application/problem+json")
     assert "hint" in json.loads(refused.text)
+
+
+def test_one_address_does_not_take_all_places(anybody, state, monkeypatch):
+    assert LOGINS_BURST + STRANGERS_PER_S * module.EXPIRES_S < module._MOST
+    monkeypatch.setattr(state.logins, "_clock", lambda: 0.0)
+    for _ in range(int(LOGINS_BURST)):
+        state.logins.take("testclient")
+    for method, path in (("POST", "/device/code"), ("GET", "/login/oidc")):
+        refused = anybody.request(method, path, json={})
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
+    state.logins.take("another")
+
+
+def test_who_is_not_known_does_not_fill_the_audit(anybody, state, monkeypatch):
+    monkeypatch.setattr(guards, "STRANGERS_BURST", 3)
+    monkeypatch.setattr(guards, "STRANGERS_PER_S", 1e-9)
+    secret = state.access.create_token("root", ["admin"])["token"]
+    known = {"authorization": f"Bearer {secret}"}
+    for method, path in 2 * (("GET", "/api/v1/runs"), ("POST", "/nothing"), ("POST", "/device/code")):
+        assert anybody.request(method, path, json=[]).status_code in (401, 404, 422)
+    assert anybody.delete("/api/v1/tokens/nobody", headers=known).status_code == 404
+    found = anybody.get("/api/v1/audit", headers=known).json()["audit"]
+    assert [row["name"] for row in found] == ["root", "", "", ""]
