@@ -50,6 +50,7 @@ def rotate(request: Request, webhook: str, state: State, caller: Manager) -> Res
 @router.post("/notifications/{webhook}/test")
 def test(webhook: str, state: State, caller: Manager) -> Response:
     """Sends something."""
+    state.tests.take(caller.team or "")
     state.webhooks.test(caller, webhook)
     return redirect(_PAGE)
 

@@ -27,6 +27,9 @@ BURST: Final = 1000.0
 STRANGERS_PER_S: Final = 0.1
 STRANGERS_BURST: Final = 300.0
 LOGINS_BURST: Final = 60.0
+#: Messages that a team has sent to see whether they arrive: to any address, in the server's name.
+TESTS_PER_S: Final = 1 / 60
+TESTS_BURST: Final = 10.0
 MAX_STREAMS: Final = 8
 #: While a stream has news, its caller's rights are looked at so often, in seconds.
 CHECK_EVERY_S: Final = 5.0
@@ -34,7 +37,7 @@ _MOST_BUCKETS: Final = 10_000
 
 
 class Rates:
-    """A token bucket for each token, session or address: it fills steadily, and each request takes one out.
+    """A token bucket for each token, address or team: it fills steadily, and each request takes one out.
 
     Args:
         per_s: requests a second that go on and on.

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import Depends, Request
 from fastapi.responses import JSONResponse
 
-from trainmaster.api.rest.limits import LOGINS_BURST, STRANGERS_PER_S, Rates, Stream, Streams
+from trainmaster.api.rest.limits import (
+    LOGINS_BURST,
+    STRANGERS_PER_S,
+    TESTS_BURST,
+    TESTS_PER_S,
+    Rates,
+    Stream,
+    Streams,
+)
 from trainmaster.api.rest.versions import ClientVersionError
 from trainmaster.objects.errors import FullStoreError
 from trainmaster.service.access import Access
@@ -95,6 +103,7 @@ class ServerState:
         setup: what the one-time link says; taken out when it is used.
         rates: how often who asks.
         logins: how often logins are begun from which address.
+        tests: how often a team tries its webhooks.
         streams: who follows what.
         single_sign_on: at a provider, if there is one.
     """
@@ -114,6 +123,7 @@ class ServerState:
     setup: set[str] = field(default_factory=set)
     rates: Rates = field(default_factory=Rates)
     logins: Rates = field(default_factory=lambda: Rates(STRANGERS_PER_S, LOGINS_BURST))
+    tests: Rates = field(default_factory=lambda: Rates(TESTS_PER_S, TESTS_BURST))
     streams: Streams = field(default_factory=Streams)
     single_sign_on: SingleSignOn | None = None
 

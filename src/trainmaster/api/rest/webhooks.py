@@ -63,6 +63,7 @@ def enable(webhook: str, state: State, caller: Manager) -> dict[str, Any]:
 @router.post("/webhooks/{webhook}/test", status_code=202)
 def test(webhook: str, state: State, caller: Manager) -> dict[str, Any]:
     """Send something; `deliveries` shows what came of it."""
+    state.tests.take(caller.team or "")
     state.webhooks.test(caller, webhook)
     return {"webhook": webhook}
 

@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from trainmaster.api.rest.app import make_app, make_state
+from trainmaster.api.rest.limits import TESTS_BURST
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun, Submission
 from trainmaster.service import Service
@@ -106,3 +107,15 @@ def test_webhooks_are_made_shown_and_removed_by_those_who_manage_their_team(serv
     assert "https://example.org/x" in page
     assert "not sent yet" in page
     assert ask("DELETE", f"/{hook}").status_code == 204
+
+
+def test_a_team_tries_its_webhooks_now_and_then_only(served, monkeypatch):
+    made = served.ask("red-manage", "POST", "/api/v1/webhooks", json={"target": "https://example.org/y"})
+    hook = made.json()["id"]
+    monkeypatch.setattr(served.browser.app.state.server.tests, "_clock", lambda: 0.0)
+    path = f"/api/v1/webhooks/{hook}/test"
+    answers = [served.ask("red-manage", "POST", path) for _ in range(int(TESTS_BURST) + 1)]
+    assert {answer.status_code for answer in answers[:-1]} == {202}
+    assert (answers[-1].status_code, answers[-1].headers["retry-after"]) == (429, "60")
+    assert served.ask("red-manage", "POST", f"/notifications/{hook}/test").status_code == 429
+    assert served.ask("blue-manage", "POST", path).status_code == 404, "other teams have tests of their own"
