@@ -271,8 +271,13 @@ class QuoteRequests:
         while not self._over.is_set():
             with suppress(TrainmasterError):  # a database that is away comes back
                 while self._free.acquire(blocking=False):
-                    if not self._begin():
-                        self._free.release()
+                    has_begun = False
+                    try:
+                        has_begun = self._begin()
+                    finally:
+                        if not has_begun:
+                            self._free.release()
+                    if not has_begun:
                         break
                 if time.monotonic() - renewed_s >= _RENEW_EVERY_S:
                     renewed_s = time.monotonic()

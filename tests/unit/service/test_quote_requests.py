@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import secrets
 
@@ -23,7 +24,7 @@ from trainmaster.service.quote_requests import (
 )
 from trainmaster.service.run_planning import RunPlanner
 from trainmaster.service.submissions import RunRequest, Submissions
-from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, UsageError
+from trainmaster.spec.errors import InterruptedByUser, NotFoundError, RecipeError, StoreError, UsageError
 from trainmaster.spec.states import State
 
 OWNER = caller("owner", None, ["read", "run"])
@@ -173,3 +174,21 @@ def test_a_server_that_stops_gives_back_what_it_works_on(service, monkeypatch):
         quotes.work(f"w-{number}", row)
     assert quotes.show(RED, QUOTE, asked)["state"] == State.WAITING
     assert quotes.show(RED, QUOTE, asked)["told"] == []
+
+
+def test_a_server_answers_again_after_the_database_was_away_for_long(service, monkeypatch):
+    quotes = requests(service)
+    looks, tried = itertools.count(1), []
+
+    def away():
+        tried.append(True)
+        raise StoreError("the database cannot be read", "")
+
+    def wait(_):
+        if next(looks) == 20:
+            quotes.stop()
+
+    monkeypatch.setattr(quotes, "_begin", away)
+    monkeypatch.setattr(quotes._news, "wait", wait)
+    quotes._watch()
+    assert len(tried) == 20, "each look may begin one"
