@@ -68,6 +68,8 @@ def reader_of(engine: Engine) -> Engine:
 
 def first_line(error: BaseException) -> str:
     """What a database says, in one line."""
+    if isinstance(error, sa.exc.TimeoutError):  # SQLAlchemy's own words, with sizes and a link to its manual
+        return "all connections of this process are in use"
     origin = getattr(error, "orig", None) or error
     return str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__
 

@@ -105,8 +105,10 @@ class Wait:
         return Try(again=True, waited_s=self.spent_s)
 
 
-def is_transient(error: sa.exc.DBAPIError) -> bool:
+def is_transient(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:
     """True if the same transaction may well succeed a little later."""
+    if isinstance(error, sa.exc.TimeoutError):  # other threads have all connections that there may be
+        return True
     if error.connection_invalidated:
         return True
     state = getattr(error.orig, "sqlstate", None)

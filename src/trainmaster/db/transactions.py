@@ -88,7 +88,7 @@ class Transactions:
             assert this is not None
             try:
                 return once(this)
-            except sa.exc.DBAPIError as error:
+            except (sa.exc.DBAPIError, sa.exc.TimeoutError) as error:
                 trouble = first_line(error)
                 if not is_transient(error):
                     raise StoreError(f"{what}: {trouble}", advice) from error

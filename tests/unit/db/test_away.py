@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 import sqlalchemy as sa
@@ -192,6 +193,27 @@ def test_a_database_that_another_process_has_locked(database, lease, url):
     database.commit(lease, [planned(0)], NOW)
     assert len(waits) == 1
     other.close()
+
+
+@pytest.mark.parametrize("engine_name", ["sqlite"])
+def test_a_connection_that_other_threads_have_is_waited_for(database, lease, monkeypatch):
+    monkeypatch.setattr(database.engine.pool, "_timeout", 0.0)
+    in_use = []
+    with suppress(sa.exc.TimeoutError):
+        while True:
+            in_use.append(database.engine.connect())
+    waits = patient(database)
+    with pytest.raises(StoreError, match="all connections of this process are in use"):
+        database.run_row("r-1")
+    with pytest.raises(StoreError, match="all connections of this process are in use"):
+        database.commit(lease, [planned(0)], NOW)
+    waits.clear()
+    database.patience.sleep = lambda seconds: (waits.append(seconds), in_use.pop().close())
+    database.commit(lease, [planned(0)], NOW)
+    assert len(waits) == 1
+    assert len(database.live_task_rows("r-1")) == 1
+    for connection in in_use:
+        connection.close()
 
 
 @pytest.mark.parametrize("engine_name", ["postgresql"])
