@@ -96,10 +96,16 @@ class Driver:
         sys.setswitchinterval(SWITCH_S)
         busy_at = boot_s()
         while boot_s() - busy_at < self.idle_s:
-            with suppress(StoreError):  # the database is away: each run waits for it as long as it may
+            pause_s = LOOK_S
+            try:
                 if self.look():
                     busy_at = boot_s()
-            time.sleep(LOOK_S)
+            except StoreError:  # the database is away: each run waits for it as long as it may
+                pass
+            except Exception:  # too many threads or files, or a mistake of ours: runs that are driven go on
+                pause_s = _RETRY_S
+                log.exception("runs were not looked for; that is tried again in %.0f s", pause_s)
+            time.sleep(pause_s)
 
     def look(self) -> int:
         """Look once: which runs are to stop, and which can be taken; how many there are to see to.
@@ -114,12 +120,15 @@ class Driver:
         if room > 0:
             # More than there is room for: some of them cannot be driven now.
             found = undriven(self.service.database, self.service.home.identity(), self.most_runs)
-            self._failures = {run: each for run, each in self._failures.items() if run in found}
+            # Threads write there meanwhile; what is driven is tried again now, and may fail once more.
+            for run in list(self._failures):
+                if run not in found and run not in self._threads:
+                    self._failures.pop(run, None)
             for run in [run for run in found if self._may_try(run)][:room]:
                 thread = threading.Thread(target=self._drive, args=(run,), name=run, daemon=True)
+                thread.start()  # may raise: then it is found again
                 self._threads[run] = thread
-                thread.start()
-        return len(self._threads) + len(self._failures)
+        return len({*self._threads, *list(self._failures)})
 
     # --- one run, in its thread -----------------------------------------------------------------
 
@@ -141,7 +150,7 @@ class Driver:
         except TrainmasterError as error:
             self._failed(service, run, one_line(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours, or of a plug-in: it ends this run only
-            with suppress(OSError):
+            with suppress(OSError, TrainmasterError):
                 _tell(service, run, traceback.format_exc())
             self._failed(service, run, f"internal error: {type(error).__name__}: {error}")
         finally:

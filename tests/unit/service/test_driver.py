@@ -109,6 +109,58 @@ def test_a_run_whose_code_raises_ends_only_itself_and_is_told_why(service, send,
     joined(driver)
 
 
+def test_a_run_that_fails_again_waits_longer(service, send, monkeypatch):
+    send("bad")
+    begun, may_fail = threading.Semaphore(0), threading.Semaphore(0)
+
+    def fail(*_, **__):
+        begun.release()
+        assert may_fail.acquire(timeout=LONG_S)
+        raise UsageError("no value for TOKEN", "Export it.")
+
+    monkeypatch.setattr(Service, "drive", fail)
+    monkeypatch.setattr("trainmaster.service.driver._RETRY_S", 0.0)
+    driver = Driver(service, os.environ)
+    for times in (1, 2, 3):
+        assert driver.look() == 1
+        assert begun.acquire(timeout=LONG_S)
+        assert driver.look() == 1, "while it is driven"
+        may_fail.release()
+        joined(driver)
+        assert driver._failures["bad"].times == times
+    monkeypatch.setattr("trainmaster.service.driver.undriven", lambda *_: [])
+    assert driver.look() == 0, "it is over, or driven elsewhere"
+
+
+def test_what_goes_wrong_in_a_look_ends_no_run(service, send, drives, monkeypatch):
+    send("a", "b")
+    driver = Driver(service, os.environ, idle_s=LONG_S)
+    monkeypatch.setattr("trainmaster.service.driver.LOOK_S", 0.0)
+    monkeypatch.setattr("trainmaster.service.driver._RETRY_S", 0.0)
+    start, look, refused, taken = threading.Thread.start, Driver.look, [], set()
+
+    def no_room(thread):
+        if thread.name == "b" and len(refused) < 3:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def looks(driver):
+        found = look(driver)
+        taken.update(driver._threads)
+        driver.idle_s = 0.0
+        drives.may_end.set()
+        monkeypatch.setattr("trainmaster.service.driver.undriven", lambda *_: [])
+        return found
+
+    monkeypatch.setattr(threading.Thread, "start", no_room)
+    monkeypatch.setattr(Driver, "look", looks)
+    driver.work()
+    joined(driver)
+    assert len(refused) == 3
+    assert sorted(taken) == sorted(drives.begun) == ["a", "b"]
+
+
 def test_a_driver_without_runs_ends_itself(service):
     Driver(service, os.environ, idle_s=0.0).work()
 
