@@ -6,7 +6,7 @@ A process that drives hundreds of runs must not ask the database for each of the
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -121,6 +121,22 @@ class HeldRuns:
         self._database.write(
             lambda connection, this: run_rows.renew_leases(connection, leases, expires_at + this.waited_s)
         )
+
+    def release_all_but(self, driven: Container[str], now: float) -> None:
+        """Give up what was seen to be held and is driven no more: the database was away when that ended.
+
+        As long as this process lives, nobody else could take it.
+
+        Args:
+            driven: ids of runs that this process drives.
+            now: Unix seconds.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        for run, seen in self._seen.items():
+            if run not in driven:
+                self._database.release(Lease(run, seen.token, self._owner), now)
 
     def renew(self, lease: Lease) -> bool:
         """Have a lease extended at the next `look`; False if nobody has looked at it of late.

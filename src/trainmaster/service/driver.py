@@ -95,7 +95,7 @@ class Driver:
         # Who comes back from the database gets on at once: it may hold the lock that all others wait for.
         sys.setswitchinterval(SWITCH_S)
         busy_at = boot_s()
-        while boot_s() - busy_at < self.idle_s:
+        while self._threads or boot_s() - busy_at < self.idle_s:
             pause_s = LOOK_S
             try:
                 if self.look():
@@ -114,8 +114,8 @@ class Driver:
             StoreError: the database cannot be used.
         """
         self._threads = {run: thread for run, thread in self._threads.items() if thread.is_alive()}
-        if self._threads:
-            self._held.look()
+        self._held.look()
+        self._held.release_all_but(self._threads, time.time())
         room = min(self.most_runs - len(self._threads), _AT_ONCE)
         if room > 0:
             # More than there is room for: some of them cannot be driven now.

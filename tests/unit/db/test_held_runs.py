@@ -95,6 +95,21 @@ def test_leases_are_extended_together_and_lost_ones_noticed(store, monkeypatch):
         held.renew(Lease("a", leases[0].token - 1, leases[0].owner))
 
 
+def test_what_is_driven_no_more_is_given_up(store):
+    sent(store, "a")
+    sent(store, "b")
+    store.acquire("a", NOW)
+    driven = store.acquire("b", NOW)
+    held = HeldRuns(store)
+    held.look()
+    held.release_all_but({"b"}, NOW)
+    assert [store.run_row(run)["lease_owner"] for run in ("a", "b")] == [None, driven.owner]
+    assert undriven(store, "h") == ["a"]
+    newer = store.acquire("a", NOW)
+    held.release_all_but({"b"}, NOW)
+    assert store.run_row("a")["lease_owner"] == newer.owner, "seen before it was taken anew"
+
+
 def test_a_run_that_nobody_drives_may_be_told_something(store):
     sent(store, "a")
     add_note(store, "a", "cannot be driven", NOW)

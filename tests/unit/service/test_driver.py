@@ -9,13 +9,13 @@ import pytest
 
 from trainmaster.control.layout import Home
 from trainmaster.db import NewRun, Submission
-from trainmaster.db.held_runs import undriven
+from trainmaster.db.held_runs import HeldDatabase, undriven
 from trainmaster.db.queries import events
 from trainmaster.service import Service
 from trainmaster.service.driver import Driver, is_taken, take_place
 from trainmaster.service.drivers import Drivers
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import UsageError
+from trainmaster.spec.errors import StoreError, UsageError
 from trainmaster.testing.waits import until
 
 RECIPE = "name: job\nexperiments:\n  main: {command: 'true'}\n"
@@ -159,6 +159,46 @@ def test_what_goes_wrong_in_a_look_ends_no_run(service, send, drives, monkeypatc
     joined(driver)
     assert len(refused) == 3
     assert sorted(taken) == sorted(drives.begun) == ["a", "b"]
+
+
+def test_a_run_that_could_not_be_let_go_of_is_driven_again(service, send, drives, monkeypatch):
+    def away(*_, **__):
+        raise StoreError("the database refused a write", "")
+
+    send("a")
+    driver = Driver(service, os.environ)
+    with monkeypatch.context() as outage:
+        outage.setattr(HeldDatabase, "release", away)
+        driver.look()
+        drives.may_end.set()
+        joined(driver)
+    assert service.database.run_row("a")["lease_owner"] is not None
+    driver.look()
+    joined(driver)
+    assert drives.begun == ["a", "a"]
+
+
+def test_a_driver_with_runs_does_not_end_itself_while_the_database_is_away(
+    service, send, drives, monkeypatch
+):
+    send("a")
+    driver = Driver(service, os.environ, idle_s=0.0)
+    driver.look()
+    monkeypatch.setattr("trainmaster.service.driver.LOOK_S", 0.0)
+    left = [StoreError("the database cannot be read", "")] * 3
+    look = Driver.look
+
+    def looks(driver):
+        if left:
+            raise left.pop()
+        drives.may_end.set()
+        return look(driver)
+
+    monkeypatch.setattr(Driver, "look", looks)
+    monkeypatch.setattr("trainmaster.service.driver.undriven", lambda *_: [])
+    driver.work()
+    assert not left
+    assert not driver._threads
 
 
 def test_a_driver_without_runs_ends_itself(service):
