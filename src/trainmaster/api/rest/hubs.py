@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -66,9 +67,7 @@ class Hub:
         yield RETRY
         queue: asyncio.Queue[_News | None] = asyncio.Queue(_QUEUE)
         if self._task is None:
-            self._task = asyncio.create_task(
-                self._look(RunStream(self._service, self._run, own.cursor, own.tail_bytes))
-            )
+            self._task = asyncio.create_task(self._look(own.cursor, own.tail_bytes))
             self._place = own.cursor
         self._listeners.add(queue)
         missed = _News(Cursor(), self._place, [])
@@ -92,9 +91,11 @@ class Hub:
         finally:
             self._listeners.discard(queue)
 
-    async def _look(self, stream: RunStream) -> None:
+    async def _look(self, cursor: Cursor, tail_bytes: int | None) -> None:
         try:
-            await self._look_on(stream)
+            with suppress(TrainmasterError):  # a database that is away comes back, and so does who listens
+                stream = await run_in_threadpool(RunStream, self._service, self._run, cursor, tail_bytes)
+                await self._look_on(stream)
         finally:  # whatever went wrong: who listens comes back, and the next look begins anew
             self._task = None
             self._tell(None)
