@@ -89,7 +89,7 @@ _STATUS: Final = ("run", "state", "reason", "seconds", "cost_usd")
 def is_better(value: float, other: float, goal: str) -> bool:
     """Whether a value is better than another one.
 
-    >>> is_better(0.1, 0.2, "min"), is_better(0.1, 0.2, goal_of("accuracy"))
+    >>> is_better(0.1, 0.2, "min"), is_better(0.1, 0.2, "max")
     (True, False)
     """
     return value < other if goal == "min" else value > other

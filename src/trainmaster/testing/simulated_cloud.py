@@ -432,7 +432,8 @@ def provider_of(cloud: Cloud, process: Process, home: str, memory: ProviderMemor
         memory: of the home.
     """
     settings = AwsSettings(region=REGION, ssh_from="10.0.0.0/8", attempts=1, placement_groups=False)
-    place = SimpleNamespace(identity=home, directory=lambda _: Path("/nonexistent"))
+    nowhere = Path("/nonexistent")
+    place = SimpleNamespace(identity=home, directory=lambda _: nowhere, saved=lambda: None)
     provider = AwsProvider(
         settings, cast("Any", place), sleep=lambda _: None, **process.clocks_of(AwsProvider)
     )
