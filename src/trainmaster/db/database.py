@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, RowMapping
 
-from trainmaster.db import cluster_rows, ledger, outbox, quote_rows, run_rows
+from trainmaster.db import admissions, cluster_rows, ledger, outbox, quote_rows, run_rows
 from trainmaster.db import tables as t
 from trainmaster.db.changes import Change, ExperimentChange, Progress, QueueChange, RunChange
 from trainmaster.db.cluster_rows import ClusterRow
@@ -183,12 +183,17 @@ class Database:
     def want_stop(self, run: str, reason: EndReason | None) -> None:
         """Ask whoever drives a run to end it (None takes the wish back).
 
+        One that waits for its turn waits no longer, so that a driver takes it and ends it.
+
         Raises:
             NotFoundError: there is no such run.
         """
 
         def wish(connection: Connection, _: Try) -> None:
             run_rows.run_row(connection, run)
+            if reason is not None and connection.execute(admissions.waiting_query(run)).first():
+                ledger.lock_admission(connection)  # whoever decides sees that it is no longer to be decided
+                admissions.admit(connection, run, time.time())  # and nothing is set aside for it
             connection.execute(t.run.update().where(t.run.c.id == run).values(stop_wanted=reason))
 
         self._transactions.write(wish)

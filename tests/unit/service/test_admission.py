@@ -252,6 +252,18 @@ def test_to_go_on_is_no_way_around_limits_of_what_goes_on_at_once(office, whose,
     assert not office.send("third", usd_per_hour=0.3)
 
 
+def test_a_run_that_waits_and_is_cancelled_is_given_to_a_driver_and_holds_nobody_back(office):
+    office.limit("red", monthly_usd=5.0)
+    office.send("first", most_usd=4.0)
+    assert not office.send("second", most_usd=4.0, now=NOW + 1)
+    assert not office.send("third", most_usd=1.0, now=NOW + 2)
+    office.database.want_stop("second", EndReason.CANCELLED)
+    assert undriven(office.database, "h") == ["first", "second"]
+    assert office.database.run_row("second")["queued_for"] is None
+    assert Budgets(office.database.read, NOW)["red"].reserved_usd == 4.0
+    assert admit_waiting(office.database, NOW + 3) == ["third"]
+
+
 def test_many_servers_that_decide_at_once_give_nothing_twice(office, tmp_path):
     office.limit("red", monthly_usd=50.0)
     office.send("first", most_usd=50.0)
