@@ -62,6 +62,7 @@ class Room:
         who: for people.
         used_usd: what it has spent of late, and has set aside: who has the least comes first.
         left_usd, runs, usd_per_hour: what is left of each limit.
+        limit_usd, limit_usd_per_hour: of the month and per hour, also of what is taken.
     """
 
     who: str
@@ -69,6 +70,21 @@ class Room:
     left_usd: float = math.inf
     runs: float = math.inf
     usd_per_hour: float = math.inf
+    limit_usd: float = math.inf
+    limit_usd_per_hour: float = math.inf
+
+    def excess(self, wanted: Request) -> str:
+        """How a run is beyond a limit itself, which was lowered while it waited, in words; or empty."""
+        for usd, limit_usd, what in (
+            (wanted.most_usd, self.limit_usd, ""),
+            (wanted.usd_per_hour, self.limit_usd_per_hour, " per hour"),
+        ):
+            if usd and ledger.micro(usd) > _micro(limit_usd):
+                return (
+                    f"a higher limit: it may cost ${usd:.2f}{what}, and that of {self.who} is "
+                    f"${limit_usd:.2f}{what}"
+                )
+        return ""
 
     def obstacle(self, wanted: Request) -> str:
         """What a run waits for, in words; empty if it may start."""
@@ -115,7 +131,8 @@ def decide(requests: Sequence[Request], rooms: Mapping[str, Room]) -> list[Verdi
     """Who may start now, and in which order the others wait.
 
     A run that does not fit holds back those behind it that draw on the same limit: those of its team, or of
-    all if it is the limit of all. So small runs do not starve a large one.
+    all if it is the limit of all. So small runs do not starve a large one. One that is beyond a limit itself
+    holds nobody back: nothing that ends would let it start.
 
     Args:
         requests: all that wait.
@@ -124,8 +141,8 @@ def decide(requests: Sequence[Request], rooms: Mapping[str, Room]) -> list[Verdi
     verdicts, places = [], 0
     held_back: dict[str, str] = {}
     for wanted in _in_order(requests, {team: room.used_usd for team, room in rooms.items()}):
-        why = ""
-        for name in (wanted.team, ALL):
+        why = rooms[wanted.team].excess(wanted) or rooms[ALL].excess(wanted)
+        for name in () if why else (wanted.team, ALL):
             if ahead := held_back.get(name):
                 why = f"{ahead}, which comes first"
             elif found := rooms[name].obstacle(wanted):
@@ -348,6 +365,8 @@ def _room(budget: TeamBudget, used_usd: float) -> Room:
         used_usd + budget.reserved_usd,
         math.inf if budget.left_usd is None else budget.left_usd,
         math.inf if budget.runs_at_once is None else budget.runs_at_once,
+        math.inf if budget.usd_per_hour is None else budget.usd_per_hour,
+        math.inf if budget.monthly_usd is None else budget.monthly_usd,
         math.inf if budget.usd_per_hour is None else budget.usd_per_hour,
     )
 

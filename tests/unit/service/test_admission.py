@@ -21,7 +21,7 @@ from trainmaster.service.admission import (
     entrance,
     waits_for_turn,
 )
-from trainmaster.service.team_budget import OWNER, Budgets, OverBudgetError
+from trainmaster.service.team_budget import OWNER, Budgets, OverBudgetError, set_budget
 from trainmaster.spec.states import EndReason, State
 
 NOW = 86400.0 * 40
@@ -262,6 +262,23 @@ def test_a_run_that_waits_and_is_cancelled_is_given_to_a_driver_and_holds_nobody
     assert office.database.run_row("second")["queued_for"] is None
     assert Budgets(office.database.read, NOW)["red"].reserved_usd == 4.0
     assert admit_waiting(office.database, NOW + 3) == ["third"]
+
+
+def test_a_run_beyond_a_limit_that_was_lowered_waits_for_it_alone(office):
+    office.limit(ALL, monthly_usd=50.0)
+    office.limit("red", monthly_usd=25.0)
+    assert office.send("first", most_usd=10.0)
+    assert not office.send("large", most_usd=20.0, now=NOW + 1)
+    assert not office.send("small", most_usd=5.0, now=NOW + 2)
+    set_budget(office.database, "red", {"monthly_usd": 15.0}, NOW)
+    assert admit_waiting(office.database, NOW + 3) == ["small"]
+    why = "a higher limit: it may cost $20.00, and that of team red is $15.00"
+    assert office.queued("large") == {"waits_for": why, "place": 1}
+    office.limit(ALL, monthly_usd=18.0, usd_per_hour=1.0)
+    assert office.send("other", team="blue", most_usd=1.0, now=NOW + 4)
+    set_budget(office.database, "red", {"monthly_usd": 40.0}, NOW)
+    office.limit(ALL, monthly_usd=50.0)
+    assert admit_waiting(office.database, NOW + 5) == ["large"]
 
 
 def test_many_servers_that_decide_at_once_give_nothing_twice(office, tmp_path):
