@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +42,8 @@ _DRAFT: Final = (".new", ".draft", ".lock")
 _GROWS: Final = re.compile(r".*\.(jsonl|log(\.\d+)?)")
 #: In a cluster's directory, but of this home only: paths, and which database knows it.
 _OWN: Final = frozenset({"nodes.json", "database"})
+#: What any other trouble says nothing of.
+_GONE: Final = (FileNotFoundError, NotADirectoryError)
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +93,7 @@ class Replication:
 
         Raises:
             LeaseLostError: somebody else drives the run.
-            StoreError: the database is away.
+            StoreError: the database is away, or a file cannot be read.
         """
         self._over.set()
         if self._thread.is_alive():
@@ -107,9 +111,10 @@ class Replication:
 
         Raises:
             LeaseLostError: somebody else drives the run.
+            StoreError: the database is away, or a file cannot be read.
         """
         self.save_private()
-        with self._guard:
+        with self._guard, _reading(self._lease.run):
             ending, self._ending = self._ending, []
             try:
                 self._send([*self._live, *(place for place in ending if place not in self._live)])
@@ -122,8 +127,9 @@ class Replication:
 
         Raises:
             LeaseLostError: somebody else drives the run.
+            StoreError: the database is away, or a file cannot be read.
         """
-        with self._guard:
+        with self._guard, _reading(self._lease.run):
             run, found = self._lease.run, dict(self._private_files())
             sealed = {
                 name: self._key.seal(path.read_bytes(), private_place(run, name))
@@ -159,7 +165,7 @@ class Replication:
                 self.flush()
             except LeaseLostError:
                 return
-            except (StoreError, OSError) as error:  # it comes back, and nothing was lost
+            except StoreError as error:  # it comes back, and nothing was lost
                 log.info("files of %s: %s", self._lease.run, one_line(error))
 
     def _everywhere(self) -> list[Path]:
@@ -240,10 +246,22 @@ def private_place(run: str, name: str) -> str:
     return f"run/{run}/{name}"
 
 
+@contextmanager
+def _reading(run: str) -> Iterator[None]:
+    """What cannot be read is not gone: as while the database is away, it is tried again."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"files of {run} cannot be read: {error.strerror or error}",
+            "Nothing of this step was recorded; it is tried again.",
+        ) from error
+
+
 def _files(place: Path) -> Iterator[tuple[str, Path, _Stamp]]:
     try:
         names = sorted(os.listdir(place))  # noqa: PTH208 - plain text: a task may call its files anything
-    except OSError:
+    except _GONE:
         return
     for name in names:
         if _NAME.fullmatch(name) and not name.endswith(_DRAFT):
@@ -256,11 +274,9 @@ def _stamp(path: Path) -> _Stamp | None:
     """Changes with a file; None for what is none."""
     try:
         found = path.lstat()
-    except OSError:
+    except _GONE:
         return None
-    return (
-        (found.st_ino, found.st_size, found.st_mtime_ns) if path.is_file() and not path.is_symlink() else None
-    )
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def _news(path: Path, relative: str, sent: int | None) -> Iterator[Piece]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -18,6 +21,7 @@ from trainmaster.db import (
     Lease,
     NewRun,
     Note,
+    RunChange,
     Submission,
     TaskChange,
     run_files,
@@ -31,7 +35,7 @@ from trainmaster.service.replicas import Replicas, bring_code, send_code, why_bo
 from trainmaster.service.replication import SECRETS, private_place
 from trainmaster.service.run_stream import RunStream
 from trainmaster.spec import Recipe
-from trainmaster.spec.errors import LeaseLostError, PublishError, UsageError
+from trainmaster.spec.errors import LeaseLostError, PublishError, StoreError, UsageError
 from trainmaster.spec.states import EndReason, State
 
 RECIPE = Recipe.from_dict({"name": "r", "experiments": {"main": {"command": "true"}}}).model_dump_json()
@@ -330,6 +334,30 @@ def test_files_are_sent_before_a_change_of_state_is_committed(servers, database,
     done = TaskChange("main", 0, 1, State.RUNNING, State.DONE, EndReason.SUCCEEDED, "", closes=closes)
     records.commit(lease, [done], 1.0)
     assert told.sizes == [0, 5]
+
+
+@pytest.mark.parametrize(("where", "name"), [(os, "listdir"), (Path, "lstat")])
+def test_what_cannot_be_read_is_not_gone(servers, database, run, monkeypatch, where, name):
+    a, _ = servers
+    log = a.home.attempt(run, "main", 0, 1).log("worker-0")
+    files = a.replication(a.accept(run))
+    told = Told(database, run)
+    records = files.records(told, Tasks(run, Live()))
+    log.parent.mkdir(parents=True)
+    log.write_text("12345")
+    files.flush()
+
+    def busy(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    over = RunChange(State.RUNNING, State.DONE, EndReason.SUCCEEDED)
+    with monkeypatch.context() as patched:
+        patched.setattr(where, name, busy)
+        with pytest.raises(StoreError, match="Too many open files"):
+            records.commit(None, [over], 1.0)
+    assert told.sizes == [], "nothing is said that files do not have"
+    files.flush()
+    assert sum(run_files.sizes(database, run).values()) == 5
 
 
 def test_at_the_end_files_are_put_together_and_keys_removed(servers, database, run):
