@@ -59,7 +59,9 @@ def claim(database: Database, worker: str, now: float, hold_s: float) -> RowMapp
     """
     is_free = _is_free(now)
 
-    def write(connection: Connection, _: Try) -> None:
+    def write(connection: Connection, this: Try) -> None:
+        if this.again and connection.execute(sa.select(_T.c.id).where(_T.c.worker == worker)).first():
+            return  # it was claimed, and the answer got lost
         oldest = sa.select(_T.c.id).where(is_free).order_by(_T.c.created_at).limit(1).scalar_subquery()
         connection.execute(
             _T.update()

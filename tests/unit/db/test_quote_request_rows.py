@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from trainmaster.db import quote_requests as rows
+from trainmaster.db.patience import Try
 
 
 def row(name, team="red"):
@@ -29,6 +30,21 @@ def test_each_request_is_held_by_one(database):
     while (more := rows.claim(database, f"late-{len(held)}", 100.0, 30.0)) is not None:
         held.append(more["id"])  # who asked while another was writing may have gone without
     assert sorted(held) == [f"q-{number}" for number in range(6)]
+
+
+def test_a_claim_whose_answer_was_lost_claims_nothing_more(database, monkeypatch):
+    for number in range(2):
+        rows.add(database, row(f"q-{number}") | {"created_at": float(number)}, 3, 0.0)
+    write = database.write
+
+    def twice(work, **how):
+        write(work, **how)
+        return write(lambda connection, _: work(connection, Try(again=True)), **how)
+
+    monkeypatch.setattr(database, "write", twice)
+    assert rows.claim(database, "w", 100.0, 30.0)["attempts"] == 1
+    monkeypatch.undo()
+    assert rows.find(database, "q-1")["state"] == "WAITING"
 
 
 def test_what_is_over_gives_its_place_back_and_is_forgotten_later(database):
