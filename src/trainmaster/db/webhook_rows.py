@@ -56,7 +56,10 @@ def claim(database: Database, notice: RowMapping, until: float) -> bool:
 def end(
     database: Database, notice: RowMapping, status: str, now: float, again_at: float | None, *, given_up: bool
 ) -> None:
-    """Write what came of a try: done, to be tried again, or given up, which disables the webhook."""
+    """Write what came of a try: done, to be tried again, or given up, which disables the webhook.
+
+    No effect if somebody else has claimed the notice since.
+    """
     values = (
         {"status": status, "done_at": now} if again_at is None else {"status": status, "due_at": again_at}
     )
@@ -64,8 +67,8 @@ def end(
 
     def write(connection: Connection, _: object) -> None:
         mine = t.notice.c.id == notice["id"], t.notice.c.tries == notice["tries"] + 1
-        connection.execute(t.notice.update().where(*mine).values(values))
-        if given_up:
+        is_ours = connection.execute(t.notice.update().where(*mine).values(values)).rowcount == 1
+        if given_up and is_ours:
             rest = t.notice.update().where(t.notice.c.webhook_id == hook, t.notice.c.done_at.is_(None))
             connection.execute(rest.values(done_at=now, status="not sent: disabled before"))
             off = t.webhook.update().where(t.webhook.c.id == hook, t.webhook.c.disabled_at.is_(None))

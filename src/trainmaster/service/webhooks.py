@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 KINDS: Final = ("webhook", "slack", "email")
 #: Names the server that takes e-mail: smtp://[USER:PASSWORD@]HOST[:PORT], or smtps:.
 SMTP_VARIABLE: Final = "TRAINMASTER_SMTP"
-#: After each failure it is tried again, so many seconds later; a day after the event it is given up.
+#: After each failure it is tried again, so many seconds later; a day after the event it is given up, unless
+#: the server was away, so that it was not tried so often.
 WAITS_S: Final = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0)
 GIVE_UP_S: Final = 86_400.0
+LEAST_TRIES: Final = 3
 #: Waits are longer by up to this share, at random: not all come back at once.
 _JITTER: Final = 0.1
 #: Who sends has so long, before somebody else may.
@@ -62,10 +64,10 @@ def next_wait_s(tries: int, age_s: float, retry_after_s: float = 0.0, jitter: fl
     ([5.0, 30.0, 120.0], 60.0, None)
     """
     left_s = GIVE_UP_S - age_s
-    if left_s <= 0:
+    if left_s <= 0 and tries >= LEAST_TRIES:
         return None
     wait_s = WAITS_S[min(tries, len(WAITS_S)) - 1] * (1 + _JITTER * jitter)
-    return min(max(wait_s, retry_after_s), left_s)
+    return min(max(wait_s, retry_after_s), left_s if left_s > 0 else GIVE_UP_S)
 
 
 def signature(secret: str, name: str, at: int, body: bytes) -> str:

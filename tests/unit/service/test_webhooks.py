@@ -158,8 +158,10 @@ def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, web
     assert 5 <= waits[0] <= 5.5
     assert 30 <= waits[1] <= 33
     assert waits[2] == 900
-    receiver.answers = [(410, {})]
+    receiver.answers = [(500, {}), (410, {})]
     webhooks.test(MANAGER, made["id"])
+    webhooks.send_due(at + GIVE_UP_S)
+    assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None, "that one was tried for the first time"
     webhooks.send_due(at + GIVE_UP_S)
     hook = webhooks.show(MANAGER, made["id"])
     assert (hook["disabled_at"], hook["disabled_why"]) == (at + GIVE_UP_S, "HTTP 410")
@@ -168,6 +170,28 @@ def test_failures_are_tried_again_for_a_day_and_then_it_is_disabled(service, web
     assert webhooks.send_due(at + 2 * GIVE_UP_S) == 0
     assert webhooks.enable(MANAGER, made["id"])["disabled_at"] is None
     assert webhooks.send_due(at + 2 * GIVE_UP_S) == 1
+
+
+def test_who_was_away_for_a_day_tries_a_few_times_before_it_gives_up(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"] + 2 * GIVE_UP_S
+    receiver.answers = [(500, {})] * 3
+    for number in range(3):
+        assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None
+        assert webhooks.send_due(at + 60.0 * number) == 1
+    assert webhooks.show(MANAGER, made["id"])["disabled_at"] == at + 120.0
+
+
+def test_who_sends_too_late_disables_nothing(service, webhooks, receiver):
+    made = webhooks.create(MANAGER, "webhook", receiver.url)
+    webhooks.test(MANAGER, made["id"])
+    at = webhooks.deliveries(MANAGER, made["id"])[0]["at"]
+    (row,) = webhook_rows.due(service.database, at, [], 9)
+    webhook_rows.claim(service.database, row, at)
+    assert webhooks.send_due(at) == 1, "by somebody else meanwhile"
+    webhook_rows.end(service.database, row, "HTTP 500", at, None, given_up=True)
+    assert webhooks.show(MANAGER, made["id"])["disabled_at"] is None
 
 
 def test_the_schedule_ends_after_a_day():
