@@ -149,14 +149,14 @@ class Connection:
         """An answer that is read as it comes, on a socket of its own.
 
         Raises:
-            OSError, HTTPException: (also while it is read) the connection is broken.
+            OSError, HTTPException: (also while it is read) it is broken, or the server asked too often.
             TrainmasterError: what the server says.
         """
         apart = Connection(self.url, self._token, self._fingerprint, self.sleep)
         try:
             answer = apart._send("GET", path, query, None, headers or {}, SILENT_S)
-            if answer.status in _NOT_NOW:
-                raise http.client.HTTPException(f"it answers {answer.status}")
+            if answer.status in (*_NOT_NOW, 429):  # also where streams that broke are still counted
+                raise http.client.HTTPException(f"it answers {answer.status} {answer.reason}")
             if answer.status >= 400:
                 self._read(answer, answer.read())
             yield answer

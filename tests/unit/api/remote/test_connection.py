@@ -134,6 +134,7 @@ def test_a_stream_goes_on_where_it_was(script, connection, slept):
         stream_answer(first),
         None,
         json_answer("{}", "502 Away"),
+        json_answer("{}", "429 Slow"),
         stream_answer(': still here\n\nid: c\nevent: log\ndata: {"n": 3}\n\n'),
     ]
     told = messages(connection, "r", 5)
@@ -146,7 +147,7 @@ def test_a_stream_goes_on_where_it_was(script, connection, slept):
         ("quiet", None),
         ("log", 3),
     ]
-    assert [headers.get("Last-Event-ID") for _, _, headers in script.asked] == [None, "b", "b", "b"]
+    assert [headers.get("Last-Event-ID") for _, _, headers in script.asked] == [None, "b", "b", "b", "b"]
 
 
 def test_files_go_on_behind_what_has_come(script, connection):
