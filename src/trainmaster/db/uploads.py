@@ -132,10 +132,10 @@ def is_finishing(row: RowMapping, now: float) -> bool:
     return row["state"] == "FINISHING" and bool(row["claimed_until"] > now)
 
 
-def renew(database: Database, uploads: Sequence[str], token: int, now: float) -> None:
-    """Keep a claim; no effect if it is lost."""
-    values = {"claimed_until": now + CLAIM_S}
-    database.write(lambda connection, _: connection.execute(_claimed(uploads, token).values(values)))
+def renew(database: Database, uploads: Sequence[str], token: int, now: float) -> bool:
+    """Keep a claim; False if it is lost."""
+    renewed = _claimed(uploads, token).values(claimed_until=now + CLAIM_S)
+    return database.write(lambda connection, _: bool(connection.execute(renewed).rowcount))
 
 
 def end(

@@ -184,6 +184,8 @@ class UploadFinishing:
     # --- once, by one at a time ---------------------------------------------------------------------
 
     def _make(self, uploads: Sequence[str], token: int, make: Callable[[Path], dict[str, Any]]) -> None:
+        if not rows.renew(self._database, uploads, token, self._database.clock_s()):
+            return  # it has waited for its turn so long that somebody else has begun
         state, result = "OPEN", None
         try:
             state, result = "DONE", self._made(uploads, token, make)

@@ -56,10 +56,11 @@ def test_one_at_a_time_makes_something_of_whole_ones(begun, database):
     token = uploads.claim(database, ["a", "b"], 100.0)
     assert uploads.claim(database, ["b"], 100.0 + uploads.CLAIM_S - 1) is None
     assert not uploads.remove(database, "a", 101.0)
-    uploads.renew(database, ["a", "b"], token, 120.0)
+    assert uploads.renew(database, ["a", "b"], token, 120.0)
     assert uploads.claim(database, ["b"], 100.0 + uploads.CLAIM_S + 1) is None
     later = uploads.claim(database, ["a", "b"], 121.0 + uploads.CLAIM_S)
     assert later == token + 1, "the first one was killed"
+    assert not uploads.renew(database, ["a", "b"], token, 121.0 + uploads.CLAIM_S)
     assert not uploads.end(database, ["a", "b"], token, "DONE", "{}", 3.0), "and has nothing to say any more"
     assert uploads.end(database, ["a", "b"], later, "DONE", "{}", 3.0)
     assert {uploads.find(database, name)["state"] for name in ("a", "b")} == {"DONE"}

@@ -167,6 +167,22 @@ def test_who_was_killed_while_finishing_is_followed_by_another(server, other, mo
     assert other.ask("POST", f"/{upload}/finish").json()["state"] == "DONE"
 
 
+def test_what_waits_for_long_to_be_finished_is_made_once(server, other, monkeypatch):
+    content, waiting = tar(main=b"1"), []
+    upload = server.begin(content)
+    server.send(upload, 0, content)
+    finishing, clock = server.state.finishing, server.service.database.clock_s
+    with monkeypatch.context() as patched:
+        patched.setattr(finishing._pool, "submit", lambda work, *given: waiting.append((work, given)))
+        assert server.ask("POST", f"/{upload}/finish").status_code == 202
+    monkeypatch.setattr(other.service.database, "clock_s", lambda: clock() + 60)
+    assert other.ask("POST", f"/{upload}/finish").json()["state"] == "DONE"
+    monkeypatch.setattr(finishing, "_made", lambda *_: pytest.fail("it was made twice"))
+    ((work, given),) = waiting
+    work(*given)
+    assert server.ask("GET", f"/{upload}").json()["state"] == "DONE"
+
+
 def test_other_teams_uploads_are_not_there(server):
     upload = server.begin(b"0123456789")
     for method, path in (("GET", ""), ("HEAD", ""), ("DELETE", ""), ("POST", "/finish")):
