@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -91,7 +92,7 @@ def _tune_sqlite(engine: Engine) -> None:
     def on_connect(raw: Any, _record: object) -> None:  # noqa: ANN401 - a DBAPI connection has no type
         raw.isolation_level = None  # we say BEGIN ourselves
         raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        raw.execute("PRAGMA journal_mode=WAL")
+        _use_wal(raw)
         raw.execute("PRAGMA synchronous=NORMAL")
         raw.execute("PRAGMA foreign_keys=ON")
 
@@ -99,6 +100,22 @@ def _tune_sqlite(engine: Engine) -> None:
     def on_begin(connection: Connection) -> None:
         reading_only = connection.get_execution_options().get("reading", False)
         connection.exec_driver_sql("BEGIN" if reading_only else "BEGIN IMMEDIATE")
+
+
+def _use_wal(raw: Any) -> None:  # noqa: ANN401 - a DBAPI connection has no type
+    """Have a file written by a log of changes; SQLite does not wait by itself for others that do so now."""
+    import sqlite3
+
+    until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            raw.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _tune_postgresql(engine: Engine) -> None:
